@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import superopt
-from superopt.cost.machine import machine
+from superopt.cost.machine import this_machine
 from superopt.onnx_io.read.weightless import draw_weights
 
 HEAD = """# Accuracy of compiled models
@@ -41,7 +41,9 @@ def rows(path: Path, sets: int) -> list[str]:
         exe = superopt.compile(path, threads=1, float_class=float_class)
         known = {name: n for name, n in SHAPES.items() if name in exe.model.size_bindings}
         for x in exe.accuracy(known, sets=sets).outputs:
-            errors = " | ".join(f"{e:.1e}" for e in (x.largest, x.mean, x.original))
+            errors = " | ".join(
+                f"{e:.1e}" for e in (x.max_error, x.mean_error, x.original_max_error)
+            )
             said = x.failure or "passes"
             out.append(f"| {path.stem} | {float_class} | {x.name} | {errors} | {said} |")
             print(out[-1], flush=True)
@@ -65,7 +67,7 @@ def main() -> int:
                 found += rows(filled, given.sets)
                 filled.unlink()
     if given.out is not None:
-        head = HEAD.format(machine=machine().text, sets=given.sets)
+        head = HEAD.format(machine=this_machine().text, sets=given.sets)
         given.out.write_text(head + "\n".join(found) + "\n")
     return int(not all(row.endswith("| passes |") for row in found))
 

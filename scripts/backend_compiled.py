@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import onnx
 
 from superopt.backend import prepare
+from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
 from superopt.errors import ModelError
-from superopt.pipeline.arrays import symbolic
 from tests.test_backend import CASES, EXCEPT, arrays, same
 
 HEAD = """# ONNX's node tests on compiled code
@@ -49,9 +49,9 @@ def outcome(name: str) -> tuple[str, str]:
                 same(a, b)
     except AssertionError as e:
         return "wrong", str(e).strip().splitlines()[0]
-    exe = made.compiled
-    some = exe.variants if symbolic(exe.ports) else {(): None}
-    fallen = [n for sizes in some for n, _ in exe.fallen(dict(sizes))]
+    exe = made.executable
+    some = exe.variants if has_symbolic_sizes(exe.input_ports) else {(): None}
+    fallen = [n for sizes in some for n, _ in exe.fallback_nodes(dict(sizes))]
     if not fallen:
         return "wholly compiled", ""
     return "with nodes in onnxruntime", ", ".join(sorted({n.op.name for n in fallen}))

@@ -29,8 +29,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.cost.clock import LEAST_GAIN
-from superopt.cost.machine import machine
+from superopt.cost.machine import this_machine
+from superopt.cost.speedup import MIN_SPEEDUP
 
 
 def products(width: int, count: int) -> onnx.ModelProto:
@@ -155,7 +155,10 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps([[asdict(m) for m in x] for x in (claims, later)]))
     minutes = (time.monotonic() - begin) / 60
-    print(f"{machine().text}; load average {before[0]:.1f} before, {os.getloadavg()[0]:.1f} after")
+    print(
+        f"{this_machine().text}; load average {before[0]:.1f} before, "
+        f"{os.getloadavg()[0]:.1f} after"
+    )
     print(
         f"{len(claims)} claims and later measurements of {options.seconds:g} s, {minutes:.1f} min"
     )
@@ -176,7 +179,7 @@ def summary(claims: list[Measured], later: list[Measured]) -> str:
         if not both:
             continue
         hold = sum(c.low <= m.mid <= c.high for c, m in both)
-        used = [(c, m) for c, m in both if c.low > 1 and c.mid >= LEAST_GAIN]
+        used = [(c, m) for c, m in both if c.low > 1 and c.mid >= MIN_SPEEDUP]
         width = float(np.median([c.high / c.low for c, _ in both]))
         rows.append(
             (

@@ -26,19 +26,19 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt import api
-from superopt.check.certificate.replay import check, play
-from superopt.check.identical import Refused
-from superopt.cost.machine import machine
+from superopt.api import functions
+from superopt.check.certificate.replay import apply_round, check_certificate
+from superopt.check.graph_identity import CertificateRefused
+from superopt.cost.machine import this_machine
 from superopt.errors import UsageError
 from superopt.ir.value_numbers import number_values
+from superopt.loading.garbage_collection import raise_gc_thresholds
 from superopt.onnx_io.check.validate import validate
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.collect import collecting_rarely
-from superopt.report.certificate import read_certificate
-from superopt.report.words import count
+from superopt.report.data.certificate import read_certificate
+from superopt.report.formatting.phrases import count_text
 from superopt.rules.library.load import load_library
 from superopt.rules.library.records import rules_digest
 from tests.check.forging import forgery
@@ -98,7 +98,7 @@ def forged(text: str, refused: Callable[[str], bool], seconds: float) -> tuple[i
 def measured(path: Path, budget: float, seconds: float, folder: Path) -> Row:
     """Optimize one model and check its certificate."""
     for cost in ("roofline", "measured"):
-        done = api.optimize(path, cost=cost, budget=budget, store=folder / "store.db")
+        done = functions.optimize(path, cost=cost, budget=budget, store=folder / "store.db")
         if done.changed:
             break
     optimized = folder / "fast.onnx"
@@ -117,12 +117,12 @@ def measured(path: Path, budget: float, seconds: float, folder: Path) -> Row:
         begin = time.perf_counter()
         a, b = imported(path), imported(optimized)
         ready = time.perf_counter()
-        with collecting_rarely():
-            check(c, a, b, rules, known)  # raises Refused
+        with raise_gc_thresholds():
+            check_certificate(c, a, b, rules, known)  # raises Refused
         end = time.perf_counter()
         state = number_values(a.graph)
         for some in c.rounds:
-            play(state, some, rules)
+            apply_round(state, some, rules)
         rewrites.append(time.perf_counter() - end)
         imports.append(ready - begin)
         checks.append(end - ready)
@@ -133,8 +133,8 @@ def measured(path: Path, budget: float, seconds: float, folder: Path) -> Row:
 
     def refused(other: str) -> bool:
         try:
-            check(read_certificate(other), a, b, rules, known)
-        except (Refused, UsageError):
+            check_certificate(read_certificate(other), a, b, rules, known)
+        except (CertificateRefused, UsageError):
             return True
         return False
 
@@ -152,8 +152,8 @@ def table(rows: Sequence[Row], budget: float) -> str:
     lines = [
         "# Certificates",
         "",
-        f"Machine: {machine().text}. Command: `scripts/bench_certificate.py --budget {budget:g}"
-        " --forge 10`."
+        f"Machine: {this_machine().text}. Command: `scripts/bench_certificate.py"
+        f" --budget {budget:g} --forge 10`."
         " With estimated (roofline) costs nothing is timed: no model is claimed to be faster.",
         "",
         "| model | costs | nodes | steps (rounds) | rules | folded tensors | certificate, bytes |"
@@ -195,7 +195,7 @@ def main() -> int:
     print(page, end="")
     if asked.out is not None:
         asked.out.write_text(page, encoding="utf-8")
-    print(count(len(rows), "model"), file=sys.stderr)
+    print(count_text(len(rows), "model"), file=sys.stderr)
     return int(any(r.accepted for r in rows))
 
 

@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from peers import GRAPHS, RUNTIMES, drawn, geometric_mean, in_turns
 
-from superopt import openvino, ort
-from superopt.cost.machine import machine
+from superopt import ort
+from superopt.baselines import openvino
+from superopt.cost.machine import this_machine
 from superopt.onnx_io.read.weightless import draw_weights
 
 HEAD = """# Compiled models against onnxruntime and OpenVINO
@@ -83,13 +84,13 @@ def measure(path: Path, threads: int, seconds: float, work: Path) -> dict[str, o
 
     cache = work / f"cache-{path.stem}-{threads}"
     cold, warm = (compile_seconds(path, threads, cache) for _ in range(2))
-    session = ort.session(path, threads)
+    session = ort.load_session(path, threads)
     feeds = drawn(session, 0, SIZES)
     exe = superopt.compile(path, threads=threads)
     fast = optimized(path)
     found = in_turns(exe, session, path, feeds, threads, seconds, fast)
     p = exe.profile(feeds, seconds=seconds / 4)
-    share = sum(x.least for x in p.parts) / p.seconds
+    share = sum(x.roofline_seconds for x in p.parts) / p.seconds
     return {**found, "cold": cold, "warm": warm, "share": share, "changed": fast is not None}
 
 
@@ -141,7 +142,7 @@ def main() -> None:
     names = sorted(p.stem for p in args.models.glob("*.onnx"))
     wanted = args.only.split(",") if args.only else names
     found = json.loads(args.out.read_text()) if args.out.exists() else {}
-    found["machine"] = machine().text
+    found["machine"] = this_machine().text
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
             path = Path(folder) / f"{name}.onnx"
@@ -154,7 +155,10 @@ def main() -> None:
             for file in Path(folder).glob(f"{name}.*onnx*"):
                 file.unlink()
     head = HEAD.format(
-        machine=found["machine"], ort=ort.available(), openvino=openvino.version(), budget=BUDGET
+        machine=found["machine"],
+        ort=ort.installed_version(),
+        openvino=openvino.version(),
+        budget=BUDGET,
     )
     body = table({k: found[k] for k in sorted(found) if k != "machine"})
     args.out.with_suffix(".md").write_text(head + body)

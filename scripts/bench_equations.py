@@ -25,12 +25,12 @@ from superopt.ir.graph import Graph
 from superopt.ir.substitute import replace_all
 from superopt.ir.text import parse_graph
 from superopt.ops import OPS
-from superopt.pipeline.derive import GRAPHS, STEPS, anywhere
 from superopt.rules.library.load import load_library
 from superopt.rules.match.derive import Derived, DeriveLimits, derive
 from superopt.rules.match.rule_index import RuleIndex
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import BOOL, F64
+from superopt.verification.derivation import MAX_GRAPHS, MAX_STEPS, without_const_conditions
 
 FOLDER = Path(__file__).resolve().parent.parent / "tests" / "equations"
 DRAWS = 3
@@ -91,7 +91,9 @@ def holds(e: Equation) -> bool:
 def library(generated: bool) -> RuleIndex:
     """All rules, or the generated ones alone."""
     return RuleIndex(
-        anywhere(r for r in load_library() if not generated or r.origin == "generated")
+        without_const_conditions(
+            r for r in load_library() if not generated or r.origin == "generated"
+        )
     )
 
 
@@ -102,7 +104,7 @@ def main() -> int:
     parser.add_argument("--generated", action="store_true", help="generated rules only")
     args = parser.parse_args()
     index = library(args.generated)
-    bounds = DeriveLimits(STEPS, max_graphs=GRAPHS, max_seconds=args.limit)
+    bounds = DeriveLimits(MAX_STEPS, max_graphs=MAX_GRAPHS, max_seconds=args.limit)
     count: dict[str, list[int]] = {}
     wrong = False
     begin = time.perf_counter()

@@ -24,7 +24,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.pipeline.steps import Fallback
+from superopt.compilation.cpu.steps import Fallback
 
 AT_REST = 2.5  # seconds after which a file's digest is remembered
 OURS = "import sys, superopt; superopt.compile(sys.argv[1])"
@@ -78,7 +78,7 @@ def _calls(path: Path, calls: int) -> tuple[float, float]:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     exe = superopt.compile(path)
     rng = np.random.default_rng(0)
-    feeds = {p.name: rng.random(p.shape).astype(p.dtype) for p in exe.ports}
+    feeds = {p.name: rng.random(p.shape).astype(p.dtype) for p in exe.input_ports}
     times = []
     for _ in range(calls):
         begin = time.perf_counter()

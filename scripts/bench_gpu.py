@@ -203,34 +203,34 @@ class Bench:
 
     def ready(self, case: Case) -> dict[str, Any]:
         """The compiled model: it, its inputs, and what was seen on the way."""
-        from superopt.cost.gpu_features import numbers
+        from superopt.compilation.cuda import cuda_compiler
+        from superopt.cost.gpu_features import problem_numbers
         from superopt.cost.store import Store
         from superopt.onnx_io.read.source import read_model
-        from superopt.pipeline import cuda
 
         begin = time.perf_counter()
         store = self.out / "store" if self.tune else self.folder / "store"
         source = read_model(self.path(case))
-        many = cuda.STREAMS if self.streams is None else self.streams
-        exe = cuda.compile(source, case.precision, store=store, streams=many)
+        many = cuda_compiler.DEFAULT_STREAMS if self.streams is None else self.streams
+        exe = cuda_compiler.compile_model(source, case.precision, store=store, streams=many)
         feeds = drawn(exe, np.random.default_rng(self.seed))
-        sizes = exe.sizes(exe.given(feeds))
+        sizes = exe.infer_sizes(exe.input_arrays(feeds))
         made, rows = exe.variant(sizes), []
         exe.run(feeds)  # what is timed reads them: until then inputs are zeros
         compiled = time.perf_counter() - begin
-        before = event_ms(made.running)
+        before = event_ms(made.gpu_program)
         if self.tune:
 
             def seen(p: Any, found: Any) -> None:
                 times = {str(o): t * 1e6 for o, t in found.items()}
-                rows.append([str(p.tensor.type), numbers(p), times])
+                rows.append([str(p.tensor.type), problem_numbers(p), times])
 
             with Store.open(store) as held:
-                exe.tune(sizes, most=self.tune, store=held, seen=seen)
+                exe.tune(sizes, max_options=self.tune, store=held, on_result=seen)
             exe.run(feeds)
         seconds = time.perf_counter() - begin
         return {
-            "exe": exe, "feeds": feeds, "run": exe.variant(sizes).running, "compiled": compiled,
+            "exe": exe, "feeds": feeds, "run": exe.variant(sizes).gpu_program, "compiled": compiled,
             "untuned": before, "seconds": seconds, "tuning": rows,
         }  # fmt: skip
 
@@ -275,7 +275,7 @@ class Bench:
     def checked(self, case: Case, exe: Any, feeds: Mapping[str, Any]) -> float:
         """The outputs' largest difference from those in float64, by each one's rms. Raises
         ArithmeticError where it is too large."""
-        made = exe.variant(exe.sizes(exe.given(feeds)))
+        made = exe.variant(exe.infer_sizes(exe.input_arrays(feeds)))
         poison(made)
         got = exe.run(feeds)
         key = case.name, case.batch

@@ -237,10 +237,10 @@ def measured(
 ) -> dict[str, Any]:
     import torch
 
+    from superopt.compilation.cuda import cuda_compiler
     from superopt.kernels.runtime.gpu_timer import warm_up
     from superopt.kernels.triton.module import vendor_name as vendor_of
     from superopt.onnx_io.read.source import read_model
-    from superopt.pipeline import cuda
 
     proto, kind = KINDS[precision]
     known = [numpy_helper.from_array(np.asarray(v), k) for k, v in case.weights.items()]
@@ -251,18 +251,20 @@ def measured(
     )  # fmt: skip
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     m = onnx.shape_inference.infer_shapes(m)
-    exe = cuda.compile(read_model(m), precision, vendor=vendor, store=STORE)  # not the user's
+    exe = cuda_compiler.compile_model(
+        read_model(m), precision, vendor=vendor, store=STORE
+    )  # not the user's
     feeds = {n: drawn(*s, kind=kind, of=n) for n, s in case.inputs.items()}
     exe.run(feeds)
     if tune:
-        exe.tune({}, most=tune)
+        exe.tune({}, max_options=tune)
     made = exe.variant({})
     poison(made)
     got = exe.run(feeds)["y"]  # of the kernels that are timed
     given = case.lying(
         *(torch.from_numpy(x).cuda() for x in (*feeds.values(), *case.weights.values()))
     )
-    r = made.running
+    r = made.gpu_program
     turns = rotated(r, case.bytes)
     graphed = partial(captured, apart=bool(case.bytes))
     graphs = {"whole": graphed(*(x.launch for x in turns))}

@@ -93,15 +93,17 @@ def measured(net: Net, precision: str) -> str:
     """A row of the table."""
     import torch
 
+    from superopt.compilation.cuda import cuda_compiler
     from superopt.kernels.runtime.gpu_timer import warm_up
     from superopt.onnx_io.read.source import read_model
-    from superopt.pipeline import cuda
 
     torch.manual_seed(0)
     cls: Any = getattr(torch.nn, net.kind)
     module = cls(net.size, net.size, net.layers, bidirectional=net.both).eval()
     x = torch.randn(net.steps, net.rows, net.size)
-    exe = cuda.compile(read_model(model(net, module)), precision, store=folder())  # not the user's
+    exe = cuda_compiler.compile_model(
+        read_model(model(net, module)), precision, store=folder()
+    )  # not the user's
     poison(exe.variant({}))
     got = exe.run({"x": x.numpy()})["y"]
     with torch.no_grad():
@@ -114,7 +116,7 @@ def measured(net: Net, precision: str) -> str:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             theirs(given)
-    running = exe.variant({}).running
+    running = exe.variant({}).gpu_program
     both: dict[str, Callable[[], Any]] = {"ours": running, "torch": graph.replay}
     warm_up(running)
     times: dict[str, list[float]] = {name: [] for name in both}

@@ -46,7 +46,7 @@ exe = superopt.compile(path, target="cuda", precision=precision, store=store)
 lap("compile")
 import numpy as np
 feeds = {p.name: np.zeros([d if isinstance(d, int) else 1 for d in p.shape], p.dtype)
-         for p in exe.ports}
+         for p in exe.input_ports}
 out = exe.run(feeds)
 lap("first run")
 total = time.perf_counter() - begin

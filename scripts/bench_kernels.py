@@ -26,8 +26,9 @@ from kernel_cases import FAMILIES, Case, model
 from peers import RUNTIMES, drawn, geometric_mean, in_turns
 
 import superopt
-from superopt import openvino, ort
-from superopt.cost.machine import machine
+from superopt import ort
+from superopt.baselines import openvino
+from superopt.cost.machine import this_machine
 from superopt.kernels.runtime.cpu_peak import measure_cpu_peak
 
 SLOWER = 0.95  # of the better peer: noted
@@ -55,13 +56,13 @@ def measure(case: Case, threads: int, seconds: float, work: Path) -> dict[str, o
     """Everything about one case."""
     path = work / "kernel.onnx"
     onnx.save(model(case), path)
-    session = ort.session(path, threads)
+    session = ort.load_session(path, threads)
     feeds = drawn(session, 0, {}, max(case.whole.values(), default=2))
     exe = superopt.compile(path, threads=threads, float_class=case.float_class)
     found = in_turns(exe, session, path, feeds, threads, seconds)
     measure_cpu_peak.cache_clear()
     p = exe.profile(feeds, seconds=seconds / 4)
-    least = sum(x.least for x in p.parts)
+    least = sum(x.roofline_seconds for x in p.parts)
     arithmetic, memory = sum(x.arithmetic for x in p.parts), sum(x.memory for x in p.parts)
     return {
         **found,
@@ -144,8 +145,8 @@ def main() -> None:
         parser.error(f"no family {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}")
     found = json.loads(args.out.read_text()) if args.out.exists() else {"threads": {}}
     found["about"] = {
-        "machine": machine().text,
-        "ort": ort.available(),
+        "machine": this_machine().text,
+        "ort": ort.installed_version(),
         "openvino": openvino.version(),
         "seconds": f"{args.seconds:g}",
         "note": args.note or found.get("about", {}).get("note", ""),

@@ -24,8 +24,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from superopt.api import bench
-from superopt.cost.machine import machine
+from superopt.api.functions import bench
+from superopt.cost.machine import this_machine
 from superopt.onnx_io.read.weightless import draw_weights
 
 
@@ -135,12 +135,12 @@ def main() -> None:
         for name in names:
             rows[name] = measure(name, args.models, Path(folder), args)
             print(json.dumps(rows[name]), file=sys.stderr, flush=True)
-            found = {"machine": machine().text, "rows": [rows[n] for n in sorted(rows)]}
+            found = {"machine": this_machine().text, "rows": [rows[n] for n in sorted(rows)]}
             args.out.write_text(json.dumps(found, indent=1) + "\n")
     text = table([rows[n] for n in sorted(rows)], args.threads)
     when = time.strftime("%Y-%m-%d")
     command = f"scripts/bench_models.py --budget {args.budget} --seconds {args.seconds:g}"
-    head = f"Machine: {machine().text}. Command: `{command}`, {when}.\n\n"
+    head = f"Machine: {this_machine().text}. Command: `{command}`, {when}.\n\n"
     args.out.with_suffix(".md").write_text("# Models\n\n" + head + text)
     print(text)
 

@@ -209,7 +209,7 @@ def main() -> None:
             try:
                 onnx.save(c.model(), path)
                 exe = superopt.compile(path, threads=args.threads)
-                session = ort.session(path, args.threads)
+                session = ort.load_session(path, args.threads)
                 feeds = drawn(session, 1, {})
                 found = in_turns(exe, session, path, feeds, args.threads, args.seconds)
             except (SuperoptError, RuntimeError) as e:  # RuntimeError: a peer's
@@ -219,7 +219,7 @@ def main() -> None:
             assert isinstance(us, dict)
             ratio = found["ratio"]
             assert isinstance(ratio, float)
-            elsewhere = " (in onnxruntime)" if exe.fallen({}) else ""
+            elsewhere = " (in onnxruntime)" if exe.fallback_nodes({}) else ""
             cells = [c.label + elsewhere, *(f"{v:.1f}" for v in us.values()), f"{ratio:.2f}"]
             rows.append((ratio, "| " + " | ".join(cells) + " |"))
             print(rows[-1][1], flush=True)

@@ -25,13 +25,13 @@ from pathlib import Path
 import numpy as np
 
 import superopt
+from superopt.compilation.cpu.cpu_compiler import tuned_compiler
+from superopt.compilation.cpu.executable import Executable
+from superopt.compilation.runtime.native_segment import NativeSegment
 from superopt.errors import ModelError
 from superopt.kernels.runtime.engine import host
 from superopt.onnx_io.read.source import read_model
 from superopt.onnx_io.read.weightless import draw_weights
-from superopt.pipeline.compile import compiler
-from superopt.pipeline.executable import Executable
-from superopt.pipeline.native import Native
 from superopt.plan.program.image import pointer_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,18 +64,18 @@ def compile_seconds(
 def overhead(exe: Executable, sizes: dict[str, int]) -> tuple[float, float, float]:
     """Microseconds of a call, of its code alone, and the difference."""
     feeds = {}
-    for port in exe.ports:
+    for port in exe.input_ports:
         assert port.dtype is not None
         assert port.shape is not None
         shape = [d if isinstance(d, int) else sizes[d] for d in port.shape]
         feeds[port.name] = np.ones(shape, port.dtype)
     exe.run(feeds)
     (step,) = exe.variant(sizes)
-    assert isinstance(step, Native)
-    assert step.whole is not None, "parts of the model run in onnxruntime"
+    assert isinstance(step, NativeSegment)
+    assert step.binding is not None, "parts of the model run in onnxruntime"
     code = step.code
-    given = [feeds[exe.ports[n].name] for n in step.whole.takes]
-    out = [np.empty(shape, dtype) for shape, dtype in step.specs]
+    given = [feeds[exe.input_ports[n].name] for n in step.binding.input_numbers]
+    out = [np.empty(shape, dtype) for shape, dtype in step.output_specs]
     fixed = (pointer_table((*given, *out)), *code.addresses, code.thread_state())
     lanes: tuple[Callable[[], object], ...] = (lambda: exe.run(feeds), lambda: code.run(*fixed))
     # Loops are short, that most are not interrupted where others use the machine as well.
@@ -98,7 +98,7 @@ def each(run: Callable[[], object], count: int) -> float:
 
 def symbolic(path: Path, given: dict[str, int]) -> dict[str, int]:
     """The symbolic sizes of a model's inputs; 1 where none is given."""
-    ports = compiler(read_model(path), 1, host(), None, "E2").ports()
+    ports = tuned_compiler(read_model(path), 1, host(), None, "E2").input_ports()
     names = sorted({d for p in ports for d in p.shape or () if isinstance(d, str)})
     return {name: given.get(name, 1) for name in names}
 

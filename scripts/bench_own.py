@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from random_models import FAMILIES, draw
 
-from superopt import api
+from superopt.api import functions
 from superopt.errors import SuperoptError
 
 
@@ -53,7 +53,9 @@ def make(folder: Path, names: list[str], seeds: range, budget: float) -> None:
         for seed in seeds:
             path = folder / f"{family}-{seed}.onnx"
             path.write_bytes(draw(family, seed).SerializeToString())
-            done = api.optimize(path, cost="roofline", budget=budget, store=folder / "store.db")
+            done = functions.optimize(
+                path, cost="roofline", budget=budget, store=folder / "store.db"
+            )
             if done.changed:
                 done.save(path.with_suffix(".superopt.onnx"))
                 changed += 1
@@ -83,7 +85,7 @@ def main() -> int:
             continue
         begin = time.perf_counter()
         try:
-            found = api.verify(
+            found = functions.verify(
                 changed.with_name(f"{name}.onnx"), changed, method=args.method, limit=args.limit
             )
         except SuperoptError as e:

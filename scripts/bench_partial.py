@@ -46,11 +46,11 @@ from peers import drawn, in_turns
 
 import superopt
 from superopt import ort
-from superopt.api import generate_mutants
-from superopt.cost.machine import machine
-from superopt.generate.build import value
-from superopt.generate.enumerated import enumerated, read
-from superopt.generate.families import FAMILIES
+from superopt.api.functions import generate_mutants
+from superopt.cost.machine import this_machine
+from superopt.generate.enumeration.serialize import enumerate_family, read_enumeration
+from superopt.generate.families.registry import FAMILIES
+from superopt.generate.generalize.term_graphs import term_value
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.import_.importer import import_model
@@ -69,7 +69,7 @@ from superopt.partial.correct.split import split_pairs
 from superopt.partial.enumerate.axis_moves import window_mutants
 from superopt.partial.regions import boxes
 from superopt.partial.regions.find import find_regions
-from superopt.pipeline.windows import windows_of
+from superopt.rulegen.window_mutants import find_windows
 from superopt.te.eval.prime_field import PrimeField
 from superopt.te.expr.dtype import F32
 from superopt.verifier.prove import Limits
@@ -97,9 +97,9 @@ def exact(name: str) -> list[Exact]:
     """Of products and sums; and of maxima, of which random inputs of any order have no bound."""
     family = FAMILIES[name]()
     rows = [Exact(name, "degree / 2^31, squared"), Exact(f"{name}, with maxima", "no bound")]
-    for p in read(enumerated((family, min(3, family.top), 0))).partial:
-        inputs = tuple(given(f"v{k}", *family.inputs[i]) for k, i in enumerate(p.sides.inputs))
-        a, b = (value(s, family, inputs) for s in (p.sides.left, p.sides.right))
+    for p in read_enumeration(enumerate_family((family, min(3, family.max_ops), 0))).partial:
+        inputs = tuple(given(f"v{k}", *family.inputs[i]) for k, i in enumerate(p.equation.inputs))
+        a, b = (term_value(s, family, inputs) for s in (p.equation.left, p.equation.right))
         begin = time.process_time()
         found = find_regions(a, b)
         row = rows[found.chance is None]
@@ -162,12 +162,12 @@ def of_windows(folder: Path, held: Path) -> Iterator[list[str]]:
     """The time for each mutant of each distinct window of a model, when it is first asked for; but
     not for Python's collections of what is no longer used, which come at any of them."""
     for path in filled(folder, 1, held):
-        found = windows_of(import_model(read_model(path)).graph)
+        found = find_windows(import_model(read_model(path)).graph)
         ms = []
         for w in {w.key: w for w in found if w is not None}.values():
             gc.collect()
             gc.disable()
-            for program in w.some():
+            for program in w.sample_values():
                 for _, mutant in window_mutants(program):
                     begin = time.process_time()
                     find_regions(program, mutant)
@@ -248,7 +248,7 @@ def mutation(folder: Path, held: Path) -> Iterator[list[str]]:
 def models(folder: Path, batch: int, seconds: float, held: Path) -> Iterator[list[str]]:
     """Each in turns with itself without partial rules, then with the peers."""
     for path in filled(folder, batch, held):
-        session = ort.session(path, 1)
+        session = ort.load_session(path, 1)
         feeds = drawn(session, 1, {})
         both = [superopt.compile(path, threads=1, partial=p) for p in (True, False)]
         took: list[list[float]] = [[], []]
@@ -366,7 +366,7 @@ def main() -> None:
         some = re.split(r"^## ", given_.markdown.read_text(encoding="utf-8"), flags=re.M)[1:]
         out = {x.split()[0].lower(): x.strip() for x in some}
     for name in (n for n in given_.parts if given_.models or n not in OF_MODELS):
-        told = [name.capitalize(), f"On {machine().text}."]
+        told = [name.capitalize(), f"On {this_machine().text}."]
         for text in PARTS[name](given_):
             told.append(text)
             print(text, end="\n\n", flush=True)

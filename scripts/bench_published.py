@@ -27,9 +27,9 @@ from scripts.bench_equations import Equation, holds, library
 from scripts.taso import IllFormed, Published, Term, read_rules
 from scripts.taso_graphs import Built, build
 from superopt.errors import UsageError
-from superopt.pipeline.derive import GRAPHS, STEPS
 from superopt.rules.match.derive import Derived, DeriveLimits, derive
 from superopt.rules.match.rule_index import RuleIndex
+from superopt.verification.derivation import MAX_GRAPHS, MAX_STEPS
 
 KINDS = ("rules", "built", "true", "same", "derived")
 
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if not args.files + args.pairs:
         parser.error("give a list of rules")
-    bounds = DeriveLimits(STEPS, max_graphs=GRAPHS, max_seconds=args.limit)
+    bounds = DeriveLimits(MAX_STEPS, max_graphs=MAX_GRAPHS, max_seconds=args.limit)
     begin = time.perf_counter()
     try:
         lists = [

@@ -32,19 +32,19 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from superopt.api import generate_rules, optimize
-from superopt.cost.machine import machine
-from superopt.generate.claims import stated
-from superopt.generate.closing import CHUNK, followed
-from superopt.generate.complete import BOUNDS
-from superopt.generate.families import FAMILIES
-from superopt.generate.family import Family
-from superopt.generate.find import find
-from superopt.generate.pairs import MOST, equal_pairs, every_term
-from superopt.generate.pattern import Equation, show
-from superopt.generate.prune import chains, follows
-from superopt.generate.sound import COUNT, again
-from superopt.generate.workers import Each, workers
+from superopt.api.functions import generate_rules, optimize
+from superopt.cost.machine import this_machine
+from superopt.generate.engine.workers import TaskMap, worker_pool
+from superopt.generate.enumeration.equal_pairs import MAX_PAIR_OPS, all_term_pairs, equal_pairs
+from superopt.generate.enumeration.find_equations import find_equations
+from superopt.generate.enumeration.pattern import Equation, term_text
+from superopt.generate.families.family import Family
+from superopt.generate.families.registry import FAMILIES
+from superopt.generate.generalize.candidates import as_candidate
+from superopt.generate.generalize.closure import MAX_TASK_LAWS, derive_laws
+from superopt.generate.generalize.completeness import DERIVE_LIMITS
+from superopt.generate.generalize.prune import derive_from_others, derive_rule
+from superopt.generate.generalize.soundness import RETRIAL_INSTANCES, retrial_failure
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.library.load import load_library
 from superopt.rules.match.derive import DeriveLimits
@@ -149,20 +149,20 @@ def complete(folder: Path, every: bool, jobs: int) -> list[str]:
     account = json.loads((folder / "account.json").read_text())
     only = {a["family"]: tuple(a["refuted"]) for a in account}
     lines = [
-        f"{len(rules)} rules, {BOUNDS}\n",
+        f"{len(rules)} rules, {DERIVE_LIMITS}\n",
         f"By more: {WIDER}\n",
         "| family | pairs | derived | by more | without a rule | missed | share | s |",
         "|---|---|---|---|---|---|---|---|",
     ]
     said: list[str] = []
-    with workers(jobs) as each:
+    with worker_pool(jobs) as each:
         for name, make in FAMILIES.items():
             begin = time.monotonic()
             family = make()
-            if not family.rules:
+            if not family.makes_rules:
                 continue
-            found = find(family, MOST, 0)
-            pairs = every_term(found) if every else equal_pairs(found)
+            found = find_equations(family, MAX_PAIR_OPS, 0)
+            pairs = all_term_pairs(found) if every else equal_pairs(found)
             first = _missed(family, pairs, rules, (), each)
             lawful = _missed(family, first, (), only[name], each)
             if every:
@@ -177,7 +177,9 @@ def complete(folder: Path, every: bool, jobs: int) -> list[str]:
                 f" {share:.2%} | {seconds:.1f} |"
             )
             for e in left:
-                said.append(f"missed in {name}: {show(e.left, family)} = {show(e.right, family)}")
+                said.append(
+                    f"missed in {name}: {term_text(e.left, family)} = {term_text(e.right, family)}"
+                )
             print(lines[-1], file=sys.stderr, flush=True)
     return [*lines, "", *said]
 
@@ -187,14 +189,16 @@ def _missed(
     pairs: list[Equation],
     rules: tuple[str, ...],
     odd: tuple[str, ...],
-    each: Each,
-    bounds: DeriveLimits = BOUNDS,
+    each: TaskMap,
+    bounds: DeriveLimits = DERIVE_LIMITS,
 ) -> list[Equation]:
     """The pairs that no chain of rules relates, nor one of the odd ones."""
-    size = CHUNK if bounds is BOUNDS else 1
+    size = MAX_TASK_LAWS if bounds is DERIVE_LIMITS else 1
     some = [pairs[n : n + size] for n in range(0, len(pairs), size)]
-    tasks = [(family, [[stated(e, family)] for e in chunk], rules, odd, bounds) for chunk in some]
-    chains = chain.from_iterable(map(json.loads, each(followed, tasks)))
+    tasks = [
+        (family, [[as_candidate(e, family)] for e in chunk], rules, odd, bounds) for chunk in some
+    ]
+    chains = chain.from_iterable(map(json.loads, each(derive_laws, tasks)))
     return [e for e, (used,) in zip(pairs, chains, strict=True) if used is None]
 
 
@@ -204,17 +208,21 @@ def sound(folder: Path, jobs: int) -> list[str]:
     rules = every_rule(folder)
     found = dict.fromkeys(range(len(rules)), 0)
     wrong: list[str] = []
-    with workers(jobs) as each:
+    with worker_pool(jobs) as each:
         for seed in SEEDS:
-            asked = [n for n, some in found.items() if some < COUNT]
-            said = list(each(again, [(str(rules[n]), seed) for n in asked]))
+            asked = [n for n, some in found.items() if some < RETRIAL_INSTANCES]
+            said = list(each(retrial_failure, [(str(rules[n]), seed) for n in asked]))
             for n, text in zip(asked, said, strict=True):
                 some = FEW.match(text)
                 if text and not some:
                     wrong.append(f"- {rules[n].name}: {text}")
-                found[n] += int(some[1]) if some else COUNT
-    few = [f"- {rules[n].name}: {some}" for n, some in found.items() if some < COUNT]
-    lines = [f"{len(rules)} rules, {COUNT} assignments each: {len(wrong)} false", "", *wrong]
+                found[n] += int(some[1]) if some else RETRIAL_INSTANCES
+    few = [f"- {rules[n].name}: {some}" for n, some in found.items() if some < RETRIAL_INSTANCES]
+    lines = [
+        f"{len(rules)} rules, {RETRIAL_INSTANCES} assignments each: {len(wrong)} false",
+        "",
+        *wrong,
+    ]
     return [*lines, f"\n{len(few)} that held have not so many different ones:\n", *few]
 
 
@@ -226,8 +234,10 @@ def redundant(folder: Path, jobs: int) -> list[str]:
     """By the same limits as the run's own pruning."""
     rules = every_rule(folder)
     texts = tuple(map(str, rules))
-    with workers(jobs) as each:
-        found = [json.loads(text)[0] for text in each(chains, [(t, texts, 0) for t in texts])]
+    with worker_pool(jobs) as each:
+        found = [
+            json.loads(text)[0] for text in each(derive_from_others, [(t, texts, 0) for t in texts])
+        ]
     left = [f"- {r.name}: {', '.join(c)}" for r, c in zip(rules, found, strict=True) if c]
     return [f"{len(left)} of {len(rules)} follow from the others", "", *left]
 
@@ -239,7 +249,7 @@ def hand(folder: Path) -> list[str]:
     written = [r for r in load_library() if r.origin == "hand"]
     lines = []
     for rule in written:
-        found = follows(rule, index, 0)
+        found = derive_rule(rule, index, 0)
         if found is not None:
             lines.append(f"- {rule.source.split(':')[0]} {rule.name}: {', '.join(found.chain)}")
     return [f"{len(lines)} of {len(written)}:", "", *lines]
@@ -281,7 +291,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.out or Path(scratch)
-        print(f"{machine().text}\n")
+        print(f"{this_machine().text}\n")
         for part in args.part.split(","):
             print(f"## {part}\n")
             match part:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import time
 
-from superopt.cost.model import Costs, by_roofline
+from superopt.cost.graph_cost import GraphCosts, roofline_cost_model
 from superopt.ir import graph
+from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.export.exporter import is_expressible
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import ModelLike, read_model
 from superopt.onnx_io.read.weightless import demo_models
-from superopt.pipeline.shapes import representative
 from superopt.rules.lang.term import App, walk
 from superopt.rules.library.load import load_library
 from superopt.search.backtrack import Limits, SearchResult, search
@@ -33,7 +33,7 @@ NODES = 60
 def visit(model: ModelLike, graphs: int) -> tuple[int, SearchResult, float]:
     """(nodes of the piece, what the search found, seconds), after a warm-up of 200 graphs."""
     imported = import_model(read_model(model))
-    costs = Costs(representative(imported, {}), by_roofline(1))
+    costs = GraphCosts(representative_sizes(imported, {}), roofline_cost_model(1))
     rules = rule_set(
         r
         for r in load_library()

@@ -24,7 +24,7 @@ from onnx import TensorProto
 
 import superopt
 from scripts.tree_models import forest, model, regressor
-from superopt.cost.machine import machine
+from superopt.cost.machine import this_machine
 
 FEATURES = 20
 BATCHES = (1, 64)
@@ -70,7 +70,7 @@ def measured(
     )
     exe, feeds = superopt.compile(made, threads=1), {"x": x}
     got = list(exe.run(feeds).values())
-    if exe.fallen({"n": len(x)}):
+    if exe.fallback_nodes({"n": len(x)}):
         return None
     for found, want in zip(got, session.run(None, feeds), strict=True):
         np.testing.assert_allclose(found, want, rtol=RTOL, atol=RTOL)
@@ -101,7 +101,7 @@ def main() -> None:
         "# Tree ensembles",
         "",
         f"Written by `python scripts/bench_trees.py` on {time.strftime('%Y-%m-%d')}:",
-        f"{machine().text}.",
+        f"{this_machine().text}.",
         f"onnxruntime {ort.__version__}, Python {platform.python_version()}, one thread each, rows",
         f"of {FEATURES} features; microseconds of processor time for a call, medians of",
         f"{args.rounds} rounds in turns.",

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt.cost import gpu_features, tuned
-from superopt.cost.learned import Describe, Ranking, features
-from superopt.cost.machine import machine
-from superopt.cost.store import GPU, Store
-from superopt.cost.tuned import Timed
+from superopt.cost import gpu_features, tuning_records
+from superopt.cost.learned_ranking import FeatureFunction, LearnedRanking, cpu_option_features
+from superopt.cost.machine import this_machine
+from superopt.cost.store import GPU_THREADS, Store
+from superopt.cost.tuning_records import TimedOption
 
 LEAST = 20  # measured options of a problem
 NEAR = 1.02
@@ -38,21 +38,30 @@ def main() -> None:
     args = parser.parse_args()
     with Store.open(args.store) as store:
         if args.gpu:
-            on = [t for t in store.stats().targets if t.threads == GPU and t.runtime == "superopt"]
-            some = {f"{t.cpu}, {t.flags_digest}": gpu_features.usable(tuned.measured(store, t))
+            on = [
+                t
+                for t in store.stats().targets
+                if t.threads == GPU_THREADS and t.runtime == "superopt"
+            ]
+            some = {f"{t.cpu}, {t.flags_digest}": gpu_features.with_current_numbers(
+                        tuning_records.measured_options(store, t))
                     for t in on}  # fmt: skip
         else:
-            some = {machine().text: tuned.measured(store, tuned.target(args.threads))}
-    describe = gpu_features.features if args.gpu else features
+            some = {
+                this_machine().text: tuning_records.measured_options(
+                    store, tuning_records.cpu_target(args.threads)
+                )
+            }
+    describe = gpu_features.gpu_option_features if args.gpu else cpu_option_features
     text = "\n\n".join(saved(where, rows, describe) for where, rows in some.items())
     print(text)
     if args.md is not None:
         args.md.write_text(text + "\n", encoding="utf-8")
 
 
-def saved(where: str, rows: list[Timed], describe: Describe) -> str:
+def saved(where: str, rows: list[TimedOption], describe: FeatureFunction) -> str:
     """The report of one target's measurements."""
-    problems: dict[str, list[Timed]] = defaultdict(list)
+    problems: dict[str, list[TimedOption]] = defaultdict(list)
     for t in rows:
         problems[t.problem].append(t)
     chosen = sorted(p for p, some in problems.items() if len(some) >= LEAST)
@@ -61,13 +70,13 @@ def saved(where: str, rows: list[Timed], describe: Describe) -> str:
 
 
 def counts(
-    problems: dict[str, list[Timed]], chosen: list[str], fold: int, describe: Describe
+    problems: dict[str, list[TimedOption]], chosen: list[str], fold: int, describe: FeatureFunction
 ) -> list[tuple[int, float, float, float, float]]:
     """Of each problem of a fold: options, measurements at random and as learned, and how much
     slower than the best one the first option is, and the best of the first eight."""
     own = set(chosen[fold::FOLDS])
     others = [t for p, some in problems.items() if p not in own for t in some]
-    ranking = Ranking.learned(others, describe)
+    ranking = LearnedRanking.train(others, describe)
     assert ranking is not None, "too little was measured, or the extra learn is not installed"
     rng = np.random.default_rng(fold)
     out = []
@@ -80,7 +89,7 @@ def counts(
             [first([options[k] for k in rng.permutation(len(options))], good)
              for _ in range(SHUFFLES)]
         )  # fmt: skip
-        learned = ranking.ordered(some[0].numbers, options)
+        learned = ranking.order(some[0].numbers, options)
         top = next(t.seconds for t in some if t.option == learned[0])
         out.append((len(some), float(by_chance), float(first(learned, good)), top / best,
                     min(t.seconds for t in some if t.option in learned[:8]) / best))  # fmt: skip

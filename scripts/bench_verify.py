@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from bench_equations import equations, holds
 
-from superopt.check.regions import opaque_nodes
+from superopt.check.opaque_regions import opaque_nodes
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.chains import by_rules
-from superopt.pipeline.interface import interface, joined
+from superopt.verification.model_interface import graph_on_inputs_of, interface_mismatch
+from superopt.verification.rule_chains import find_rule_chain
 from superopt.verifier.compare.regions import compare_graphs
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Unknown
@@ -41,7 +41,7 @@ def verdict(a: Graph, b: Graph, limit: float) -> str:
 
 def chained(a: Graph, b: Graph, limit: float) -> str:
     """Why an output does not follow by proved rules; empty where all do."""
-    found = (by_rules(a, b, n, limit, lambda: False) for n in range(len(a.outputs)))
+    found = (find_rule_chain(a, b, n, limit, lambda: False) for n in range(len(a.outputs)))
     return next((f for f in found if isinstance(f, str)), "")
 
 
@@ -64,8 +64,8 @@ def pairs() -> Iterator[tuple[str, Graph, Graph]]:
         if opaque_nodes(one.graph) or opaque_nodes(two.graph):
             skipped["an operator has no tensor expression"] += 1
             continue
-        graph = joined(one, two)
-        if interface(one, two) or graph is None:
+        graph = graph_on_inputs_of(one, two)
+        if interface_mismatch(one, two) or graph is None:
             skipped["inputs or outputs differ"] += 1
             continue
         yield plain.removeprefix("test_") + version, one.graph, graph

@@ -18,8 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt.cost.fusion import compiled_away
-from superopt.cost.model import Costs, by_roofline
+from superopt.cost.fusion import is_fused_when_compiled
+from superopt.cost.graph_cost import GraphCosts, roofline_cost_model
 from superopt.ir import graph
 from superopt.onnx_io.export.atomic_files import atomic_files
 from superopt.partial.correct.partial_rules import PAIRS_FOLDER, load_pairs, partial_rule
@@ -64,9 +64,9 @@ def corrected(limits: Limits) -> list[Rule]:
 
 def price(rule: Rule, some: Sequence[Mapping[str, int]]) -> float:
     """Microseconds of its right side at these sizes, together."""
-    costs = Costs({}, by_roofline(1), compiled_away)
+    costs = GraphCosts({}, roofline_cost_model(1), is_fused_when_compiled)
     found = (pair_at(rule, sizes) for sizes in some)
-    return sum(costs.of_graph(graph.Graph((), (x.mutant,))) for x in found if x is not None)
+    return sum(costs.graph_cost(graph.Graph((), (x.mutant,))) for x in found if x is not None)
 
 
 def main() -> int:

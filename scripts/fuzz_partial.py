@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import superopt
 from scripts.walk_rules import ALLOWED, off, usable
-from superopt.cost.model import Costs, by_roofline
+from superopt.cost.graph_cost import GraphCosts, roofline_cost_model
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
@@ -34,10 +34,10 @@ from superopt.onnx_io.export.exporter import ExportError, export_graph, export_m
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.ops import OPS
+from superopt.optimization.certificate import make_certificate
 from superopt.partial.correct.generalize import graph_inputs
 from superopt.partial.correct.partial_rules import load_pairs
 from superopt.partial.correct.sized_pairs import pair_at, size_names
-from superopt.pipeline.certify import certificate
 from superopt.rules.match.graph_context import graph_context
 from superopt.search.move import Refusals, Step, find_moves
 from superopt.search.rule_set import RuleSet, rule_set
@@ -70,7 +70,7 @@ def rewritten(
     graph: ir_graph.Graph, partial: RuleSet, every: RuleSet, rng: random.Random
 ) -> list[Step]:
     """A partial rule, and up to two more rewrites; no step where none matches."""
-    costs, refusals = Costs({}, by_roofline(1)), Refusals()
+    costs, refusals = GraphCosts({}, roofline_cost_model(1)), Refusals()
     steps: list[Step] = []
     for rules in (partial, *rng.choices((partial, every), k=rng.randrange(3))):
         some = list(find_moves(graph_context(graph), rules, costs, refusals))
@@ -107,7 +107,7 @@ def wrong(
         return f"{names}: off by {far:.2g}"
     try:
         file = read_model(export_model(model, now))
-        certificate(model, file, steps, every.rules)
+        make_certificate(model, file, steps, every.rules)
     except ExportError:
         return None
     except superopt.SuperoptError as e:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from superopt.cli import run
+from superopt.cli.main import run
 
 if __name__ == "__main__":
     sys.exit(run(["rules", "generate", *sys.argv[1:]]))

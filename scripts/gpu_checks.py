@@ -84,7 +84,7 @@ def far(a: Any, b: np.ndarray) -> float:
 
 def drawn(exe: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
     out = {}
-    for p in exe.ports:
+    for p in exe.input_ports:
         shape = [d if isinstance(d, int) else 1 for d in p.shape]
         if p.dtype.kind == "f":
             out[p.name] = rng.standard_normal(shape).astype(p.dtype)

@@ -60,30 +60,30 @@ def kernel_errors(
 
     source: a path, bytes or a ModelProto; size: of symbolic dimensions. Raises NotImplementedError
     where a part of the plan cannot be compiled."""
+    from superopt.compilation.cuda import cuda_compiler
+    from superopt.compilation.frontend.input_arrays import InputPort
     from superopt.onnx_io.read.source import read_model
-    from superopt.pipeline import cuda
-    from superopt.pipeline.arrays import Port
     from superopt.plan.graph.partition import partition_by_cost
 
-    compiler = cuda.compile(read_model(source), precision, vendor=vendor).compiler
+    compiler = cuda_compiler.compile_model(read_model(source), precision, vendor=vendor).compiler
 
-    def symbols(port: Port) -> Iterator[str]:
+    def symbols(port: InputPort) -> Iterator[str]:
         return (d for d in port.shape if isinstance(d, str))
 
-    sizes = {name: size for p in compiler.ports() for name in symbols(p)}
+    sizes = {name: size for p in compiler.input_ports() for name in symbols(p)}
     segments = partition_by_cost(
-        compiler.model.graph, lambda n: not compiler.why_not(n, sizes), sizes
+        compiler.model.graph, lambda n: not compiler.fallback_reason(n, sizes), sizes
     )
-    programs = [compiler.program(s, sizes) for s in segments if s.native]
+    programs = [compiler.plan_segment(s, sizes) for s in segments if s.native]
     problems = {
         key: (p, made.options[key]) for made in programs for key, p in made.problems.items()
     }
     with ThreadPoolExecutor(COMPILERS) as pool:
-        some = [(p, o, compiler.device, compiler.dots) for p, o in problems.values()]
+        some = [(p, o, compiler.device, compiler.dot_precision) for p, o in problems.values()]
         for _ in pool.map(lambda x: _compile(*x), some):
             pass
     for p, option in problems.values():
-        error = error_of(p, option, compiler.device, compiler.dots)
+        error = error_of(p, option, compiler.device, compiler.dot_precision)
         shape = tuple(n for n in p.tensor.shape if isinstance(n, int))
         yield KernelError(label, precision, str(option), shape, error)
 

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from superopt.api import generate_mutants
-from superopt.cost.model import Costs
+from superopt.api.functions import generate_mutants
+from superopt.cost.graph_cost import GraphCosts
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.onnx_io.read.weightless import draw_weights
 from superopt.partial.correct import sized_pairs
-from superopt.pipeline.mutant_candidates import PRICED, estimates
-from superopt.pipeline.program_mutants import with_weights
+from superopt.rulegen.family_candidates import PRICED_SIZES, estimated_costs
+from superopt.rulegen.subprogram_mutants import graph_with_constant_weights
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.library.load import load_library
 from superopt.rules.library.records import tier
@@ -30,15 +30,15 @@ OPERATORS = 4
 SEARCH = Limits(max_graphs=40, patience=20, seconds=60, max_queue=2_000)
 
 
-def otherwise(rule: Rule, known: RuleSet, costs: Costs) -> bool:
+def otherwise(rule: Rule, known: RuleSet, costs: GraphCosts) -> bool:
     """Do known rules make the program as cheap, at each size at which the rule saves?"""
-    for at in PRICED:
+    for at in PRICED_SIZES:
         both = sized_pairs.sides_at(rule, {n: at[n] for n in sized_pairs.size_names(rule)})
         if both is None:
             continue
-        before, after = map(with_weights, both)
-        price = costs.of_graph(after)
-        if price >= costs.of_graph(before):
+        before, after = map(graph_with_constant_weights, both)
+        price = costs.graph_cost(after)
+        if price >= costs.graph_cost(before):
             continue
         if price < search(before, known, costs, SEARCH, Refusals()).cost:
             return False
@@ -81,7 +81,7 @@ def enumeration(folder: Path | None, models: Path | None) -> Iterator[str]:
         ["family", "dropped", "pairs"],
         [[f.family, why, str(n)] for f in made.families for why, n in f.dropped.items()],
     )
-    known, costs = rule_set(r for r in load_library() if tier(r) == "A"), estimates()
+    known, costs = rule_set(r for r in load_library() if tier(r) == "A"), estimated_costs()
     rules = [x for f in made.families for x in saving(folder, f.family)]
     fresh = [(r, part) for r, part in rules if not otherwise(r, known, costs)]
     yield (

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt import openvino, ort
-from superopt.ort.timing import SPINNING, interleave, prepare
-from superopt.pipeline.compile import Executable
+from superopt import ort
+from superopt.baselines import openvino
+from superopt.compilation.cpu.cpu_compiler import Executable
+from superopt.ort.timing import SPIN_SECONDS, bind_run, interleave
 
 ROUNDS = 15
 RUNTIMES = ("superopt", "onnxruntime", "openvino")
@@ -51,13 +52,13 @@ def in_turns(
     error = max(difference(got[n], np.asarray(w)) for n, w in wanted.items())
     runs: list[Callable[[], object]] = [
         lambda: exe.run(feeds),
-        prepare(session, feeds),
+        bind_run(session, feeds),
         openvino.prepare(path, feeds, threads),
     ]
     if fast is not None:
-        again = ort.session(fast, threads)
-        runs += [prepare(again, feeds), openvino.prepare(fast, feeds, threads)]
-    pause = SPINNING if threads > 1 else 0.0
+        again = ort.load_session(fast, threads)
+        runs += [bind_run(again, feeds), openvino.prepare(fast, feeds, threads)]
+    pause = SPIN_SECONDS if threads > 1 else 0.0
     times = interleave(runs, seconds, ROUNDS, 0, pause=pause)
     us = {name: statistics.median(t) for name, t in zip((*RUNTIMES, *GRAPHS), times, strict=False)}
     best = [min(pair) for pair in zip(*times[1:3], strict=True)]

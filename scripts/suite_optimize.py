@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from superopt import ort  # noqa: E402
-from superopt.api import optimize  # noqa: E402
+from superopt.api.functions import optimize  # noqa: E402
 from superopt.errors import SuperoptError  # noqa: E402
 from tests.ops.suite import cases  # noqa: E402
 
@@ -60,12 +60,12 @@ def main() -> int:
         names = (i.name for i in case.model.graph.input)
         feeds = {n: np.asarray(v) for n, v in zip(names, inputs, strict=False)}
         try:
-            before = ort.run(ort.session(case.model.SerializeToString()), feeds)
+            before = ort.run(ort.load_session(case.model.SerializeToString()), feeds)
         except Exception:
             unrun += 1  # its own element types or operators
             continue
         try:
-            after = ort.run(ort.session(done.model.SerializeToString()), feeds)
+            after = ort.run(ort.load_session(done.model.SerializeToString()), feeds)
         except Exception as e:
             bad.append(f"{name}: {e}")
             continue

@@ -22,15 +22,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from superopt.check.inputs import feeds
-from superopt.cost.model import Costs, by_roofline
+from superopt.check.random_inputs import random_feeds
+from superopt.cost.graph_cost import GraphCosts, roofline_cost_model
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
+from superopt.loading.representative_sizes import representative_sizes
+from superopt.loading.value_names import ValueNames
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.naming import Names
-from superopt.pipeline.shapes import representative
 from superopt.rules.lang.rule import Rule
 from superopt.rules.library.load import load_library
 from superopt.rules.match.graph_context import graph_context
@@ -62,8 +62,8 @@ class Walk:
 def walk(model: Model, rules: RuleSet, steps: int, each: int, seed: int) -> Walk:
     """A random walk from a model."""
     rng, begin, out = random.Random(seed), time.monotonic(), Walk()
-    costs, refusals = Costs({}, by_roofline(1)), Refusals()
-    (feed,) = feeds(model.graph, representative(model, {}), seed, ("normal",))
+    costs, refusals = GraphCosts({}, roofline_cost_model(1)), Refusals()
+    (feed,) = random_feeds(model.graph, representative_sizes(model, {}), seed, ("normal",))
     base = evaluate(model.graph, feed.arrays, Reals(F64))
     sure = now = model.graph
     path: list[tuple[Move, ir_graph.Graph]] = []
@@ -129,12 +129,12 @@ def _blame(
     base: Sequence[np.ndarray],
 ) -> str:
     """The first wrong step of a path, which ends wrong."""
-    names = Names(model.names)
+    names = ValueNames(model.names)
     for move, after in path:
         far = off(after, given, base)
         if far > ALLOWED:
-            before = "; ".join(names.text(v, 3) for v in move.change)
-            made = "; ".join(names.text(v, 3) for v in move.change.values())
+            before = "; ".join(names.term_text(v, 3) for v in move.change)
+            made = "; ".join(names.term_text(v, 3) for v in move.change.values())
             return f"{move.rule.name} ({move.rule.source}), off by {far:.2g}: {before} => {made}"
     return "a step that cannot be seen again"
 

@@ -12,16 +12,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from superopt.api import (
-        bench,
-        compile,
-        derive,
-        doctor,
-        load,
-        optimize,
-        tune,
-        verify,
-    )
+    from superopt.api.functions import bench, compile, derive, doctor, load, optimize, tune, verify
+    from superopt.compilation.cpu.executable import Executable
     from superopt.errors import (
         Aborted,
         CheckFailed,
@@ -31,30 +23,29 @@ if TYPE_CHECKING:
         Undecided,
         UsageError,
     )
-    from superopt.pipeline.executable import Executable
-    from superopt.pipeline.result import Optimized
+    from superopt.optimization.result import Optimized
 
 __version__ = "0.1.0"
 
 # The module that defines each public name.
-_HOME = {
+_MODULE_OF = {
     "Aborted": "superopt.errors",
     "CheckFailed": "superopt.errors",
-    "Executable": "superopt.pipeline.executable",
+    "Executable": "superopt.compilation.cpu.executable",
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
-    "Optimized": "superopt.pipeline.result",
+    "Optimized": "superopt.optimization.result",
     "SuperoptError": "superopt.errors",
     "Undecided": "superopt.errors",
     "UsageError": "superopt.errors",
-    "bench": "superopt.api",
-    "compile": "superopt.compiled",
-    "derive": "superopt.api",
-    "doctor": "superopt.api",
-    "load": "superopt.compiled",
-    "optimize": "superopt.api",
-    "tune": "superopt.compiled",
-    "verify": "superopt.api",
+    "bench": "superopt.api.functions",
+    "compile": "superopt.api.compilation",
+    "derive": "superopt.api.functions",
+    "doctor": "superopt.api.functions",
+    "load": "superopt.api.compilation",
+    "optimize": "superopt.api.functions",
+    "tune": "superopt.api.compilation",
+    "verify": "superopt.api.functions",
 }
 
 __all__ = [
@@ -80,7 +71,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if (home := _HOME.get(name)) is None:
+    if (home := _MODULE_OF.get(name)) is None:
         raise AttributeError(f"module 'superopt' has no attribute {name!r}")
     value: object = getattr(importlib.import_module(home), name)
     globals()[name] = value

@@ -1,5 +1,5 @@
 """`python -m superopt` runs the command `superopt`."""
 
-from superopt.cli import main
+from superopt.cli.main import main
 
 main()

@@ -10,17 +10,17 @@ import onnx
 from onnx import helper, shape_inference
 from onnx.backend.base import Backend, BackendRep
 
+from superopt.compilation.cpu.cpu_compiler import Executable
+from superopt.compilation.cpu.cpu_compiler import compile_model as compiled
 from superopt.errors import UsageError
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.compile import Executable
-from superopt.pipeline.compile import compile as compiled
 
 
-class Prepared(BackendRep):
+class PreparedModel(BackendRep):
     """A compiled model with ONNX's BackendRep interface."""
 
     def __init__(self, model: Executable) -> None:
-        self.compiled = model
+        self.executable = model
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Run the model on inputs given in order or by name; return the outputs in order."""
@@ -28,7 +28,7 @@ class Prepared(BackendRep):
             feeds = dict(inputs)
         else:
             some = inputs if isinstance(inputs, Sequence) else [inputs]
-            names = [i.name for i in self.compiled.model.graph.inputs]
+            names = [i.name for i in self.executable.model.graph.inputs]
             if len(some) > len(names):
                 raise UsageError(
                     f"{len(some)} inputs were given",
@@ -36,21 +36,21 @@ class Prepared(BackendRep):
                     "pass at most that many",
                 )
             feeds = dict(zip(names, some, strict=False))  # the others may have default values
-        return tuple(self.compiled.run(feeds).values())
+        return tuple(self.executable.run(feeds).values())
 
 
 class SuperoptBackend(Backend):
     """ONNX's backend functions, for the CPU."""
 
     @classmethod
-    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Prepared:
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
         if not cls.supports_device(device):
             raise UsageError(
                 f"device {device!r}", "this backend supports only the CPU",
                 'pass "CPU", or use superopt.compile(model, target="cuda")',
             )  # fmt: skip
         super().prepare(model, device, **kwargs)
-        return Prepared(compiled(read_model(model), threads=int(kwargs.get("threads", 1))))
+        return PreparedModel(compiled(read_model(model), threads=int(kwargs.get("threads", 1))))
 
     @classmethod
     def run_node(

@@ -55,7 +55,7 @@ class OutOfMemory(ModelError):
     """A model needs more memory than a device has left, or than the call may use."""
 
 
-class Unlike(ModelError):
+class RuntimeMismatch(ModelError):
     """onnxruntime returned a shape or dtype that differs from the inferred or declared one. Kernels
     compiled for the declared one would read out of bounds."""
 
@@ -84,7 +84,7 @@ class Aborted(SuperoptError):
     code = ExitCode.ABORTED
 
 
-def seconds(name: str, value: float) -> float:
+def positive_seconds(name: str, value: float) -> float:
     """Return `value` as float, a positive finite number of seconds. Raises UsageError otherwise.
 
     name: of the argument, for the message.

@@ -25,21 +25,23 @@ from typing import Any
 
 from superopt.errors import OutOfMemory, OutOfTime, UsageError
 
-MEMORY_PART = 0.5  # of the memory that is available when a call begins
+DEFAULT_MEMORY_FRACTION = 0.5  # of the memory that is available when a call begins
 OVERRUN_FACTOR = 1.1  # times its budget that a call may take, ...
 OVERRUN_SECONDS = 3.0  # ... plus these seconds, to return its result
-LOADING_SECONDS = 1.5  # of these, at most, that importing the modules of a call may take
+MAX_LOADING_SECONDS = 1.5  # of these, at most, that importing the modules of a call may take
 KILL_FACTOR = 1.2  # times its budget, plus KILL_SECONDS, after which the command line kills ...
 KILL_SECONDS = 3.7  # ... its process: one second is for starting Python and for exiting
-MEASURED_BYTES = 1 << 24  # the smallest allocation for which the process's memory is read
-MEASURED_SECONDS = 0.05  # the shortest work for which the remaining time is read
-BYTES_PER_SECOND = 2e9  # written by numpy at best on one core: bounds an allocation's time
-END_POLL_SECONDS = 0.1  # between two reads of a deadline that may move
+MIN_CHECKED_BYTES = 1 << 24  # the smallest allocation for which the process's memory is read
+MIN_CHECKED_SECONDS = 0.05  # the shortest work for which the remaining time is read
+MAX_WRITE_BYTES_PER_SECOND = (
+    2e9  # written by numpy at best on one core: bounds an allocation's time
+)
+DEADLINE_POLL_SECONDS = 0.1  # between two reads of a deadline that may move
 NO_LIMIT = float("inf")
 NO_MEMORY_LIMIT = 1 << 62
 
 
-class OverMemory(MemoryError):
+class MemoryLimitError(MemoryError):
     """An operation needs more memory than the call may use. Handled as any MemoryError."""
 
 
@@ -55,27 +57,27 @@ class Guard:
     resources: objects that a part of superopt keeps during the call, by the part's name.
     """
 
-    end: float = NO_LIMIT
+    deadline: float = NO_LIMIT
     max_memory: int = NO_MEMORY_LIMIT
     budget: float = NO_LIMIT
     notes: dict[str, None] = field(default_factory=dict)
     closed: threading.Event = field(default_factory=threading.Event)
-    held: dict[str, Any] = field(default_factory=dict)
+    resources: dict[str, Any] = field(default_factory=dict)
 
     def seconds_left(self) -> float:
         """Return the seconds until the deadline; negative after it, infinite without one."""
-        return self.end - time.monotonic()
+        return self.deadline - time.monotonic()
 
-    def end_within(self, seconds: float) -> None:
+    def shorten_deadline(self, seconds: float) -> None:
         """Move the deadline to `seconds` from now, if that is earlier."""
-        self.end = min(self.end, time.monotonic() + seconds)
+        self.deadline = min(self.deadline, time.monotonic() + seconds)
 
-    def at_end(self, action: Callable[[], None]) -> None:
+    def on_deadline(self, action: Callable[[], None]) -> None:
         """Call `action` in another thread at the deadline; not if the call ends before."""
 
         def watch() -> None:
             while (left := self.seconds_left()) > 0:
-                if self.closed.wait(min(left, END_POLL_SECONDS)):
+                if self.closed.wait(min(left, DEADLINE_POLL_SECONDS)):
                     return
             action()
 
@@ -85,7 +87,7 @@ class Guard:
         """Record what was skipped, and why."""
         self.notes.setdefault(sentence)
 
-    def said(self) -> tuple[str, ...]:
+    def take_notes(self) -> tuple[str, ...]:
         """Return the notes for a report and clear them."""
         found = tuple(self.notes)
         self.notes.clear()
@@ -96,13 +98,13 @@ _guard: ContextVar[Guard | None] = ContextVar("superopt.guard", default=None)
 _unlimited = Guard()
 
 
-def current() -> Guard:
+def current_guard() -> Guard:
     """Return the guard of the innermost call; outside of all calls, one without limits."""
     return _guard.get() or _unlimited
 
 
 @contextmanager
-def limited(
+def limit_call(
     budget: float | None = None, max_memory: int | None = None, *, begin: float | None = None
 ) -> Iterator[Guard]:
     """Limit the code inside to about `budget` seconds and to `max_memory` bytes.
@@ -113,17 +115,17 @@ def limited(
     available memory. An inner guard never allows more than the outer one. The outermost one raises
     OutOfMemory for a MemoryLimitError that nobody handled.
     """
-    outer = current()
+    outer = current_guard()
     if max_memory is not None:
         limit = max_memory
     elif outer is _unlimited:
-        limit = int(MEMORY_PART * available_memory()) + resident_bytes()
+        limit = int(DEFAULT_MEMORY_FRACTION * available_memory()) + resident_bytes()
     else:
         limit = outer.max_memory
-    end, seconds = outer.end, outer.budget
+    end, seconds = outer.deadline, outer.budget
     if budget is not None:
         now = time.monotonic()
-        loading = 0.0 if begin is None else min(now - begin, LOADING_SECONDS)
+        loading = 0.0 if begin is None else min(now - begin, MAX_LOADING_SECONDS)
         own = now - loading + OVERRUN_FACTOR * budget + OVERRUN_SECONDS
         if own < end:
             end, seconds = own, budget
@@ -133,7 +135,7 @@ def limited(
     token = _guard.set(made)
     try:
         yield made
-    except OverMemory as e:
+    except MemoryLimitError as e:
         if outer is not _unlimited:
             raise
         todo = "raise --max-memory (max_memory=)"
@@ -143,58 +145,58 @@ def limited(
         made.closed.set()
 
 
-def check_time(doing: str) -> None:
+def check_time(activity: str) -> None:
     """Raise OutOfTime if the deadline has passed. activity: a noun phrase for the message."""
     guard = _guard.get()
-    if guard is not None and time.monotonic() > guard.end:
-        raise out_of_time(doing)
+    if guard is not None and time.monotonic() > guard.deadline:
+        raise out_of_time_error(activity)
 
 
-def out_of_time(doing: str) -> OutOfTime:
+def out_of_time_error(activity: str) -> OutOfTime:
     """Return the error that names the activity and the budget."""
-    seconds = current().budget
+    seconds = current_guard().budget
     why = (
         f"its budget of {seconds:g} s is over"
         if seconds < NO_LIMIT
         else "the call was asked to end"
     )
-    return OutOfTime(f"{doing} was stopped", why, "raise the budget")
+    return OutOfTime(f"{activity} was stopped", why, "raise the budget")
 
 
-def admit(size: int, doing: str) -> None:
+def require_memory(size: int, activity: str) -> None:
     """Raise MemoryLimitError if `size` more bytes exceed the limit, OutOfTime if writing them alone
     takes longer than the time left. activity: what needs them, a noun phrase."""
-    if size < MEASURED_BYTES:
+    if size < MIN_CHECKED_BYTES:
         return
     guard = _guard.get()
     if guard is None:
         return
     if size > guard.max_memory or size + bytes_in_use() > guard.max_memory:
-        raise OverMemory(over_memory(size, doing))
-    require_time(size / BYTES_PER_SECOND, doing, f"writing {size_text(size)}")
+        raise MemoryLimitError(memory_limit_text(size, activity))
+    require_time(size / MAX_WRITE_BYTES_PER_SECOND, activity, f"writing {size_text(size)}")
 
 
-def require_time(seconds: float, doing: str, work: str) -> None:
+def require_time(seconds: float, activity: str, work: str) -> None:
     """Raise OutOfTime if less than `seconds` are left, the least time of a call that cannot be
     interrupted. activity: the purpose; work: the call; both noun phrases."""
     guard = _guard.get()
-    if guard is None or seconds <= max(guard.seconds_left(), MEASURED_SECONDS):
+    if guard is None or seconds <= max(guard.seconds_left(), MIN_CHECKED_SECONDS):
         return
     if guard.budget == NO_LIMIT:
-        raise out_of_time(doing)
+        raise out_of_time_error(activity)
     raise OutOfTime(
-        f"{doing} was skipped",
+        f"{activity} was skipped",
         f"{work} takes at least {seconds:.2g} s, more than what is left of the budget of "
         f"{guard.budget:g} s",
         "raise the budget",
     )
 
 
-def over_memory(size: int, doing: str) -> str:
+def memory_limit_text(size: int, activity: str) -> str:
     """Return a sentence with the bytes that the activity needs and the limit."""
     return (
-        f"{doing} needs {size_text(size)}, more than what is left of --max-memory "
-        f"{size_text(current().max_memory)}"
+        f"{activity} needs {size_text(size)}, more than what is left of --max-memory "
+        f"{size_text(current_guard().max_memory)}"
     )
 
 
@@ -216,7 +218,7 @@ def parse_size(text: str) -> int:
     return size
 
 
-def bytes_given(value: int | str | None) -> int | None:
+def parse_max_memory(value: int | str | None) -> int | None:
     """Return `max_memory` of the API as bytes. Raises UsageError for an invalid size."""
     try:
         if value is None or (type(value) is int and value > 0):
@@ -256,16 +258,20 @@ def available_memory() -> int:
     group around this process have left."""
     found = [_machine_memory()]
     for folder in _control_groups():
-        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
-        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes")
+        limit = _read_number(folder / "memory.max") or _read_number(
+            folder / "memory.limit_in_bytes"
+        )
+        used = _read_number(folder / "memory.current") or _read_number(
+            folder / "memory.usage_in_bytes"
+        )
         if limit is not None:
-            cached = _field(folder / "memory.stat", "inactive_file") or 0
+            cached = _read_field(folder / "memory.stat", "inactive_file") or 0
             found.append(max(limit - max((used or 0) - cached, 0), 0))
     return min(found)
 
 
 def _machine_memory() -> int:
-    available = _field(Path("/proc/meminfo"), "MemAvailable:")
+    available = _read_field(Path("/proc/meminfo"), "MemAvailable:")
     if available is not None:
         return available * 1024
     try:
@@ -289,7 +295,7 @@ def _control_groups() -> Iterator[Path]:
         yield from (p for p in (inner, *inner.parents) if p == root or root in p.parents)
 
 
-def _number(path: Path) -> int | None:
+def _read_number(path: Path) -> int | None:
     """Return the number in a file; None if the file is missing or holds another text ("max")."""
     try:
         return int(path.read_text())
@@ -297,7 +303,7 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def _field(path: Path, name: str) -> int | None:
+def _read_field(path: Path, name: str) -> int | None:
     """Return the number after a name at the beginning of a line; None if there is none."""
     try:
         for line in path.read_text().splitlines():

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from superopt.cost.folder import rules_folder
-from superopt.pipeline.rule_library import load_library
+from superopt.cost.cache_folders import rules_folder
+from superopt.loading.rule_library import load_library
 
 
 @contextmanager

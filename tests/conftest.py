@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings
 
-from superopt.cli import run
-from superopt.commands import contract
-from superopt.cost.machine import machine
+from superopt.cli import contract
+from superopt.cli.main import run
+from superopt.cost.machine import this_machine
 from superopt.kernels.runtime.cpu import MissingFloat16, converts_float16, host
 from superopt.kernels.runtime.target_cpu import LEVELS, VARIABLE, MissingInstructions
 from tests.breadth import mark_breadth, select_shard
@@ -84,7 +84,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     less time than workers to start."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return 0 if are_named(config) else machine().cores_allowed
+    return 0 if are_named(config) else this_machine().cores_allowed
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not ask for
@@ -163,7 +163,7 @@ def superopt(
     """`superopt(*arguments, api=FakeApi())` runs the command line: gives code, out and err."""
 
     def call(*arguments: object, api: FakeApi | None = None) -> SimpleNamespace:
-        monkeypatch.setitem(sys.modules, contract.HOME, api or FakeApi())
+        monkeypatch.setitem(sys.modules, contract.API_MODULE, api or FakeApi())
         code = run([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         return SimpleNamespace(code=code, out=captured.out, err=captured.err)

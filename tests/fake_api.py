@@ -1,4 +1,4 @@
-"""A stand-in for `superopt.api`: answers at once, and keeps what it was asked."""
+"""A stand-in for `superopt.api.functions`: answers at once, and keeps what it was asked."""
 
 import signal
 import time
@@ -7,17 +7,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from superopt.errors import Aborted
-from superopt.report.cache import CachedFile, CacheListing, Pruned
-from superopt.report.compiled import (
-    Compilation,
-    Exported,
-    Foreign,
-    OutputValue,
+from superopt.report.compilation.compile_report import (
+    CompilationReport,
+    ExportReport,
+    FallbackNode,
+    OutputRange,
     Port,
-    Tuned,
     TunedKernel,
+    TuningReport,
 )
-from superopt.report.data import (
+from superopt.report.compilation.profile import KernelProfile, Profile
+from superopt.report.data.diagram import RuleDiagram
+from superopt.report.data.mutation import MutantCount, Mutation
+from superopt.report.data.report import (
     BenchRow,
     Derivation,
     DerivedStep,
@@ -34,10 +36,8 @@ from superopt.report.data import (
     StoreStats,
     Verdict,
 )
-from superopt.report.diagram import RuleDiagram
-from superopt.report.library import RuleReport
-from superopt.report.mutation import MutantCount, Mutation
-from superopt.report.profile import Part, Profile
+from superopt.report.text.cache_listing import CachedFile, CacheListing, Pruned
+from superopt.report.text.library_counts import RuleReport
 from tests.sample_report import BEFORE, FASTER, UNCHANGED
 from tests.sample_rules import DIAGRAM, RULES
 
@@ -53,20 +53,20 @@ FAMILY = FamilyCount(
     *(("a(x: f): Log(x) => x",), 0, 63, 7, 0.3, 10.0, 12),
 )
 GENERATION = Generation((FAMILY,), "found", (7,), 10.5, 110.0)
-COMPILATION = Compilation(
+COMPILATION = CompilationReport(
     *("model.onnx", 2, 1.25, 69, 21, 24, 94_811_000, 8_720_000),
-    (Foreign("TopK best", "TopK has no tensor expression"),),
+    (FallbackNode("TopK best", "TopK has no tensor expression"),),
     sizes=(("n", 4),),
 )
 _TILES = "winograd m=4 apart=0 block=2 rows=2 columns=2 vectors=4"
-TUNED = Tuned(
+TUNED = TuningReport(
     (
         TunedKernel("f32[1, 64, 55, 55]", 2, 240e-6, 185e-6, "direct rows=6", _TILES, 111, 111),
         TunedKernel("f32[1, 1000]", 1, 12.1e-6, 12.1e-6, "across lanes=8", "across lanes=8", 3, 7),
     ),
     85.4,
 )
-_SLOW = Part(
+_SLOW = KernelProfile(
     "/layer/Relu", ("Conv", "Add", "Relu"), "f32[1, 64, 56, 56]", "winograd m=4", 1e-3,
     231_211_008, 1_753_088, 2.1e-3, 4e-5,
 )  # fmt: skip
@@ -74,16 +74,18 @@ PROFILE = Profile(
     "model.onnx", (("n", 4),), 2, "AMD EPYC, 2 cores, Linux", 100, 2e-3, 110e9,
     ((1 << 14, 150e9), (1 << 28, 27e9)),
     (
-        Part("", ("copy",), "f32[1, 3, 224, 224]", "turning", 1e-4, 0, 1_204_224, 0.0, 1e-5),
+        KernelProfile(
+            "", ("copy",), "f32[1, 3, 224, 224]", "turning", 1e-4, 0, 1_204_224, 0.0, 1e-5
+        ),
         _SLOW,
-        Part("best", ("TopK",), "", "onnxruntime", 8e-4, 0, 0, 0.0, 0.0),
+        KernelProfile("best", ("TopK",), "", "onnxruntime", 8e-4, 0, 0, 0.0, 0.0),
     ),
 )  # fmt: skip
 OUTPUTS = (
-    OutputValue("logits", "float32[1, 1000]", -1.5, 2.25),
-    OutputValue("names", "object[3]", None, None),
+    OutputRange("logits", "float32[1, 1000]", -1.5, 2.25),
+    OutputRange("names", "object[3]", None, None),
 )
-EXPORTED = Exported(
+EXPORTED = ExportReport(
     *("model.onnx", "model", 2, ("avx2", "fma")),
     (Port("x", "float32", (1, 3, 224, 224), 602_112),),
     (Port("logits", "float32", (1, 1000), 4000), Port("n", "int64", (), 8)),
@@ -262,13 +264,13 @@ class FakeApi:
         dump: Path | None,
         float_class: str,
         **on: object,
-    ) -> Compilation:
+    ) -> CompilationReport:
         self.asked = {
             "threads": threads, "shapes": shapes, "dump": dump, "float_class": float_class, **on
         }  # fmt: skip
         return COMPILATION
 
-    def tune(self, model: Path, *, stop: object, progress: object, **asked: object) -> Tuned:
+    def tune(self, model: Path, *, stop: object, progress: object, **asked: object) -> TuningReport:
         self.asked = dict(asked)
         return TUNED
 
@@ -276,13 +278,13 @@ class FakeApi:
         self.asked = dict(asked)
         return PROFILE
 
-    def export_model(self, model: Path, **asked: object) -> Exported:
+    def export_model(self, model: Path, **asked: object) -> ExportReport:
         self.asked = dict(asked)
         return EXPORTED
 
     def run_model(
         self, model: Path, *, inputs: Path, output: Path | None, threads: int | None, **on: object
-    ) -> tuple[OutputValue, ...]:
+    ) -> tuple[OutputRange, ...]:
         self.asked = {"inputs": inputs, "output": output, "threads": threads, **on}
         return OUTPUTS
 

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from superopt.report.data import (
-    FORMAT,
+from superopt.report.data.report import (
+    REPORT_VERSION,
     CheckResult,
     Latency,
-    LeftOut,
     OutputError,
     Rejected,
     Report,
     SearchStats,
     Step,
+    UnusedRules,
     WorstStep,
 )
 from tests.sample_rules import HOSTILE_NAME, HOSTILE_RULE, ONCE
@@ -22,7 +22,7 @@ BEFORE = Latency(4210.0, 4150.5, 4302.25, 210, 2, RUNTIME, MACHINE)
 AFTER = Latency(1975.0, 1931.0, 2010.0, 210, 2, RUNTIME, MACHINE)
 
 FASTER = Report(
-    version=FORMAT,
+    version=REPORT_VERSION,
     model_name="nasrnn.onnx",
     model_sha256="3f" * 32,
     optimized_sha256="a1" * 32,
@@ -68,7 +68,10 @@ FASTER = Report(
             "bn-fold", ("h4",), "condition", "constant(scale): scale is computed at run time", 7
         ),
     ),
-    left_out=(LeftOut("tier", ("cast-same",)), LeftOut("unseen", ("relu-relu", "relu-abs"))),
+    left_out=(
+        UnusedRules("tier", ("cast-same",)),
+        UnusedRules("unseen", ("relu-relu", "relu-abs")),
+    ),
     check=CheckResult(
         True,
         5,
@@ -115,7 +118,7 @@ HOSTILE = replace(
     operators=((HOSTILE_NAME, 1, 2),),
     opaque=((HOSTILE_NAME, HOSTILE_NAME),),
     rules=(HOSTILE_RULE,),
-    left_out=(LeftOut("opset", (HOSTILE_NAME,)),),
+    left_out=(UnusedRules("opset", (HOSTILE_NAME,)),),
     worst_step=WorstStep(
         1, 3, 4, (HOSTILE_NAME,), (HOSTILE_NAME,), HOSTILE_NAME, HOSTILE_NAME, 1e-7, 2e-7
     ),

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from superopt.report.diagram import (
+from superopt.report.data.diagram import (
     AxiomProof,
     Box,
     Diagram,
@@ -11,7 +11,7 @@ from superopt.report.diagram import (
     Proof,
     RuleDiagram,
 )
-from superopt.report.library import RULES_FORMAT, RuleReport
+from superopt.report.text.library_counts import RULE_REPORT_VERSION, RuleReport
 
 HOSTILE_NAME = "<script>alert(1)</script>\x1b[31m\"'&"
 X = Box("parameter", "x", ("f",))
@@ -66,7 +66,7 @@ OPEN = replace(
 )
 OWN = replace(DIAGRAM, name="relu-relu", tier="", source="my.rules:1", float_class="E2")
 RULES = RuleReport(
-    RULES_FORMAT, "", 4, "3f" * 32, (("superopt", "0.1.0"),), (TWICE, ONCE, OPEN, OWN)
+    RULE_REPORT_VERSION, "", 4, "3f" * 32, (("superopt", "0.1.0"),), (TWICE, ONCE, OPEN, OWN)
 )
 HOSTILE_RULE = replace(
     TWICE,

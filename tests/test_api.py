@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import superopt
-from superopt import api
+from superopt.api import functions
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from tests.pipeline import models
@@ -203,13 +203,13 @@ def test_a_store_goes_to_another_machine_of_its_kind(tmp_path: Path) -> None:
     with Store.open(here) as store:
         operators = store.stats().operators
     assert operators
-    assert api.cache_export(here, file) >= operators
-    assert api.cache_import(there, file) >= operators
+    assert functions.cache_export(here, file) >= operators
+    assert functions.cache_import(there, file) >= operators
     again = superopt.optimize(models.data(models.PLAIN), budget=10, store=there)
     assert again.report.search.measured_ops == 0
     assert again.report.search.store_hits
-    assert api.cache_clear(there)
-    assert api.cache_stats(there).entries == 0
+    assert functions.cache_clear(there)
+    assert functions.cache_stats(there).entries == 0
 
 
 def test_derive_tells_how_far_a_rule_is_proved_and_what_it_does_to_floats() -> None:
@@ -229,10 +229,10 @@ def test_derive_looks_for_no_chain_between_models_that_differ() -> None:
     assert found.differ
     assert not found.derived
     assert found.reason.startswith("output y differs on random inputs")
-    sizes = api.derive(models.data(RAGGED.format(2)), models.data(RAGGED.format(3)))
+    sizes = functions.derive(models.data(RAGGED.format(2)), models.data(RAGGED.format(3)))
     assert sizes.reason == "output y has shapes (2, 6) and (3, 6)"
     whole = [models.data(WHOLE.format(n)) for n in (3, 1)]
-    assert api.derive(*whole).reason.startswith("output y differs on random inputs at [")
+    assert functions.derive(*whole).reason.startswith("output y differs on random inputs at [")
 
 
 RAGGED = """
@@ -256,8 +256,8 @@ g (int64[9] x) => (int64[9] y)
 
 
 def test_rules_are_counted() -> None:
-    counts = api.rule_stats()
-    assert sum(c.rules for c in counts) == len(api.rules())
+    counts = functions.rule_stats()
+    assert sum(c.rules for c in counts) == len(functions.rules())
     assert all(c.rules == sum(n for _, n in c.float_classes) for c in counts)
 
 

@@ -37,44 +37,53 @@ BELOW: dict[str, set[str]] = {
     "plan": {"rules", "cost", "kernels", "ops", "ort", "onnx_io", "ir", "te"},
     "report": set(),  # plain data and text: whoever writes a report fills in the data
 }
+BELOW["baselines"] = set()  # peers to be compared with
+BELOW["loading"] = {"cost", "kernels", "ops", "ort", "onnx_io", "report", "rules", "ir", "te"}
+BELOW["compilation"] = {
+    "loading", "plan", "check", "cost", "kernels", "ort", "onnx_io", "report", "ir", "te",
+}  # fmt: skip
+BELOW["verification"] = {
+    "loading", "check", "verifier", "rules", "ort", "onnx_io", "report", "ir", "te",
+}  # fmt: skip
+BELOW["rulegen"] = {
+    "loading", "compilation", "verification", "generate", "partial", "verifier", "rules", "cost",
+    "kernels", "ort", "onnx_io", "report", "ops", "ir", "te",
+}  # fmt: skip
+BELOW["optimization"] = {
+    "loading", "verification", "rulegen", "search", "partial", "check", "verifier", "rules", "cost",
+    "ort", "onnx_io", "report", "ir", "te",
+}  # fmt: skip
+BELOW["jobs"] = {
+    "loading", "compilation", "optimization", "search", "plan", "check", "cost", "kernels", "ort",
+    "onnx_io", "report", "ir", "baselines",
+}  # fmt: skip
 PARTS = set(BELOW)
-BELOW["openvino"] = BELOW["torch"] = set()  # peers to be compared with
-PARTS |= {"openvino", "torch"}
-BELOW["pipeline"] = set(PARTS)
-PARTS |= {"pipeline"}
-BELOW["rulebook"] = PARTS
-BELOW["open_model"] = PARTS
-BELOW["compiled"] = PARTS | {"open_model"}
-BELOW["compiled_files"] = PARTS | {"compiled"}
-BELOW["api"] = PARTS | {"rulebook", "compiled", "compiled_files"}
+BELOW["api"] = PARTS
 BELOW["backend"] = PARTS | {"api"}
-BELOW["commands"] = PARTS | {"api", "cli"}
-BELOW["cli"] = PARTS | {"api", "commands"}
+BELOW["cli"] = PARTS | {"api"}
 BELOW["__main__"] = {"cli"}
-BELOW["__init__"] = PARTS | {"api", "compiled"}
+BELOW["__init__"] = PARTS | {"api"}
 
 OWNERS: dict[str, set[str]] = {
     "onnx": {"onnx_io", "backend"},
     "onnx_ir": {"onnx_io", "backend"},
     "onnxruntime": {"ort"},
-    "openvino": {"openvino"},
+    "openvino": {"baselines"},
     "z3": {"verifier"},
     "llvmlite": {"kernels"},
     "triton": {"kernels"},
-    "torch": {"kernels", "torch"},
-    "onnx2torch": {"torch"},
+    "torch": {"kernels", "baselines"},
+    "onnx2torch": {"baselines"},
     "lightgbm": {"cost"},
     "ray": {"generate"},
     "jinja2": {"report"},
-    "click": {"cli", "commands"},
-    "rich": {"cli", "commands"},
+    "click": {"cli"},
+    "rich": {"cli"},
 }
 # Importing these in a function is how a part works without them.
 OPTIONAL = {"onnxruntime", "openvino", "torch", "onnx2torch", "triton", "lightgbm", "ray"}
 # Whose start must be fast: they import what a call needs when it is made.
-LAZY = {
-    "__init__", "api", "cli", "commands", "compiled", "compiled_files", "open_model", "rulebook",
-}  # fmt: skip
+LAZY = {"__init__", "api", "cli"}
 # What LAZY parts may import at the top of a file.
 LIGHT = {"click", "superopt"}
 
@@ -198,7 +207,9 @@ def test_allowed_imports_are_allowed() -> None:
 CHECKER = ROOT / "superopt" / "check" / "certificate"
 # What the checker of certificates must not stand on: who finds matches, and who looks for rewrites.
 NOT_THE_CHECKERS = {
-    "superopt.search", "superopt.pipeline", "superopt.generate", "superopt.verifier",
+    "superopt.search", "superopt.generate", "superopt.verifier",
+    "superopt.loading", "superopt.compilation", "superopt.verification", "superopt.rulegen",
+    "superopt.optimization", "superopt.jobs",
     "superopt.rules.match.matcher", "superopt.rules.match.pattern",
     "superopt.rules.match.pattern_builder", "superopt.rules.match.operand_steps",
     "superopt.rules.match.check_steps", "superopt.rules.match.leaf_steps",
@@ -240,8 +251,10 @@ def reached(start: list[Path]) -> dict[str, str]:
 def test_the_checker_of_certificates_stands_alone() -> None:
     files = sorted(CHECKER.glob("*.py"))
     assert len(files) >= 2
-    lines = [line for f in files for line in f.read_text().splitlines() if line.strip()]
-    assert len(lines) <= 360  # short enough to be read in one sitting
+    statements = sum(
+        isinstance(node, ast.stmt) for f in files for node in ast.walk(ast.parse(f.read_text()))
+    )
+    assert statements <= 300  # short enough to be read in one sitting
     found = reached(files)
     assert {"superopt.ir.graph", "superopt.rules.lang.interpreter"} <= found.keys()
     bad = [
@@ -253,7 +266,10 @@ def test_the_checker_of_certificates_stands_alone() -> None:
 
 
 def test_what_the_checker_must_not_load_would_be_seen() -> None:
-    assert NOT_THE_CHECKERS & reached([ROOT / "superopt" / "pipeline" / "trace.py"]).keys()
+    assert (
+        NOT_THE_CHECKERS
+        & reached([ROOT / "superopt" / "optimization" / "certificate_rounds.py"]).keys()
+    )
 
 
 @pytest.mark.parametrize("name", LINKED)

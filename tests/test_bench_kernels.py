@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.pipeline.steps import Native
+from superopt.compilation.cpu.steps import NativeSegment
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 
@@ -38,7 +38,7 @@ def test_models_are_valid_and_of_static_shape(case: Case) -> None:
 def test_small_ones_have_kernels(case: Case) -> None:
     steps = superopt.compile(model(case)).variant({})
     assert steps
-    assert all(isinstance(step, Native) for step in steps)
+    assert all(isinstance(step, NativeSegment) for step in steps)
 
 
 def test_what_a_convolution_is_called() -> None:

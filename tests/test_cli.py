@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from superopt.commands import terminal
+from superopt.cli import terminal
 from superopt.errors import CheckFailed, ExitCode, ModelError
-from superopt.report.codec import from_json, to_json
-from superopt.report.data import Derivation, Event, RuleVerdict, Verdict
+from superopt.report.data.codec import from_json, to_json
+from superopt.report.data.report import Derivation, Event, RuleVerdict, Verdict
 from tests.fake_api import FakeApi
 from tests.sample_report import FASTER, UNCHANGED
 
@@ -379,7 +379,7 @@ def test_a_file_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "report.html"
-    terminal.write(path, "new")
+    terminal.write_atomically(path, "new")
     assert path.read_text() == "new"
     assert stat.S_IMODE(path.stat().st_mode) & 0o044 == 0o044 & ~_umask()
 
@@ -388,7 +388,7 @@ def test_a_file_is_written_whole_or_not_at_all(
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        terminal.write(path, "newer")
+        terminal.write_atomically(path, "newer")
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
 

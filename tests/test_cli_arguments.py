@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import click
 import pytest
 
-from superopt.cli import cli
-from superopt.commands.options import dimensions, seconds
+from superopt.cli.main import cli
+from superopt.cli.options import parse_duration, parse_sizes
 
 Run = Callable[..., SimpleNamespace]
 
@@ -75,7 +75,7 @@ def test_every_command_has_a_guard(name: str) -> None:
     ],
 )
 def test_durations(text: str, value: float) -> None:
-    assert seconds(text) == value
+    assert parse_duration(text) == value
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ def test_durations(text: str, value: float) -> None:
 )
 def test_no_durations(text: str) -> None:
     with pytest.raises(ValueError, match=r"is (not a|zero)"):
-        seconds(text)
+        parse_duration(text)
 
 
 def test_dimensions() -> None:
-    assert dimensions("batch=8, sequence=128") == {"batch": 8, "sequence": 128}
-    assert dimensions("a=b=2,n=1,n=1") == {"a=b": 2, "n": 1}  # any name that a model may use
+    assert parse_sizes("batch=8, sequence=128") == {"batch": 8, "sequence": 128}
+    assert parse_sizes("a=b=2,n=1,n=1") == {"a=b": 2, "n": 1}  # any name that a model may use
 
 
 @pytest.mark.parametrize("text", ["", "batch", "batch=", "=8", "batch=0", "batch=-1", "n=1,n=2"])
 def test_no_dimensions(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not NAME=SIZE|is given twice"):
-        dimensions(text)
+        parse_sizes(text)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from superopt.report.compiled import Compilation
+from superopt.report.compilation.compile_report import CompilationReport
 from tests.fake_api import COMPILATION, PROFILE, FakeApi
 
 Run = Callable[..., SimpleNamespace]
@@ -51,7 +51,7 @@ def test_explain_says_what_a_compiled_model_leaves_to_onnxruntime(
 
 def test_explain_has_notes_as_text_and_as_json(superopt: Run, model: Path) -> None:
     class Noting(FakeApi):
-        def compilation(self, model: Path, **asked: object) -> Compilation:
+        def compilation(self, model: Path, **asked: object) -> CompilationReport:
             return replace(COMPILATION, notes=("quantization amplifies differences",))
 
     text = superopt("explain", model, api=Noting()).out

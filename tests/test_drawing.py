@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt import api
-from superopt.commands import terminal
+from superopt.api import functions
+from superopt.cli import terminal
 from superopt.errors import ExitCode
-from superopt.pipeline.diagram import rule_diagram
-from superopt.report import svg, tree
-from superopt.report.diagram import Box, Diagram, Link, RuleDiagram
-from superopt.report.drawing import Drawing, drawing
-from superopt.report.facts import facts
-from superopt.report.wrap import broken, columns, packed
+from superopt.optimization.report.rule_diagram import rule_diagram
+from superopt.report.data.diagram import Box, Diagram, Link, RuleDiagram
+from superopt.report.formatting.rule_facts import rule_facts
+from superopt.report.formatting.wrap import display_width, wrap_items, wrap_text
+from superopt.report.svg import rule_svg
+from superopt.report.svg.drawing import Drawing, lay_out_diagram
+from superopt.report.text import rule_tree
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.lang.term import AllResults, App, MapTerms, Pick, Term
 from superopt.rules.library.load import load_library
@@ -62,7 +63,10 @@ SAMPLE = {r.name: rule_diagram(r, "C") for r in parse_rules(SAMPLES, "sample.rul
 
 @pytest.mark.parametrize("name", [n for n in SAMPLE if not n.endswith("~")])
 def test_text(name: str, golden: Callable[[str, str], None]) -> None:
-    wide, narrow = tree.page(SAMPLE[name], 100), tree.page(SAMPLE[name], 44)
+    wide, narrow = (
+        rule_tree.rule_tree_page(SAMPLE[name], 100),
+        rule_tree.rule_tree_page(SAMPLE[name], 44),
+    )
     golden(f"drawing-{name}.txt", f"{wide}{'-' * 44}\n{narrow}")
 
 
@@ -89,7 +93,7 @@ def test_links_name_the_result_they_take() -> None:
 
 
 def test_ascii() -> None:
-    text = tree.page(SAMPLE["several-roots"], 100, ascii_only=True)
+    text = rule_tree.rule_tree_page(SAMPLE["several-roots"], 100, ascii_only=True)
     assert text.isascii()
     assert "|- x" in text
     assert "`- MatMul" in text
@@ -125,8 +129,8 @@ def test_every_rule_in_text(file: str) -> None:
         drawn = rule_diagram(rule, "C")
         wanted = operators(rule.lhs) + operators(rule.rhs)
         for width in (60, 100, 160):
-            text = tree.page(drawn, width)
-            assert width < 100 or max(map(columns, text.splitlines())) <= width, rule.name
+            text = rule_tree.rule_tree_page(drawn, width)
+            assert width < 100 or max(map(display_width, text.splitlines())) <= width, rule.name
             said = " ".join(text.split())
             parts = (rule.name, *drawn.conditions, *drawn.trial, rule.caveat, rule.source)
             assert all(part in said for part in parts), rule.name
@@ -146,12 +150,12 @@ def test_every_rule_in_text(file: str) -> None:
 def test_every_rule_in_svg(file: str, every: int) -> None:
     for rule in LIBRARY[file][::every]:
         drawn = rule_diagram(rule, "C")
-        check_page(svg.page(drawn), drawn)
+        check_page(rule_svg.rule_page(drawn), drawn)
         for side, given_, side_terms in (
             ("left", drawn.left, rule.lhs),
             ("right", drawn.right, rule.rhs),
         ):
-            check_layout(drawing(given_), given_)
+            check_layout(lay_out_diagram(given_), given_)
             labels = Counter(b.label for b in given_.boxes if b.kind == "operator")
             assert labels == operators(side_terms), (rule.name, side)
 
@@ -180,7 +184,7 @@ def check_page(text: str, rule: RuleDiagram) -> None:
                 assert 0 <= float(a.get("x", "0")) <= right <= width
                 assert 0 <= float(a.get("y", "0")) <= bottom <= height
             case "text":
-                letters = columns(e.text or "") * 0.602 * (17 if a["class"] == "name" else 13)
+                letters = display_width(e.text or "") * 0.602 * (17 if a["class"] == "name" else 13)
                 middle = a["class"] in ("label", "detail", "port")
                 start = float(a["x"]) - (letters / 2 if middle else 0)
                 assert start >= 0, e.text
@@ -216,7 +220,7 @@ def check_layout(placed: Drawing, given_: Diagram) -> None:
     for p in placed.boxes:
         assert -0.01 <= p.x <= p.x + p.width <= placed.width + 0.01
         assert -0.01 <= p.y <= p.y + p.height <= placed.height + 0.01
-        assert p.width >= max(map(columns, p.lines)) * 0.602 * 13 + 8
+        assert p.width >= max(map(display_width, p.lines)) * 0.602 * 13 + 8
     for a, b in combinations(placed.boxes, 2):
         beside = a.x + a.width + 5 <= b.x or b.x + b.width + 5 <= a.x
         assert beside or a.y + a.height + 5 <= b.y or b.y + b.height + 5 <= a.y
@@ -260,7 +264,7 @@ def graphs(draw: st.DrawFn) -> Diagram:
 
 @given(graphs())
 def test_any_graph_is_laid_out(given_: Diagram) -> None:
-    check_layout(drawing(given_), given_)
+    check_layout(lay_out_diagram(given_), given_)
 
 
 ROTARY = """rotary(x: f[b, n, d], c: f[n, m], s: f[n, m]):
@@ -273,7 +277,7 @@ ROTARY = """rotary(x: f[b, n, d], c: f[n, m], s: f[n, m]):
 
 def test_lines_do_not_cross_where_they_need_not() -> None:
     (rule,) = parse_rules(ROTARY)
-    lines = drawing(rule_diagram(rule, "C").left).lines
+    lines = lay_out_diagram(rule_diagram(rule, "C").left).lines
     steps = {step for line in lines for step in pairwise(line.points)}
     crossing = [
         (a, b)
@@ -289,7 +293,7 @@ def test_results_keep_their_order() -> None:
     uses = (("F", (Link(0), Link(1))), ("G", (Link(1),)), ("H", (Link(0),)))
     operators = [Box("operator", name, (), inputs) for name, inputs in uses]
     results = [Box("result", f"result {n}", (), (Link(n + 2),)) for n in range(3)]
-    placed = drawing(Diagram((a, b, *operators, *results))).boxes
+    placed = lay_out_diagram(Diagram((a, b, *operators, *results))).boxes
     assert placed[-3].x < placed[-2].x < placed[-1].x
 
 
@@ -299,10 +303,10 @@ HOSTILE = """odd(x: f): Pad(x, pads=p, mode="<b>&]]>") => x ; caveat=</text><scr
 def test_names_are_escaped() -> None:
     (rule,) = parse_rules(HOSTILE, "a <&> file")
     drawn = rule_diagram(rule, "C")
-    page = svg.page(drawn)
+    page = rule_svg.rule_page(drawn)
     assert page.isascii()
     check_page(page, replace(drawn, caveat=r"</text><script>漢\x1b[31m"))
-    text = tree.page(drawn, 100)
+    text = rule_tree.rule_tree_page(drawn, 100)
     assert "\x1b" not in text
     assert r"caveat  </text><script>漢\x1b[31m" in text
 
@@ -313,22 +317,22 @@ def test_names_are_escaped() -> None:
 def test_show_draws(superopt: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     done = superopt("rules", "show", "relu-concat")
-    assert (done.code, done.out) == (0, tree.page(DIAGRAM, 100))
+    assert (done.code, done.out) == (0, rule_tree.rule_tree_page(DIAGRAM, 100))
     assert "  Relu  =>  x\n  └─ x\n" in done.out
-    monkeypatch.setattr(terminal, "shows", lambda text: False)
+    monkeypatch.setattr(terminal, "can_encode", lambda text: False)
     assert "  `- x\n" in superopt("rules", "show", "relu-concat").out
 
 
 def test_show_writes_svg(superopt: Run, tmp_path: Path) -> None:
     file = tmp_path / "rule.svg"
     done = superopt("rules", "show", "relu-concat", "--svg", file)
-    assert file.read_text() == svg.page(DIAGRAM)
+    assert file.read_text() == rule_svg.rule_page(DIAGRAM)
     assert done.out.endswith(f"wrote {file} ({file.stat().st_size / 1000:.2f} kB)\n")
     file.unlink()
     shown = superopt("rules", "show", "relu-concat", "--svg", file, "--json").out
     assert json.loads(shown)["left"]["boxes"][1]["inputs"] == [{"source": 0, "which": ""}]
     assert file.exists()
-    assert superopt("rules", "show", "relu-concat", "--svg", "-").out == svg.page(DIAGRAM)
+    assert superopt("rules", "show", "relu-concat", "--svg", "-").out == rule_svg.rule_page(DIAGRAM)
 
 
 @pytest.mark.parametrize(
@@ -359,25 +363,25 @@ def test_show_refuses(
 def test_a_rule_of_ones_own_goes_before_the_librarys(tmp_path: Path) -> None:
     own = tmp_path / "my.rules"
     own.write_text("relu-relu(y: f): Relu(Relu(y)) => Relu(y)")
-    found = api.rule_diagram("relu-relu", [own])
+    found = functions.rule_diagram("relu-relu", [own])
     assert found is not None
     assert (found.source, found.parameters[0].name) == (f"{own}:1", "y")
     assert found.tier == ""
-    assert "not checked" in " ".join(line for _, line in facts(found, 60))
-    assert api.rule_diagram("nothing") is None
+    assert "not checked" in " ".join(line for _, line in rule_facts(found, 60))
+    assert functions.rule_diagram("nothing") is None
 
 
 # --- wrapping -------------------------------------------------------------------------------------
 
 
 def test_wrapping() -> None:
-    assert broken("a bb ccc dddd", 4) == ["a bb", "ccc", "dddd"]
-    assert broken("aa bb cc dd", 5, 2) == ["aa bb", "cc", "dd"]
-    assert broken("", 5) == [""]
-    assert packed(["a == b", "c == d", "long and longer"], 9) == [
+    assert wrap_text("a bb ccc dddd", 4) == ["a bb", "ccc", "dddd"]
+    assert wrap_text("aa bb cc dd", 5, 2) == ["aa bb", "cc", "dd"]
+    assert wrap_text("", 5) == [""]
+    assert wrap_items(["a == b", "c == d", "long and longer"], 9) == [
         "a == b,",
         "c == d,",
         "long and",
         "longer",
     ]
-    assert columns("a漢") == 3
+    assert display_width("a漢") == 3

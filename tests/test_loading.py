@@ -14,17 +14,27 @@ from onnx import TensorProto, helper
 
 CALL = """
 import json, sys, superopt
-superopt.api = __import__("superopt.api").api
+import superopt.api.functions
+superopt.api = superopt.api.functions
 before = sorted(sys.modules)
 model = sys.argv[1]
 superopt.{call}
 print(json.dumps([before, sorted(sys.modules)]))
 """
 HEAVY = {"onnx", "onnx_ir", "onnxruntime", "z3", "llvmlite", "sympy"}
-SEARCH = {"superopt.pipeline.optimize", "superopt.search.improve", "superopt.verifier.prove", "z3"}
-COMPILER = {"superopt.pipeline.compile", "superopt.plan.passes", "llvmlite"}
-PEERS = {"superopt.pipeline.bench", "superopt.pipeline.cuda", "superopt.openvino"}
-GENERATION = {"superopt.generate.run", "superopt.pipeline.generate"}
+SEARCH = {
+    "superopt.optimization.optimize",
+    "superopt.search.improve",
+    "superopt.verifier.prove",
+    "z3",
+}
+COMPILER = {"superopt.compilation.cpu.cpu_compiler", "superopt.plan.passes", "llvmlite"}
+PEERS = {
+    "superopt.jobs.benchmark",
+    "superopt.compilation.cuda.cuda_compiler",
+    "superopt.baselines.openvino",
+}
+GENERATION = {"superopt.generate.engine.run", "superopt.rulegen.generate_rules"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import onnx.parser
 import pytest
 
 import superopt
-from superopt import openvino, ort, torch
+from superopt import ort
+from superopt.baselines import openvino, torch_compile
 from superopt.errors import UsageError
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
@@ -33,14 +34,14 @@ def model(tmp_path: Path) -> Path:
     ("peer", "library", "said"),
     [
         (openvino, "openvino", "OpenVINO is not installed"),
-        (torch, "torch", "torch is not installed"),
-        (torch, "onnx2torch", "onnx2torch is not installed"),
+        (torch_compile, "torch", "torch is not installed"),
+        (torch_compile, "onnx2torch", "onnx2torch is not installed"),
     ],
 )
 def test_what_is_missing_is_named(
     peer: object, library: str, said: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if peer is torch:
+    if peer is torch_compile:
         fake(monkeypatch)
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(UsageError, match=said) as e:
@@ -98,12 +99,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 def test_what_torch_is_told(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     it = fake(monkeypatch)
-    run = torch.prepare(model, {"b": B, "a": A}, 3)
+    run = torch_compile.prepare(model, {"b": B, "a": A}, 3)
     once = [3, "highest", "model.onnx", True, {"freezing": True}, [(2, 3), (4, 3)]]
     assert it.told == once  # compiled by the first call
     run()
     assert it.told == [*once, [(2, 3), (4, 3)]]
-    assert torch.version() == "2.0"
+    assert torch_compile.version() == "2.0"
 
 
 def test_inputs_go_in_the_models_order(
@@ -138,7 +139,7 @@ def test_an_importer_that_does_not_load(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "onnx2torch")
     with pytest.raises(UsageError, match="torchvision::nms is missing"):
-        torch.prepare(model, {"b": B, "a": A}, 1)
+        torch_compile.prepare(model, {"b": B, "a": A}, 1)
 
 
 def test_torch_for_real(model: Path) -> None:
@@ -150,8 +151,8 @@ def test_torch_for_real(model: Path) -> None:
     if not shutil.which("g++"):
         pytest.skip("torch.compile needs a C++ compiler")
     feeds = {"b": B, "a": A}
-    got = np.asarray(torch.prepare(model, feeds, 1)())
-    (wanted,) = ort.run(ort.session(model, threads=1), feeds).values()
+    got = np.asarray(torch_compile.prepare(model, feeds, 1)())
+    (wanted,) = ort.run(ort.load_session(model, threads=1), feeds).values()
     np.testing.assert_allclose(got, np.asarray(wanted), rtol=1e-6)
     (row,) = superopt.bench([model], vs=("torch",), seconds=0.2)
     assert row.latency is not None

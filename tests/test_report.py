@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.errors import UsageError
-from superopt.report import group, rules_text, text, words
-from superopt.report.codec import decode, dumps, from_json, to_json
-from superopt.report.data import (
-    FORMAT,
+from superopt.report.data import group
+from superopt.report.data.codec import decode, dumps, from_json, to_json
+from superopt.report.data.report import (
+    REPORT_VERSION,
     BenchRow,
     CheckResult,
     Derivation,
@@ -26,7 +26,9 @@ from superopt.report.data import (
     Step,
     Verdict,
 )
-from superopt.report.html import page
+from superopt.report.formatting import phrases
+from superopt.report.html.report_page import report_page
+from superopt.report.text import report_text, rules_text
 from tests.fake_api import GENERATION
 from tests.sample_report import AFTER, ALL, BEFORE, FASTER, HOSTILE, UNCHANGED, UNTIMED
 
@@ -68,8 +70,14 @@ def damaged(change: Callable[[dict[str, Any]], object]) -> str:
         ("[]", "it has no version number"),
         ("[" * 100_000, "it is not JSON"),
         (damaged(lambda v: v.update(version=True)), "it has no version number"),
-        (damaged(lambda v: v.update(version=FORMAT + 1)), f"it has version {FORMAT + 1}"),
-        (damaged(lambda v: v.update(version=1)), f"it has version 1, this superopt reads {FORMAT}"),
+        (
+            damaged(lambda v: v.update(version=REPORT_VERSION + 1)),
+            f"it has version {REPORT_VERSION + 1}",
+        ),
+        (
+            damaged(lambda v: v.update(version=1)),
+            f"it has version 1, this superopt reads {REPORT_VERSION}",
+        ),
         (damaged(lambda v: v.pop("steps")), "Report must be the fields"),
         (damaged(lambda v: v.update(extra=1)), "Report must be the fields"),
         (damaged(lambda v: v.update(nodes_after="3")), "Report.nodes_after must be a value of int"),
@@ -114,14 +122,14 @@ def test_other_results_are_json_too() -> None:
     ],
 )
 def test_times(us: float, said: str) -> None:
-    assert words.time(us) == said
+    assert phrases.time_text(us) == said
 
 
 @pytest.mark.parametrize(
     ("count", "said"), [(0, "0 B"), (999, "999 B"), (16_800_000, "16.8 MB"), (2.25e12, "2250 GB")]
 )
 def test_sizes(count: float, said: str) -> None:
-    assert words.size(int(count)) == said
+    assert phrases.size_text(int(count)) == said
 
 
 @pytest.mark.parametrize(
@@ -137,25 +145,25 @@ def test_sizes(count: float, said: str) -> None:
 def test_the_headline_claims_no_more_than_was_measured(
     speedup: tuple[float, float, float] | None, changed: bool, said: str
 ) -> None:
-    assert words.verdict(speedup, changed) == said
+    assert phrases.verdict_text(speedup, changed) == said
 
 
 @every_report
 def test_summary(
     report: Report, golden: Callable[[str, str], None], request: pytest.FixtureRequest
 ) -> None:
-    golden(f"summary-{request.node.callspec.id}.txt", text.summary(report))
+    golden(f"summary-{request.node.callspec.id}.txt", report_text.report_summary(report))
 
 
 def test_summary_obeys_no_control_characters() -> None:
-    assert all(c.isprintable() or c == "\n" for c in text.summary(HOSTILE))
+    assert all(c.isprintable() or c == "\n" for c in report_text.report_summary(HOSTILE))
 
 
 def test_explanation(golden: Callable[[str, str], None]) -> None:
-    steps, rejected = group.about(FASTER, ["merge-matmul", "h4"])
+    steps, rejected = group.filter_by_names(FASTER, ["merge-matmul", "h4"])
     assert len(steps) == 2
     assert [r.rule for r in rejected] == ["bn-fold"]
-    golden("explanation.txt", text.explanation("merge-matmul", steps, rejected))
+    golden("explanation.txt", report_text.explanation_text("merge-matmul", steps, rejected))
 
 
 def test_comparison(golden: Callable[[str, str], None]) -> None:
@@ -165,7 +173,7 @@ def test_comparison(golden: Callable[[str, str], None]) -> None:
     assert FASTER.check is not None
     check = replace(FASTER.check, passed=False, outputs=(*FASTER.check.outputs, bad))
     verdict = Verdict("differs", "output logits differs at [0, 3]", check)
-    golden("comparison.txt", text.comparison(verdict))
+    golden("comparison.txt", report_text.verdict_text(verdict))
 
 
 def test_derivation(golden: Callable[[str, str], None]) -> None:
@@ -176,7 +184,9 @@ def test_derivation(golden: Callable[[str, str], None]) -> None:
     found = Derivation(True, "by 2 rewrites", steps, 40, 0.2)
     none = Derivation(False, "the limit of steps was reached, after 7 graphs", (), 7, 1.0)
     differ = Derivation(False, "output y has shapes (2,) and (3,)", (), 0, 0.1, differ=True)
-    shown = "".join(rules_text.derivation(d, "a.onnx", "b.onnx") for d in (found, none, differ))
+    shown = "".join(
+        rules_text.derivation_text(d, "a.onnx", "b.onnx") for d in (found, none, differ)
+    )
     golden("derivation.txt", shown)
 
 
@@ -192,7 +202,7 @@ def test_rule_verdicts(golden: Callable[[str, str], None]) -> None:
 
 
 def test_generation(golden: Callable[[str, str], None]) -> None:
-    golden("generation.txt", rules_text.generation(GENERATION))
+    golden("generation.txt", rules_text.generation_text(GENERATION))
 
 
 def test_latencies(golden: Callable[[str, str], None]) -> None:
@@ -201,11 +211,11 @@ def test_latencies(golden: Callable[[str, str], None]) -> None:
         BenchRow("b.onnx", "onnxruntime 1.31.1", AFTER, (2.05, 2.13, 2.2)),
         BenchRow("b.onnx", "openvino", None, None, "not installed: pip install openvino"),
     )
-    golden("latencies.txt", text.latencies(rows))
+    golden("latencies.txt", report_text.latency_table(rows))
 
 
 def test_steps_are_gathered_by_rule() -> None:
-    rows = group.applied(FASTER.steps)
+    rows = group.group_steps(FASTER.steps)
     assert [(r.rule, len(r.steps), r.saves_us) for r in rows] == [
         ("merge-matmul", 2, 1922.0),
         ("fold-constant", 1, 210.0),
@@ -252,17 +262,17 @@ class Page(HTMLParser):
 
 @every_report
 def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
-    read = Page(page(report))
+    read = Page(report_page(report))
     assert {"script", "link", "iframe", "img", "object"}.isdisjoint(read.tags)
     assert not [(n, v) for n, v in read.attributes if n in ("src", "href") or n.startswith("on")]
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in read.attributes
-    assert "url(" not in page(report)
-    assert "@import" not in page(report)
-    assert words.plain(report.model_name) in read.text
+    assert "url(" not in report_page(report)
+    assert "@import" not in report_page(report)
+    assert phrases.printable(report.model_name) in read.text
 
 
 def test_the_page_says_what_the_report_says() -> None:
-    said = " ".join(Page(page(FASTER)).text.split())
+    said = " ".join(Page(report_page(FASTER)).text.split())
     for part in (
         "2.13x faster (2.05 to 2.20)",
         "4.21 ms → 1.98 ms",
@@ -274,12 +284,12 @@ def test_the_page_says_what_the_report_says() -> None:
         "onnxruntime 1.31.1",
     ):
         assert part in said
-    assert "not timed" in Page(page(UNTIMED)).text
-    assert "the result is the original, byte for byte" in Page(page(UNCHANGED)).text
+    assert "not timed" in Page(report_page(UNTIMED)).text
+    assert "the result is the original, byte for byte" in Page(report_page(UNCHANGED)).text
 
 
 def test_the_bars_are_to_scale() -> None:
-    original, optimized, merged, folded, cost = Page(page(FASTER)).bars
+    original, optimized, merged, folded, cost = Page(report_page(FASTER)).bars
     assert original / optimized == pytest.approx(4210 / 1975, rel=1e-3)
     assert merged / folded == pytest.approx(1922 / 210, rel=1e-3)
     assert merged / cost == pytest.approx(1922 / 31.5, rel=1e-2)
@@ -289,13 +299,15 @@ def test_many_places_are_cut_short() -> None:
     many = replace(
         FASTER, steps=tuple(replace(FASTER.steps[0], where=(f"v{i}",)) for i in range(50))
     )
-    assert "and 30 more places" in page(many)
+    assert "and 30 more places" in report_page(many)
 
 
 def test_a_tuning_that_kept_nothing_says_why() -> None:
-    from superopt.report.compiled import Tuned, tuned
+    from superopt.report.compilation.compile_report import TuningReport, tuning_text
 
-    said = tuned(Tuned((), 3.0, notes=("measurements are kept in memory only: no place",)))
+    said = tuning_text(
+        TuningReport((), 3.0, notes=("measurements are kept in memory only: no place",))
+    )
     assert said == (
         "no kernel was measured in 3 s\nnote: measurements are kept in memory only: no place\n"
     )

@@ -11,7 +11,8 @@ from onnx import helper
 from tests.plan.test_compile import F, model
 
 WITHOUT = (
-    "import sys; sys.modules['z3'] = None; from superopt.cli import run; sys.exit(int(run({})))"
+    "import sys; sys.modules['z3'] = None; from superopt.cli.main import run; "
+    "sys.exit(int(run({})))"
 )
 
 

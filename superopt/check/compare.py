@@ -16,11 +16,11 @@ TOLERANCE: dict[DType, tuple[float, float]] = {
     F16: (1e-2, 1e-3),
     BF16: (3e-2, 1e-2),
 }
-WORSE = 4.0  # factor by which the error may exceed the original's own
+MAX_ERROR_GROWTH = 4.0  # factor by which the error may exceed the original's own
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """The absolute errors of one output on one set of inputs, and the original's; failure: empty if
     it passed."""
 
@@ -31,18 +31,18 @@ class Compared:
     rtol: float
     atol: float
     failure: str
-    exceptional: bool = False  # it failed only by a NaN or an infinity
+    nonfinite_only: bool = False  # it failed only by a NaN or an infinity
     original_mean: float = 0.0
     original_p99: float = 0.0
 
 
-def compare(
+def compare_output(
     dtype: DType | None,
     reference: np.ndarray,
     original: np.ndarray,
     candidate: np.ndarray,
-    part: float = 1.0,
-) -> Compared:
+    tolerance_scale: float = 1.0,
+) -> Comparison:
     """Compare `candidate` with `reference` (float64), next to the original model's own result.
 
     Floats pass if every element is within rtol and atol * rms of the reference, or the largest
@@ -50,25 +50,25 @@ def compare(
     has them. All other dtypes must equal the original. tolerance_scale: a factor of these bounds.
     """
     if candidate.shape != original.shape:
-        return failed(f"shape {candidate.shape} instead of {original.shape}")
+        return failed_comparison(f"shape {candidate.shape} instead of {original.shape}")
     if candidate.dtype != original.dtype:
-        return failed(f"dtype {candidate.dtype} instead of {original.dtype}")
+        return failed_comparison(f"dtype {candidate.dtype} instead of {original.dtype}")
     if dtype is None or not dtype.is_float:
-        wrong = _unequal(original, candidate)
+        wrong = _differing_mask(original, candidate)
         if not wrong.any():
-            return Compared(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "")
+            return Comparison(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "")
         first = tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.ndim else ()
-        return failed(
+        return failed_comparison(
             f"{int(wrong.sum())} of {wrong.size} elements differ, first at {first}:"
             f" {candidate[first]} instead of {original[first]}"
         )
     if candidate.size == 0:
-        return Compared(0.0, 0.0, 0.0, 0.0, *TOLERANCE.get(dtype, (0.1, 0.1)), "")
+        return Comparison(0.0, 0.0, 0.0, 0.0, *TOLERANCE.get(dtype, (0.1, 0.1)), "")
     doubles = original.astype(np.float64), candidate.astype(np.float64)
-    return _floats(dtype, reference, *doubles, part)
+    return _compare_floats(dtype, reference, *doubles, tolerance_scale)
 
 
-def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _differing_mask(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the mask of differing elements of two arrays of one shape; complex NaNs are equal."""
     wrong = np.asarray(a != b)
     if a.dtype.kind == "c":
@@ -76,15 +76,15 @@ def _unequal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return wrong
 
 
-def differing(a: np.ndarray, b: np.ndarray) -> int:
+def count_differences(a: np.ndarray, b: np.ndarray) -> int:
     """Count the differing elements of two arrays; all of them if the shapes differ."""
-    return int(_unequal(a, b).sum()) if a.shape == b.shape else max(a.size, b.size, 1)
+    return int(_differing_mask(a, b).sum()) if a.shape == b.shape else max(a.size, b.size, 1)
 
 
-def failed(why: str) -> Compared:
+def failed_comparison(why: str) -> Comparison:
     """Return the comparison for a candidate that could not be compared."""
     inf = float("inf")
-    return Compared(inf, inf, inf, 0.0, 0.0, 0.0, why)
+    return Comparison(inf, inf, inf, 0.0, 0.0, 0.0, why)
 
 
 def root_mean_square(x: np.ndarray) -> float:
@@ -125,10 +125,14 @@ def compare_exact(
     )
 
 
-def _floats(
-    dtype: DType, reference: np.ndarray, original: np.ndarray, candidate: np.ndarray, part: float
-) -> Compared:
-    rtol, of_rms = (part * bound for bound in TOLERANCE.get(dtype, (0.1, 0.1)))
+def _compare_floats(
+    dtype: DType,
+    reference: np.ndarray,
+    original: np.ndarray,
+    candidate: np.ndarray,
+    tolerance_scale: float,
+) -> Comparison:
+    rtol, of_rms = (tolerance_scale * bound for bound in TOLERANCE.get(dtype, (0.1, 0.1)))
     special = ~np.isfinite(original)
     if special.any() or not np.isfinite(candidate).all():
         same = (np.isnan(candidate) == np.isnan(original)) & (
@@ -138,18 +142,23 @@ def _floats(
         )
         if not same.all():
             at = tuple(int(i) for i in np.argwhere(~same)[0])
-            bad = failed(f"NaN or inf at {at}: {candidate[at]} instead of {original[at]}")
-            return replace(bad, exceptional=True)
+            bad = failed_comparison(
+                f"NaN or inf at {at}: {candidate[at]} instead of {original[at]}"
+            )
+            return replace(bad, nonfinite_only=True)
     plain = ~special & np.isfinite(reference)
     if not plain.any():
-        return Compared(0.0, 0.0, 0.0, 0.0, rtol, 0.0, "")
+        return Comparison(0.0, 0.0, 0.0, 0.0, rtol, 0.0, "")
     ref = reference[plain]
     error = np.abs(candidate[plain] - ref)
     own_error = np.abs(original[plain] - ref)
     own = float(own_error.max())
     atol = of_rms * root_mean_square(ref)
     worst = float(error.max())
-    within = bool((error <= atol + rtol * np.abs(ref)).all()) or worst <= part * WORSE * own
+    within = (
+        bool((error <= atol + rtol * np.abs(ref)).all())
+        or worst <= tolerance_scale * MAX_ERROR_GROWTH * own
+    )
     failure = ""
     if not within:
         worst_at = int(np.argmax(error - rtol * np.abs(ref)))
@@ -159,7 +168,7 @@ def _floats(
             f"at {place} error {error[worst_at]:.3g} of {value:.3g}, allowed "
             f"{allowed:.3g}; the original's largest is {own:.3g}"
         )
-    return Compared(
+    return Comparison(
         worst,
         *_mean_and_p99(error),
         own,

@@ -16,14 +16,14 @@ _ACTIVATIONS = frozenset({"Relu", "Sigmoid", "Tanh", "Clip", "LeakyRelu", "HardS
 FUSIBLE = _ACTIVATIONS | {"BatchNormalization", "Add", "Mul"}
 
 
-def fused_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
+def is_fused_in_onnxruntime(n: graph.Node, constant: tuple[bool, ...]) -> bool:
     """True if onnxruntime computes `n` as part of the producer of its operand."""
     name = n.op.name
     if name in ("Identity", "Dropout"):
         return True
     if not n.inputs or n.inputs[0] is None:
         return False
-    before = _producer(n.inputs[0])
+    before = _producer_op(n.inputs[0])
     if name in _ACTIVATIONS:
         return before in ("Conv", "BatchNormalization")
     if name == "BatchNormalization":
@@ -31,7 +31,7 @@ def fused_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
     if name in ("Add", "Mul") and len(n.inputs) == 2:
         for i, other in ((0, 1), (1, 0)):
             maker = n.inputs[i]
-            kind = None if maker is None else _producer(maker)
+            kind = None if maker is None else _producer_op(maker)
             if kind == "Conv" and constant[other]:
                 return True
             if kind == "MatMul" and name == "Add" and constant[other]:
@@ -39,7 +39,7 @@ def fused_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
     return False
 
 
-def compiled_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
+def is_fused_when_compiled(n: graph.Node, constant: tuple[bool, ...]) -> bool:
     """True if a compiled model computes `n` within another kernel: data movement where its result
     is read, elementwise nodes where an operand is computed."""
     if n.op.name in ("Identity", "Dropout") or "data" in n.op.laws:
@@ -49,6 +49,6 @@ def compiled_away(n: graph.Node, constant: tuple[bool, ...]) -> bool:
     return any(v is not None and graph.producer(v) is not None for v in n.inputs)
 
 
-def _producer(v: graph.Value) -> str | None:
+def _producer_op(v: graph.Value) -> str | None:
     p = graph.producer(v)
     return None if p is None else p.op.name

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from superopt.cost.tuned import Timed
+from superopt.cost.tuning_records import TimedOption
 from superopt.kernels.algorithms.gpu.blocks import (
     ADD_PARTS_NS,
     BLOCK_START_NS,
@@ -35,19 +35,25 @@ from superopt.kernels.algorithms.gpu.grouped_gemm import match_grouped
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 
-ALGORITHMS = (
+FEATURE_ALGORITHMS = (
     "dot", "split", "library", "across", "each", "turn", "rows", "online", "gated", "apart",
     "tile",
 )  # fmt: skip
-MODELLED = ("dot", "split", "online", "gated", "apart")  # by steps, in gpu_ranking.py
-KNOBS = (
+STEP_MODELLED_ALGORITHMS = (
+    "dot",
+    "split",
+    "online",
+    "gated",
+    "apart",
+)  # by steps, in gpu_ranking.py
+FEATURE_KNOBS = (
     "rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned", "gates",
     "tried", "high", "programs", "step",
 )  # fmt: skip
-LENGTH = 12  # numbers that describe a problem
+PROBLEM_LENGTH = 12  # numbers that describe a problem
 
 
-def numbers(p: Problem) -> tuple[int, ...]:
+def problem_numbers(p: Problem) -> tuple[int, ...]:
     """Return the numbers that describe a problem: elements, terms of each one's reduction, bytes of
     constants and of other operands; rows, columns and depth as a matrix product, the batch, the
     extent of the innermost reduction, bytes of an element; 1 for a matrix product; and the number
@@ -64,123 +70,129 @@ def numbers(p: Problem) -> tuple[int, ...]:
     return (elements, terms, fixed, other, *m.sizes, batch, m.reduction_axes[-1].size, item, 1, 0)
 
 
-def usable(some: Iterable[Timed]) -> list[Timed]:
+def with_current_numbers(measurements: Iterable[TimedOption]) -> list[TimedOption]:
     """Return the measurements whose problems have the current description."""
-    return [t for t in some if len(t.numbers) == LENGTH]
+    return [t for t in measurements if len(t.numbers) == PROBLEM_LENGTH]
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class BlockTiling:
     """The tiling of an option: blocks of rows x columns (of all products computed together), their
     count, the steps of `depth` terms of each, and the bytes of shared memory of one."""
 
-    high: int
-    wide: int
-    deep: int
+    rows: int
+    columns: int
+    depth: int
     count: int
     steps: int
-    shared: int
+    shared_bytes: int
 
 
-def blocks(given: tuple[int, ...], option: Option) -> Blocks:
+def block_tiling(numbers: tuple[int, ...], option: Option) -> BlockTiling:
     """Return the tiling of an option. numbers: of the problem."""
-    elements, terms, _, _, rows, columns, depth, batch, _, item, *_ = given
+    elements, terms, _, _, rows, columns, depth, batch, _, item, *_ = numbers
     knobs = dict(option.knobs)
     high, wide, stages = knobs.get("rows", 1), knobs.get("columns", 1), knobs.get("stages", 1)
     match option.algorithm:
         case "dot" | "split" | "gated" | "apart":
             deep, parts = knobs["deep"], knobs.get("parts", 1)
-            count = parts * batch * _up(rows, high) * _up(columns, wide)
+            count = parts * batch * _ceil_div(rows, high) * _ceil_div(columns, wide)
             wide *= knobs["gates"] if option.algorithm == "gated" else 1
             shared = stages * (high + wide) * deep * item
-            return Blocks(high, wide, deep, count, _up(depth, parts * deep), shared)
+            return BlockTiling(high, wide, deep, count, _ceil_div(depth, parts * deep), shared)
         case "online":
             keys = knobs["keys"]
-            count, shared = _up(elements, columns * high), 2 * stages * keys * columns * item
-            return Blocks(high, max(columns, 1), keys, count, _up(depth, keys), shared)
+            count, shared = _ceil_div(elements, columns * high), 2 * stages * keys * columns * item
+            return BlockTiling(high, max(columns, 1), keys, count, _ceil_div(depth, keys), shared)
         case "across":
             deep, wide = knobs["deep"], knobs.get("high", 1)
-            return Blocks(high, wide, deep, _up(elements, high * wide), _up(depth, deep), 0)
+            return BlockTiling(
+                high, wide, deep, _ceil_div(elements, high * wide), _ceil_div(depth, deep), 0
+            )
         case "each":
             some = knobs["elements"]
-            return Blocks(some, 1, 1, _up(elements, some), max(terms, 1), 0)
+            return BlockTiling(some, 1, 1, _ceil_div(elements, some), max(terms, 1), 0)
         case "turn":
-            return Blocks(high, wide, 1, _up(elements, high * wide), 1, 0)
-    return Blocks(1, max(columns, 1), 1, max(rows, 1), 1, 0)
+            return BlockTiling(high, wide, 1, _ceil_div(elements, high * wide), 1, 0)
+    return BlockTiling(1, max(columns, 1), 1, max(rows, 1), 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PredictedTime:
     """The predicted time of an option in ns: blocks per multiprocessor; waves of blocks; product
     and read time of all steps of a block; memory time of all bytes; launches; and the total."""
 
-    near: int
+    blocks_per_sm: int
     waves: float
-    products: float
-    read: float
-    moved: float
-    launches: float
-    whole: float
+    product_ns: float
+    read_ns: float
+    memory_ns: float
+    launch_ns: float
+    total_ns: float
 
     @property
-    def share(self) -> float:
+    def gpu_share(self) -> float:
         """Return the share of the GPU that the option occupies."""
         return min(self.waves, 1.0)
 
 
-def taken(given: tuple[int, ...], option: Option) -> Taken:
+def predict_time(numbers: tuple[int, ...], option: Option) -> PredictedTime:
     """Predict the time of an option. numbers: of the problem."""
-    elements, _, fixed, other, *_, item, _, _ = given
-    knobs, b = dict(option.knobs), blocks(given, option)
+    elements, _, fixed, other, *_, item, _, _ = numbers
+    knobs, b = dict(option.knobs), block_tiling(numbers, option)
     stages = knobs.get("stages", PIPELINE_STAGES)
-    warps, parts, area = knobs.get("warps", 4), knobs.get("parts", 1), b.high * b.wide
+    warps, parts, area = knobs.get("warps", 4), knobs.get("parts", 1), b.rows * b.columns
     near = max(
         1,
         min(
-            SHARED_MEMORY_BYTES // max(b.shared, 1),
+            SHARED_MEMORY_BYTES // max(b.shared_bytes, 1),
             MAX_WARPS_PER_SM // max(warps, 1),
             REGISTER_BLOCK_ELEMENTS[stages == PIPELINE_STAGES] // area,
             MAX_BLOCKS_PER_SM,
         ),
     )
     waves = max(b.count, 1) / (MULTIPROCESSORS * near)
-    groups = b.high >= MIN_WGMMA_ROWS and warps >= 4
+    groups = b.rows >= MIN_WGMMA_ROWS and warps >= 4
     gates = knobs.get("gates", 1)
     apart = gates if option.algorithm == "apart" else 1  # kernels
-    products = b.steps * area * b.deep * item / (2 * PRODUCTS_PER_NS[groups])
-    read = b.steps * (b.high + b.wide) * b.deep * item / SM_BYTES_PER_NS
+    products = b.steps * area * b.depth * item / (2 * PRODUCTS_PER_NS[groups])
+    read = b.steps * (b.rows + b.columns) * b.depth * item / SM_BYTES_PER_NS
     moved = (gates * fixed + other + elements * item) / MEMORY_BYTES_PER_NS
     launches = apart * LAUNCH_NS + (
         ADD_PARTS_NS + parts * elements * 8 / PARTIAL_BYTES_PER_NS if parts > 1 else 0.0
     )
     steps = 0.0
-    if option.algorithm in MODELLED:
-        together = min(near, _up(b.count, MULTIPROCESSORS))
+    if option.algorithm in STEP_MODELLED_ALGORITHMS:
+        together = min(near, _ceil_div(b.count, MULTIPROCESSORS))
         step = max(b.steps * MIN_STEP_NS[groups], together * max(products, read))
         steps = (
             apart * math.ceil(waves) * (step + BLOCK_START_NS + together * area * ELEMENT_END_NS)
         )
-    return Taken(near, waves, products, read, moved, launches, launches + max(moved, steps))
+    return PredictedTime(near, waves, products, read, moved, launches, launches + max(moved, steps))
 
 
-def features(given: tuple[int, ...], option: Option) -> list[float]:
+def gpu_option_features(numbers: tuple[int, ...], option: Option) -> list[float]:
     """Return the features of an option. numbers: of the problem."""
-    *sizes, item, product, lead = given
-    knobs, b, t = dict(option.knobs), blocks(given, option), taken(given, option)
-    amounts = (b.count, b.steps, b.shared, t.near, t.waves, b.count * t.products,
-               b.count * t.read, t.moved, t.launches, t.whole)  # fmt: skip
-    _, _, _, _, rows, columns, *_ = given
-    wasted = _wasted(rows, b.high), _wasted(columns, b.wide), math.ceil(t.waves) / t.waves
-    algorithms = [float(option.algorithm == a) for a in ALGORITHMS]
+    *sizes, item, product, lead = numbers
+    knobs, b, t = dict(option.knobs), block_tiling(numbers, option), predict_time(numbers, option)
+    amounts = (b.count, b.steps, b.shared_bytes, t.blocks_per_sm, t.waves, b.count * t.product_ns,
+               b.count * t.read_ns, t.memory_ns, t.launch_ns, t.total_ns)  # fmt: skip
+    _, _, _, _, rows, columns, *_ = numbers
+    wasted = (
+        _padding_ratio(rows, b.rows),
+        _padding_ratio(columns, b.columns),
+        math.ceil(t.waves) / t.waves,
+    )
+    algorithms = [float(option.algorithm == a) for a in FEATURE_ALGORITHMS]
     logs = [math.log2(x + 1) for x in (*sizes, *amounts)]
-    own = [float(knobs.get(k, -1)) for k in KNOBS]
+    own = [float(knobs.get(k, -1)) for k in FEATURE_KNOBS]
     return [*logs, *wasted, float(item), float(product), float(lead), *algorithms, *own]
 
 
-def _up(n: int, step: int) -> int:
+def _ceil_div(n: int, step: int) -> int:
     return max(-(-n // max(step, 1)), 1)
 
 
-def _wasted(extent: int, step: int) -> float:
+def _padding_ratio(extent: int, step: int) -> float:
     """Return the ratio of computed to needed elements, for steps that do not divide an extent."""
-    return _up(extent, step) * step / max(extent, 1)
+    return _ceil_div(extent, step) * step / max(extent, 1)

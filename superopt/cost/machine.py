@@ -38,14 +38,14 @@ class Machine:
 
 
 @functools.cache
-def machine() -> Machine:
+def this_machine() -> Machine:
     """Return this machine."""
-    cpu, flags = processor()
+    cpu, flags = processor_info()
     system = f"{platform.system() or sys.platform} {platform.release()}".strip()
-    return Machine(cpu, digest(flags), _cores(), memory(), system)
+    return Machine(cpu, digest_names(flags), _allowed_cores(), memory_bytes(), system)
 
 
-def digest(flags: list[str]) -> str:
+def digest_names(flags: list[str]) -> str:
     """Return a short digest of a set of names, independent of order; "" for none."""
     if not flags:
         return ""
@@ -53,10 +53,10 @@ def digest(flags: list[str]) -> str:
 
 
 @functools.cache
-def processor() -> tuple[str, list[str]]:
+def processor_info() -> tuple[str, list[str]]:
     """Return the processor's name, and the names of its instruction set extensions as the system
     reports them; empty if unknown."""
-    if text := _read("/proc/cpuinfo"):
+    if text := _read_text("/proc/cpuinfo"):
         return parse_cpuinfo(text)
     if sys.platform == "darwin":
         cpu = _sysctl("machdep.cpu.brand_string")
@@ -112,45 +112,47 @@ else:
         return found.stdout.strip()
 
 
-def _cores() -> int:
+def _allowed_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    quota, _, period = (_read("/sys/fs/cgroup/cpu.max") or "").partition(" ")
+    quota, _, period = (_read_text("/sys/fs/cgroup/cpu.max") or "").partition(" ")
     if not period:
-        quota = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
-        period = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
-    limit = _number(quota) / max(_number(period), 1)
+        quota = _read_text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
+        period = _read_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
+    limit = _parse_number(quota) / max(_parse_number(period), 1)
     return max(1, min(cores, round(limit))) if limit > 0 else cores
 
 
-PART = 4  # the fraction of memory for a model's programs for all its sizes is 1 / this
-UNKNOWN = 8 << 30  # bytes of memory, if the system does not tell
+PROGRAM_MEMORY_DIVISOR = (
+    4  # the fraction of memory for a model's programs for all its sizes is 1 / this
+)
+UNKNOWN_MEMORY_BYTES = 8 << 30  # bytes of memory, if the system does not tell
 
 
-def memory() -> int:
+def memory_bytes() -> int:
     """Return the bytes of memory of this machine or its container; 0 if unknown."""
     total = 0
-    if text := _read("/proc/meminfo"):
+    if text := _read_text("/proc/meminfo"):
         found = re.search(r"MemTotal:\s*(\d+) kB", text)
         total = int(found[1]) * 1024 if found else 0
     elif sys.platform == "darwin":
-        total = _number(_sysctl("hw.memsize"))
+        total = _parse_number(_sysctl("hw.memsize"))
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        limit = _number(_read(f"/sys/fs/cgroup/{name}") or "")
+        limit = _parse_number(_read_text(f"/sys/fs/cgroup/{name}") or "")
         if 0 < limit < total:
             total = limit
     return total
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     """Return the number in a text; 0 for other texts such as the `max` of an unlimited quota."""
     text = text.strip()
     return int(text) if re.fullmatch(r"-?\d+", text) else 0
 
 
-def _read(path: str) -> str | None:
+def _read_text(path: str) -> str | None:
     try:
         return Path(path).read_text(errors="replace")
     except OSError:

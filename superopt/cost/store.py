@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from superopt.cost import schema
-from superopt.cost.folder import FILE as FILE
-from superopt.cost.folder import default_folder as default_folder
-from superopt.cost.folder import store_file
+from superopt.cost import store_schema
+from superopt.cost.cache_folders import STORE_FILE_NAME as STORE_FILE_NAME
+from superopt.cost.cache_folders import default_folder as default_folder
+from superopt.cost.cache_folders import store_path
 from superopt.cost.machine import Machine
 from superopt.errors import UsageError
 
@@ -31,7 +31,7 @@ Times = tuple[tuple[float, ...], ...]
 _T = TypeVar("_T")
 
 
-GPU = 0  # threads of a target that is a GPU, whose name is in the field of the processor's
+GPU_THREADS = 0  # threads of a target that is a GPU, whose name is in the field of the processor's
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Target:
     threads: int
 
     @classmethod
-    def on(cls, machine: Machine, runtime: str, version: str, threads: int) -> Self:
+    def for_machine(cls, machine: Machine, runtime: str, version: str, threads: int) -> Self:
         """Return the target of `runtime` on this kind of machine."""
         return cls(runtime, version, machine.cpu, machine.flags_digest, threads)
 
@@ -62,7 +62,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """A time in us: median, 10th and 90th percentile of `runs` runs, and the Unix time of the
     measurement.
 
@@ -112,9 +112,9 @@ class Store:
         A corrupt file is renamed and replaced by a new one; if the path is not writable, the store
         is in memory, with what can be read.
         """
-        place = store_file(path)
+        place = store_path(path)
         notes: list[str] = []
-        connection, reason = schema.opened(place, notes)
+        connection, reason = store_schema.open_store(place, notes)
         if reason:
             notes.append(f"measurements are kept in memory only: {reason}")
         return cls(connection, None if reason else place, reason, notes)
@@ -122,7 +122,7 @@ class Store:
     @classmethod
     def in_memory(cls) -> "Store":
         """Return a store without a file."""
-        return cls(schema.in_memory(), None, "it was opened in memory", ())
+        return cls(store_schema.open_in_memory(), None, "it was opened in memory", ())
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -145,27 +145,39 @@ class Store:
         with self._lock:
             self._db.close()
 
-    def get(self, keys: Sequence[Key]) -> dict[Key, Measured]:
+    def get(self, keys: Sequence[Key]) -> dict[Key, Measurement]:
         """Return the existing measurements, by key."""
-        rows = self._do(lambda db: schema.find_operators(db, [_key_row(key) for key in keys]))
-        return {key: _measured(row) for key, row in zip(keys, rows, strict=True) if row is not None}
+        rows = self._run(
+            lambda db: store_schema.find_operators(db, [_key_row(key) for key in keys])
+        )
+        return {
+            key: _measurement_from_row(row)
+            for key, row in zip(keys, rows, strict=True)
+            if row is not None
+        }
 
-    def of_kind(self, target: Target, kind: str) -> list[tuple[Key, Measured]]:
+    def measurements_of_kind(self, target: Target, kind: str) -> list[tuple[Key, Measurement]]:
         """Return all measurements of this kind, in no particular order."""
-        rows = self._do(lambda db: schema.operators_of(db, _target_row(target), kind))
-        return [(_key(row[: schema.KEY]), _measured(row[schema.KEY :])) for row in rows]
+        rows = self._run(lambda db: store_schema.operators_of_kind(db, _target_row(target), kind))
+        return [
+            (
+                _key_from_row(row[: store_schema.KEY_COLUMN_COUNT]),
+                _measurement_from_row(row[store_schema.KEY_COLUMN_COUNT :]),
+            )
+            for row in rows
+        ]
 
-    def put(self, rows: Mapping[Key, Measured] | Iterable[tuple[Key, Measured]]) -> None:
+    def put(self, rows: Mapping[Key, Measurement] | Iterable[tuple[Key, Measurement]]) -> None:
         """Store measurements in one transaction, replacing older ones of the same keys."""
         written = [(*_key_row(key), *_value_row(value)) for key, value in dict(rows).items()]
         if written:
-            self._do(lambda db: schema.put(db, written, [], replace=True))
+            self._run(lambda db: store_schema.put_rows(db, written, [], replace=True))
 
     def get_graphs(self, target: Target, digests: Sequence[str]) -> Times | None:
         """Return the times of whole graphs that were measured together, in the order of
         `digests`."""
         key = (*_target_row(target), json.dumps(list(digests)))
-        text = self._do(lambda db: schema.find_graphs(db, key))
+        text = self._run(lambda db: store_schema.find_graphs(db, key))
         return None if text is None else tuple(tuple(rounds) for rounds in json.loads(text))
 
     def put_graphs(
@@ -183,12 +195,12 @@ class Store:
             )
         rounds = json.dumps([list(map(float, row)) for row in times])
         row = (*_target_row(target), json.dumps(list(digests)), rounds, float(when))
-        self._do(lambda db: schema.put(db, [], [row], replace=True))
+        self._run(lambda db: store_schema.put_rows(db, [], [row], replace=True))
 
     def stats(self) -> Stats:
         """Return the contents of the store."""
-        operators, graphs = self._do(schema.counts)
-        targets = tuple(_target(row) for row in self._do(schema.targets))
+        operators, graphs = self._run(store_schema.count_rows)
+        targets = tuple(_target_from_row(row) for row in self._run(store_schema.all_targets))
         size = 0
         if self.path is not None:
             with suppress(OSError):
@@ -200,8 +212,8 @@ class Store:
 
         Raises UsageError for a file that is not writable.
         """
-        operators, graphs = self._do(schema.counts)
-        self._do(schema.clear)
+        operators, graphs = self._run(store_schema.count_rows)
+        self._run(store_schema.delete_rows)
         if self.path is None and self._notes:
             raise UsageError(
                 "the store was not cleared", self.reason, "make it writable, or delete the file"
@@ -219,10 +231,12 @@ class Store:
                 f"{place} exists", "an export does not overwrite files", "choose a new file"
             )
         part = place.with_name(f".{place.name}.{os.getpid()}.part")
-        operators, graphs = self._do(lambda db: (schema.all_operators(db), schema.all_graphs(db)))
+        operators, graphs = self._run(
+            lambda db: (store_schema.all_operators(db), store_schema.all_graphs(db))
+        )
         try:
-            with closing(schema.created(part)) as copy:
-                schema.put(copy, operators, graphs, replace=True)
+            with closing(store_schema.create_store(part)) as copy:
+                store_schema.put_rows(copy, operators, graphs, replace=True)
             os.replace(part, place)
         except (OSError, sqlite3.Error) as error:
             part.unlink(missing_ok=True)
@@ -240,9 +254,13 @@ class Store:
         here. Raises UsageError if nothing is of this kind of machine and for a file that is not a
         store.
         """
-        with closing(schema.read_only(Path(path))) as source:
-            operators, graphs = schema.all_operators(source), schema.all_graphs(source)
-            on = [t for t in map(_target, schema.targets(source)) if t.threads != GPU]
+        with closing(store_schema.open_read_only(Path(path))) as source:
+            operators, graphs = store_schema.all_operators(source), store_schema.all_graphs(source)
+            on = [
+                t
+                for t in map(_target_from_row, store_schema.all_targets(source))
+                if t.threads != GPU_THREADS
+            ]
             kinds = {(target.cpu, target.flags_digest) for target in on}
         here = (machine.cpu, machine.flags_digest)
         if kinds and here not in kinds and not other_machine:
@@ -252,19 +270,19 @@ class Store:
                 f"there: {there}; here: {machine.kind}",
                 "measure here, or allow another machine's measurements",
             )
-        taken = [_moved(row, here) for row in operators
-                 if other_machine or row[2:4] == here or row[4] == GPU]  # fmt: skip
+        taken = [_as_local_row(row, here) for row in operators
+                 if other_machine or row[2:4] == here or row[4] == GPU_THREADS]  # fmt: skip
         same = [row for row in graphs if row[2:4] == here]
-        before = self._do(schema.counts)
+        before = self._run(store_schema.count_rows)
         try:
-            self._do(lambda db: schema.put(db, taken, same, replace=False))
+            self._run(lambda db: store_schema.put_rows(db, taken, same, replace=False))
         except sqlite3.IntegrityError as error:
             raise UsageError(
                 f"{path} contains invalid measurements", str(error), "export it again"
             ) from error
-        return sum(self._do(schema.counts)) - sum(before)
+        return sum(self._run(store_schema.count_rows)) - sum(before)
 
-    def _do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    def _run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run `work` on the file, or, once the file fails, in memory."""
         with self._lock:
             try:
@@ -277,53 +295,57 @@ class Store:
                 self.reason = f"{self.path}: {error}"
                 self._notes.append(f"measurements are kept in memory from here on: {self.reason}")
                 self.path = None
-                self._db = _rescued(self._db)
+                self._db = _rescue(self._db)
                 return work(self._db)
 
 
-def _rescued(db: sqlite3.Connection) -> sqlite3.Connection:
+def _rescue(db: sqlite3.Connection) -> sqlite3.Connection:
     """Return a store in memory with what can still be read."""
-    memory = schema.in_memory()
+    memory = store_schema.open_in_memory()
     with suppress(sqlite3.Error), closing(db):
-        schema.copy(db, memory)
+        store_schema.copy_rows(db, memory)
     return memory
 
 
-def _target_row(target: Target) -> schema.Row:
+def _target_row(target: Target) -> store_schema.Row:
     return (target.runtime, target.version, target.cpu, target.flags_digest, target.threads)
 
 
-def _target(row: schema.Row) -> Target:
+def _target_from_row(row: store_schema.Row) -> Target:
     runtime, version, cpu, flags, threads = row
     return Target(str(runtime), str(version), str(cpu), str(flags), int(threads))
 
 
-def _key_row(key: Key) -> schema.Row:
+def _key_row(key: Key) -> store_schema.Row:
     shapes = json.dumps([list(map(int, shape)) for shape in key.shapes], separators=(",", ":"))
     return (*_target_row(key.target), key.kind, key.operator, shapes, " ".join(key.dtypes))
 
 
-def _key(row: schema.Row) -> Key:
+def _key_from_row(row: store_schema.Row) -> Key:
     *target, kind, operator, shapes, dtypes = row
     numbers = tuple(tuple(map(int, shape)) for shape in json.loads(str(shapes)))
     return Key(
-        str(kind), str(operator), numbers, tuple(str(dtypes).split()), _target(tuple(target))
+        str(kind),
+        str(operator),
+        numbers,
+        tuple(str(dtypes).split()),
+        _target_from_row(tuple(target)),
     )
 
 
-def _value_row(value: Measured) -> schema.Row:
+def _value_row(value: Measurement) -> store_schema.Row:
     times = (float(value.us_median), float(value.us_low), float(value.us_high))
     return (*times, int(value.runs), float(value.when), value.machine)
 
 
-def _measured(row: schema.Row) -> Measured:
+def _measurement_from_row(row: store_schema.Row) -> Measurement:
     median, low, high, runs, when, machine = row
     times = (float(median), float(low), float(high))
-    return Measured(*times, int(runs), float(when), str(machine))
+    return Measurement(*times, int(runs), float(when), str(machine))
 
 
-def _moved(row: schema.Row, here: tuple[str, str]) -> schema.Row:
+def _as_local_row(row: store_schema.Row, here: tuple[str, str]) -> store_schema.Row:
     """Return a measurement of another machine as one of this, with that machine's name."""
-    if row[2:4] == here or row[4] == GPU:
+    if row[2:4] == here or row[4] == GPU_THREADS:
         return row
     return (*row[:2], *here, *row[4:-1], row[-1] or f"{row[2]} (flags {row[3] or 'unknown'})")

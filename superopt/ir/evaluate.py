@@ -80,7 +80,9 @@ def evaluate(
         del operands
         for v, array in zip(results(n), out, strict=True):
             if 0 in array.strides:  # a broadcast view: a reader may copy it
-                guard.admit(array.nbytes, f"the result of {n.op.name}, {list(array.shape)},")
+                guard.require_memory(
+                    array.nbytes, f"the result of {n.op.name}, {list(array.shape)},"
+                )
             if on_result is not None:
                 on_result(v, array)
             if last.get(v, -1) > step:

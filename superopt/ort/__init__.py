@@ -9,61 +9,61 @@ need them.
 import importlib
 from typing import TYPE_CHECKING
 
-from superopt.ort.runtime import (
+from superopt.ort.sessions import (
     Port,
     Session,
     Source,
-    available,
-    caller,
-    levels,
-    plainly,
+    has_numpy_types,
+    installed_version,
+    load_part_session,
+    load_session,
+    optimization_levels,
+    raw_run_function,
     run,
     run_options,
-    session,
-    session_of_part,
 )
-from superopt.ort.values import Array, Feeds, Value
+from superopt.ort.tensors import Array, Feeds, Value
 
 if TYPE_CHECKING:
-    from superopt.ort.measure import Tried, runs_everywhere, time_interleaved, time_single
+    from superopt.ort.measure import LevelResult, run_at_all_levels, time_interleaved, time_single
     from superopt.ort.timing import Timing
-    from superopt.ort.worker import Failed, Loaded, Worker, shared
+    from superopt.ort.worker import Failure, LoadedModel, Worker, shared_worker
 
 # The module of each name that is loaded on first use.
 _HOME = {
-    "Failed": "superopt.ort.worker",
-    "Loaded": "superopt.ort.worker",
+    "Failure": "superopt.ort.worker",
+    "LoadedModel": "superopt.ort.worker",
     "Timing": "superopt.ort.timing",
-    "Tried": "superopt.ort.measure",
+    "LevelResult": "superopt.ort.measure",
     "Worker": "superopt.ort.worker",
-    "runs_everywhere": "superopt.ort.measure",
-    "shared": "superopt.ort.worker",
+    "run_at_all_levels": "superopt.ort.measure",
+    "shared_worker": "superopt.ort.worker",
     "time_interleaved": "superopt.ort.measure",
     "time_single": "superopt.ort.measure",
 }
 
 __all__ = [
     "Array",
-    "Failed",
+    "Failure",
     "Feeds",
-    "Loaded",
+    "LevelResult",
+    "LoadedModel",
     "Port",
     "Session",
     "Source",
     "Timing",
-    "Tried",
     "Value",
     "Worker",
-    "available",
-    "caller",
-    "levels",
-    "plainly",
+    "has_numpy_types",
+    "installed_version",
+    "load_part_session",
+    "load_session",
+    "optimization_levels",
+    "raw_run_function",
     "run",
+    "run_at_all_levels",
     "run_options",
-    "runs_everywhere",
-    "session",
-    "session_of_part",
-    "shared",
+    "shared_worker",
     "time_interleaved",
     "time_single",
 ]

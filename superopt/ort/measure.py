@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
-from superopt.ort.runtime import Source, levels
+from superopt.ort.sessions import Source, optimization_levels
+from superopt.ort.tensors import Feeds
 from superopt.ort.timing import Timing
-from superopt.ort.values import Feeds
 from superopt.ort.wire import Blob, Header, pack_values
-from superopt.ort.worker import Failed, Loaded, Worker, shared, title
+from superopt.ort.worker import Failure, LoadedModel, Worker, model_title, shared_worker
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class LevelResult:
     """Whether a model loads and runs at one of onnxruntime's optimization levels."""
 
     level: str
@@ -20,7 +20,7 @@ class Tried:
     message: str  # the error; empty if it runs
 
 
-def runs_everywhere(
+def run_at_all_levels(
     model: Source,
     feeds: Feeds,
     *,
@@ -28,20 +28,22 @@ def runs_everywhere(
     skip: Sequence[str] = (),
     limit: float | None = None,
     worker: Worker | None = None,
-) -> list[Tried]:
+) -> list[LevelResult]:
     """Load and run a model at every graph optimization level except those in `skip`, weakest first.
 
     onnxruntime's optimizer rejects some valid graphs, so that a model which runs at one level may
     fail to load at another. limit: seconds for each level.
     """
-    worker = worker or shared()
+    worker = worker or shared_worker()
     tried = []
-    for level in levels():
+    for level in optimization_levels():
         if level in skip:
             continue
         found = worker.run(model, feeds, threads=threads, level=level, limit=limit)
-        failed = isinstance(found, Failed)
-        tried.append(Tried(level, not failed, found.message if isinstance(found, Failed) else ""))
+        failed = isinstance(found, Failure)
+        tried.append(
+            LevelResult(level, not failed, found.message if isinstance(found, Failure) else "")
+        )
     return tried
 
 
@@ -52,14 +54,14 @@ def time_single(
     threads: int = 1,
     level: str = "all",
     seconds: float | None = None,
-    aim_ms: float = 8.0,
-    most: int = 150,
+    target_ms: float = 8.0,
+    max_runs: int = 150,
     subtract: bool = True,
     limit: float = 60.0,
     stop: Callable[[], bool] = lambda: False,
-    done: Callable[[int], None] = lambda count: None,
+    on_done: Callable[[int], None] = lambda count: None,
     worker: Worker | None = None,
-) -> list[Timing | Failed]:
+) -> list[Timing | Failure]:
     """Time many small models in the given order: what their nodes cost inside a larger one.
 
     Each runs twice to warm up and then for `target_ms` or `max_runs` times, so that hundreds take
@@ -68,27 +70,27 @@ def time_single(
     `seconds`, or once `stop()` is true, the rest is `Failure("skipped", ...)`; `limit` is the time
     limit of one model in seconds. `on_done` is called with the number of timed models.
     """
-    worker = worker or shared()
+    worker = worker or shared_worker()
     end = None if seconds is None else monotonic() + seconds
-    found: list[Timing | Failed] = []
+    found: list[Timing | Failure] = []
     for index, model in enumerate(models):
         if stop() or (end is not None and monotonic() >= end):
-            found.append(Failed("skipped", "not timed: no time was left"))
+            found.append(Failure("skipped", "not timed: no time was left"))
             continue
         given = None if feeds is None else feeds[index]
         values, blobs = (None, list[Blob]()) if given is None else pack_values(given)
         header: Header = {"do": "time", "values": values}
         header |= {"threads": threads, "level": level, "subtract": subtract}
-        header |= {"aim_us": aim_ms * 1e3, "most": most}
-        what = f"timing model {index + 1} of {len(models)}, {title(model)}"
-        reply = worker.ask(header, blobs, what, limit, [model])
-        found.append(reply if isinstance(reply, Failed) else Timing(*reply[0]["timing"]))
-        done(index + 1)
+        header |= {"aim_us": target_ms * 1e3, "most": max_runs}
+        what = f"timing model {index + 1} of {len(models)}, {model_title(model)}"
+        reply = worker.request(header, blobs, what, limit, [model])
+        found.append(reply if isinstance(reply, Failure) else Timing(*reply[0]["timing"]))
+        on_done(index + 1)
     return found
 
 
 def time_interleaved(
-    models: Sequence[Source | Loaded],
+    models: Sequence[Source | LoadedModel],
     feeds: Feeds,
     *,
     threads: int = 1,
@@ -99,7 +101,7 @@ def time_interleaved(
     limit: float | None = None,
     stop: Callable[[list[list[float]]], bool] = lambda times: False,
     worker: Worker | None = None,
-) -> list[list[float]] | Failed:
+) -> list[list[float]] | Failure:
     """Time whole models against each other in interleaved rounds; return a list of times for each
     model.
 
@@ -109,12 +111,12 @@ def time_interleaved(
     every round, is true, but not before five rounds. A loaded model keeps its threads and level.
     All models are in the worker's memory at once.
     """
-    worker = worker or shared()
+    worker = worker or shared_worker()
     values, blobs = pack_values(feeds)
     header: Header = {"do": "interleave", "values": values}
     header |= {"threads": threads, "level": level, "seed": seed}
     header |= {"seconds": seconds, "rounds": rounds}
-    what = f"timing {' against '.join(map(title, models))}"
+    what = f"timing {' against '.join(map(model_title, models))}"
     limit = worker.limit + seconds if limit is None else limit
     so_far: list[list[float]] = [[] for _ in models]
 
@@ -123,8 +125,8 @@ def time_interleaved(
             row.append(us)
         return stop(so_far)
 
-    reply = worker.ask(header, blobs, what, limit, models, heard)
-    if isinstance(reply, Failed):
+    reply = worker.request(header, blobs, what, limit, models, heard)
+    if isinstance(reply, Failure):
         return reply
     times: list[list[float]] = reply[0]["times"]
     return times

@@ -16,18 +16,18 @@ from typing import IO, Protocol
 
 from superopt import guard
 from superopt.errors import SuperoptError
-from superopt.ort.runtime import Session, Source, _ort, plain, run, session
+from superopt.ort.sessions import Session, Source, _ort, error_text, load_session, run
+from superopt.ort.tensors import Feeds
 from superopt.ort.timing import (
-    SPINNING,
+    SPIN_SECONDS,
     FixedCost,
-    as_json,
-    fixed_cost,
+    bind_run,
     interleave,
-    prepare,
-    time_alone,
-    without,
+    measure_fixed_cost,
+    subtract_fixed_cost,
+    time_session,
+    timing_fields,
 )
-from superopt.ort.values import Feeds
 from superopt.ort.wire import READY, Blob, Header, pack_values, receive, send, unpack_values
 
 try:
@@ -41,7 +41,7 @@ Answer = tuple[Header, Sequence[Blob]]
 Blobs = list[bytearray]
 
 
-class Say(Protocol):
+class ProgressCallback(Protocol):
     """Sends the parent the current stage, and the times of the previous round."""
 
     def __call__(self, stage: str, row: Sequence[float] = ()) -> None: ...
@@ -119,49 +119,49 @@ def _answer(
         send(sink, {"stage": stage, "round": list(row)})
 
     try:
-        header, blobs = _do(*request, sessions, fixed, enough, say)
+        header, blobs = _handle_request(*request, sessions, fixed, enough, say)
     except SuperoptError as error:
         header, blobs = {"ok": False, "message": " ".join(str(error).split())}, ()
     except MemoryError:
         header, blobs = {"ok": False, "message": "out of memory", "memory": True}, ()
     except Exception as error:  # a failed request must not end the worker
-        header, blobs = {"ok": False, "message": f"{type(error).__name__}: {plain(error)}"}, ()
+        header, blobs = {"ok": False, "message": f"{type(error).__name__}: {error_text(error)}"}, ()
     if not header["ok"] and NO_MEMORY.search(header["message"]):
         header["memory"] = True
     send(sink, header, blobs)
 
 
-def _do(
+def _handle_request(
     header: Header,
     blobs: Blobs,
     sessions: dict[int, Session],
     fixed: dict[int, FixedCost],
     enough: threading.Event,
-    say: Say,
+    say: ProgressCallback,
 ) -> Answer:
     match header["do"]:
         case "load":
             (entry,) = header["models"]
-            loaded = session(_model(entry, blobs), header["threads"], header["level"])
+            loaded = load_session(_model_source(entry, blobs), header["threads"], header["level"])
             sessions[header["id"]] = loaded
             return {"ok": True}, ()
         case "drop":
             sessions.pop(header["id"], None)
             return {"ok": True}, ()
         case "run":
-            values, packed = pack_values(run(sessions[header["id"]], _feeds(header, blobs)))
+            values, packed = pack_values(run(sessions[header["id"]], _unpack_feeds(header, blobs)))
             return {"ok": True, "values": values}, packed
         case "time":
             threads = header["threads"]
             if header["subtract"] and threads not in fixed:
-                fixed[threads] = fixed_cost(threads)
+                fixed[threads] = measure_fixed_cost(threads)
             (entry,) = header["models"]
-            loaded = session(_model(entry, blobs), threads, header["level"])
-            given = _feeds(header, blobs) if header["values"] is not None else None
-            timing = time_alone(loaded, given, header["aim_us"], header["most"])
+            loaded = load_session(_model_source(entry, blobs), threads, header["level"])
+            given = _unpack_feeds(header, blobs) if header["values"] is not None else None
+            timing = time_session(loaded, given, header["aim_us"], header["most"])
             if header["subtract"]:
-                timing = without(fixed[threads], timing)
-            return {"ok": True, "timing": as_json(timing)}, ()
+                timing = subtract_fixed_cost(fixed[threads], timing)
+            return {"ok": True, "timing": timing_fields(timing)}, ()
         case "interleave":
             return {"ok": True, "times": _interleave(header, blobs, sessions, enough, say)}, ()
         case unknown:
@@ -173,18 +173,18 @@ def _interleave(
     blobs: Blobs,
     sessions: Mapping[int, Session],
     enough: threading.Event,
-    say: Say,
+    say: ProgressCallback,
 ) -> list[list[float]]:
-    feeds, runs = _feeds(header, blobs), []
+    feeds, runs = _unpack_feeds(header, blobs), []
     for number, entry in enumerate(header["models"], 1):
         if "loaded" in entry:
             loaded = sessions[entry["loaded"]]
         else:
             say(f"loading model {number} of {len(header['models'])}")
-            loaded = session(_model(entry, blobs), header["threads"], header["level"])
+            loaded = load_session(_model_source(entry, blobs), header["threads"], header["level"])
         if "blob" in entry:
             blobs[entry["blob"]] = bytearray()  # loaded: its bytes are not needed any more
-        runs.append(prepare(loaded, feeds))
+        runs.append(bind_run(loaded, feeds))
         say(f"running model {number} of {len(header['models'])}")
         runs[-1]()
 
@@ -193,16 +193,16 @@ def _interleave(
         say(f"timing {len(runs)} models in turns, round {len(times[0]) + 1}", row)
         return enough.is_set()
 
-    pause = SPINNING if header["threads"] > 1 else 0.0
+    pause = SPIN_SECONDS if header["threads"] > 1 else 0.0
     return interleave(runs, header["seconds"], header["rounds"], header["seed"], heard, pause=pause)
 
 
-def _model(entry: Header, blobs: Blobs) -> Source:
+def _model_source(entry: Header, blobs: Blobs) -> Source:
     path: str | None = entry.get("path")
     return bytes(blobs[entry["blob"]]) if path is None else path
 
 
-def _feeds(header: Header, blobs: Blobs) -> Feeds:
+def _unpack_feeds(header: Header, blobs: Blobs) -> Feeds:
     return unpack_values(header["values"], blobs)
 
 

@@ -20,14 +20,24 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import ModelError
-from superopt.ort import tiny
-from superopt.ort.runtime import Port, Session, _ort, check_names, plain, run_options, session
-from superopt.ort.values import FOREIGN, Array, Feeds, Value, element_of, to_ort
+from superopt.ort import probe_model
+from superopt.ort.sessions import (
+    Port,
+    Session,
+    _ort,
+    check_feeds,
+    error_text,
+    load_session,
+    run_options,
+)
+from superopt.ort.tensors import EXTENDED_DTYPES, Array, Feeds, Value, element_name, to_ort
 
 _SLOW_US = 50_000.0  # a run this long is not repeated for statistics
 _SMALL_US = 100.0  # below this, the fixed cost of a run is several percent of it
-SPINNING = 0.03  # seconds that a session's idle threads spin, and occupy another session's cores
-_LEAST_ROUNDS = 5  # fewer rounds decide nothing (superopt.cost.speedup)
+SPIN_SECONDS = (
+    0.03  # seconds that a session's idle threads spin, and occupy another session's cores
+)
+_MIN_ROUNDS = 5  # fewer rounds decide nothing (superopt.cost.speedup)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +62,14 @@ class FixedCost:
     probe: Callable[[], object]
 
 
-def prepare(session: Session, feeds: Feeds) -> Callable[[], object]:
+def bind_run(session: Session, feeds: Feeds) -> Callable[[], object]:
     """Return a function that runs the model once, with its inputs bound beforehand.
 
     Strings and sequences cannot be bound; such a model runs without binding, with a fixed cost
     about 3 us higher. Raises ModelError if an input has no value.
     """
     ort = _ort()
-    check_names(session, feeds)
+    check_feeds(session, feeds)
     given = {name: to_ort(ort, value) for name, value in feeds.items()}
     if not all(isinstance(v, ort.OrtValue) or _can_be_bound(v) for v in given.values()):
         return lambda: session.raw.run(None, given, run_options())
@@ -78,30 +88,30 @@ def _can_be_bound(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype != object
 
 
-def measure(run: Callable[[], object], aim_us: float, most: int) -> Timing:
+def measure(run: Callable[[], object], target_us: float, max_runs: int) -> Timing:
     """Time a call: two warm-ups, then until `target_us` have passed or `max_runs` runs are done.
 
     Counts at least five runs; of slow calls two, with only the first as warm-up.
     """
-    with _quiet():
-        first = _once(run)
-        second = _once(run)
+    with _without_gc():
+        first = _time_once(run)
+        second = _time_once(run)
         slow = first > _SLOW_US and second > _SLOW_US
         times = [second] if slow else []
         least, spent = (2 if slow else 5), sum(times)
-        while len(times) < least or (spent < aim_us and len(times) < most):
-            times.append(_once(run))
+        while len(times) < least or (spent < target_us and len(times) < max_runs):
+            times.append(_time_once(run))
             spent += times[-1]
-    return _summary(times)
+    return _summarize(times)
 
 
-def _once(run: Callable[[], object]) -> float:
+def _time_once(run: Callable[[], object]) -> float:
     start = perf_counter_ns()
     run()
     return (perf_counter_ns() - start) / 1e3
 
 
-def _summary(times: list[float]) -> Timing:
+def _summarize(times: list[float]) -> Timing:
     ordered, last = sorted(times), len(times) - 1
     return Timing(
         statistics.median(ordered),
@@ -112,7 +122,7 @@ def _summary(times: list[float]) -> Timing:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _without_gc() -> Iterator[None]:
     """Disable garbage collection during a measurement."""
     enabled = gc.isenabled()
     gc.collect(0)
@@ -124,14 +134,15 @@ def _quiet() -> Iterator[None]:
             gc.enable()
 
 
-def fixed_cost(threads: int) -> FixedCost:
+def measure_fixed_cost(threads: int) -> FixedCost:
     """Measure the cost of a run and of a node, from chains of 1 and of 33 nodes.
 
     Takes the least of several bursts: other load only adds, and subtracting too much would make
     nodes look free.
     """
     short, long = [
-        prepare(session(tiny.chain(n), threads), {"x": np.zeros(1, np.float32)}) for n in (1, 33)
+        bind_run(load_session(probe_model.chain_model(n), threads), {"x": np.zeros(1, np.float32)})
+        for n in (1, 33)
     ]
     one = many = math.inf
     for _ in range(5):
@@ -141,7 +152,7 @@ def fixed_cost(threads: int) -> FixedCost:
     return FixedCost(one - node, node, short)
 
 
-def without(fixed: FixedCost, timing: Timing) -> Timing:
+def subtract_fixed_cost(fixed: FixedCost, timing: Timing) -> Timing:
     """Subtract the fixed cost; the result is at least the time of a node that computes nothing.
 
     If the fixed cost matters it is measured again: a slow moment of the machine affected `timing`
@@ -156,7 +167,7 @@ def without(fixed: FixedCost, timing: Timing) -> Timing:
     return Timing(median, low, high, timing.runs)
 
 
-def time_alone(model: Session, feeds: Feeds | None, aim_us: float, most: int) -> Timing:
+def time_session(model: Session, feeds: Feeds | None, target_us: float, max_runs: int) -> Timing:
     """Time a model including the fixed cost; inputs without a value in `feeds` are random.
 
     Raises ModelError if it does not run. Integers are drawn as ones (dividing by zero would kill
@@ -164,30 +175,34 @@ def time_alone(model: Session, feeds: Feeds | None, aim_us: float, most: int) ->
     """
     given = dict(feeds or {})
     try:
-        return _time_drawn(model, given, 1, aim_us, most)
+        return _time_with_drawn_inputs(model, given, 1, target_us, max_runs)
     except ModelError:
         if all(port.name in given or "int" not in port.type for port in model.inputs):
             raise
-    return _time_drawn(model, given, 0, aim_us, most)
+    return _time_with_drawn_inputs(model, given, 0, target_us, max_runs)
 
 
-def _time_drawn(model: Session, feeds: Feeds, integer: int, aim_us: float, most: int) -> Timing:
-    drawn = {p.name: feeds[p.name] if p.name in feeds else draw(p, integer) for p in model.inputs}
+def _time_with_drawn_inputs(
+    model: Session, feeds: Feeds, integer: int, target_us: float, max_runs: int
+) -> Timing:
+    drawn = {
+        p.name: feeds[p.name] if p.name in feeds else draw_input(p, integer) for p in model.inputs
+    }
     try:
-        return measure(prepare(model, {**feeds, **drawn}), aim_us, most)
+        return measure(bind_run(model, {**feeds, **drawn}), target_us, max_runs)
     except ModelError:
         raise
     except Exception as error:  # onnxruntime has a dozen exception types without a common base
-        raise ModelError("onnxruntime cannot run the model", plain(error)) from error
+        raise ModelError("onnxruntime cannot run the model", error_text(error)) from error
 
 
-def draw(port: Port, integer: int) -> Value:
+def draw_input(port: Port, integer: int) -> Value:
     """Return values to time an input with: normal floats, one integer throughout, random bools.
 
     They depend only on name and shape. Raises ModelError for a dim without a size, and for an input
     that is not a tensor.
     """
-    element = element_of(port.type)
+    element = element_name(port.type)
     if element == port.type:
         raise ModelError(
             f"input {port.name!r} is a {port.type}", "only tensors can be drawn", "pass its value"
@@ -203,19 +218,21 @@ def draw(port: Port, integer: int) -> Value:
     size = math.prod(dims)
     rng = np.random.default_rng(zlib.crc32(port.name.encode()))
     floats = np.resize(rng.standard_normal(min(max(size, 1), 1 << 14)), dims)
-    return _typed(element, floats, integer)
+    return _cast_drawn(element, floats, integer)
 
 
-def _typed(element: str, floats: Array, integer: int) -> Array:
+def _cast_drawn(element: str, floats: Array, integer: int) -> Array:
     if element == "string":
         return np.full(floats.shape, "a", dtype=object)
     if element == "bool":
         return np.asarray(floats > 0)
     if re.fullmatch(r"u?int\d+", element):
         ones = np.full(floats.shape, integer)
-        return ones.astype(FOREIGN[element].dtype if element in FOREIGN else element)
-    if element in FOREIGN:
-        return floats.astype(FOREIGN[element].dtype)
+        return ones.astype(
+            EXTENDED_DTYPES[element].dtype if element in EXTENDED_DTYPES else element
+        )
+    if element in EXTENDED_DTYPES:
+        return floats.astype(EXTENDED_DTYPES[element].dtype)
     return floats.astype({"float": "f4", "double": "f8", "float16": "f2"}[element])
 
 
@@ -224,7 +241,7 @@ def interleave(
     seconds: float,
     rounds: int,
     seed: int,
-    enough: Callable[[list[list[float]]], bool] = lambda times: False,
+    stop: Callable[[list[list[float]]], bool] = lambda times: False,
     *,
     pause: float = 0.0,
 ) -> list[list[float]]:
@@ -239,15 +256,15 @@ def interleave(
         for sessions of several threads.
     """
     rng = random.Random(seed)
-    with _quiet():
-        estimates = [min(_once(run), _once(run)) for run in runs]
+    with _without_gc():
+        estimates = [min(_time_once(run), _time_once(run)) for run in runs]
         share = seconds * 1e6 / (rounds * len(runs))
         bursts = [max(1, min(100, int(share / max(us, 0.1)))) for us in estimates]
         times: list[list[float]] = [[] for _ in runs]
         deadline = perf_counter_ns() + seconds * 1e9
         for done in range(rounds):
-            late = enough(times) or perf_counter_ns() > deadline
-            if done >= _LEAST_ROUNDS and late:
+            late = stop(times) or perf_counter_ns() > deadline
+            if done >= _MIN_ROUNDS and late:
                 break
             order = list(range(len(runs)))
             rng.shuffle(order)
@@ -255,11 +272,11 @@ def interleave(
                 if pause:
                     sleep(pause)
                     runs[index]()
-                burst = [_once(runs[index]) for _ in range(bursts[index])]
+                burst = [_time_once(runs[index]) for _ in range(bursts[index])]
                 times[index].append(statistics.median(burst[1:] if len(burst) > 2 else burst))
     return times
 
 
-def as_json(timing: Timing) -> list[Any]:
+def timing_fields(timing: Timing) -> list[Any]:
     """Return the fields in order; `Timing(*fields)` is the inverse."""
     return [timing.us_median, timing.us_low, timing.us_high, timing.runs]

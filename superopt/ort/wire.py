@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from superopt.ort.values import BY_DTYPE_NAME, Value, native
+from superopt.ort.tensors import BY_DTYPE_NAME, Value, as_native
 
 Header = dict[str, Any]  # JSON; its fields are described where a frame is made and where it is read
 Blob = bytes | bytearray | memoryview
@@ -34,12 +34,12 @@ def send(stream: IO[bytes], header: Header, blobs: Sequence[Blob] = ()) -> None:
 
 def receive(stream: IO[bytes]) -> tuple[Header, list[bytearray]]:
     """Read one frame. Raises EOFError at the end of the stream, also within a frame."""
-    (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
-    header: Header = json.loads(_exactly(stream, length))
-    return header, [_exactly(stream, size) for size in header.pop("blobs")]
+    (length,) = _LENGTH.unpack(_read_exactly(stream, _LENGTH.size))
+    header: Header = json.loads(_read_exactly(stream, length))
+    return header, [_read_exactly(stream, size) for size in header.pop("blobs")]
 
 
-def _exactly(stream: IO[bytes], size: int) -> bytearray:
+def _read_exactly(stream: IO[bytes], size: int) -> bytearray:
     data = bytearray(size)
     view, done = memoryview(data), 0
     while done < size:
@@ -70,7 +70,7 @@ def _pack(value: Value, blobs: list[Blob]) -> Header:
         value, np.ndarray | np.generic
     ):  # a map, say: its reader must know that it is left out
         raise TypeError(f"a {type(value).__name__} is neither a tensor nor a sequence of tensors")
-    array = native(value)
+    array = as_native(value)
     shape = list(array.shape)
     if array.dtype == object:
         return {"strings": [str(item) for item in array.ravel().tolist()], "shape": shape}

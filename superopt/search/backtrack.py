@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
-from superopt.cost.model import Costs
+from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.rules.match.graph_context import GraphContext, graph_context
 from superopt.search.move import Move, Refusals, RewriteCache, Step, find_moves
@@ -94,7 +94,7 @@ def gc_disabled() -> Iterator[None]:
 def search(
     graph: ir_graph.Graph,
     rules: RuleSet,
-    costs: Costs,
+    costs: GraphCosts,
     limits: Limits,
     refusals: Refusals,
     stop: Callable[[], bool] = lambda: False,
@@ -102,7 +102,7 @@ def search(
     """Return the cheapest graph that the rules reach from `graph` within `limits`; deterministic
     given the costs, unless the time runs out."""
     end = time.monotonic() + limits.seconds
-    start = _State(graph, costs.of_graph(graph), None, None, graph_context(graph))
+    start = _State(graph, costs.graph_cost(graph), None, None, graph_context(graph))
     best = start
     order = itertools.count()
     queue: list[_QueueEntry] = [(0, start.cost, next(order), start, None, ())]

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from superopt.cost.fusion import FUSIBLE
-from superopt.cost.model import Costs
+from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import replace_all
 from superopt.rules.match.graph_context import GraphContext
@@ -22,7 +22,7 @@ class Delta:
 
 
 def cost_delta(
-    ctx: GraphContext, change: Mapping[ir_graph.Value, ir_graph.Value], costs: Costs
+    ctx: GraphContext, change: Mapping[ir_graph.Value, ir_graph.Value], costs: GraphCosts
 ) -> Delta | None:
     """Return the effect of `change` on the cost of the graph, without building the new graph.
 
@@ -43,7 +43,7 @@ def cost_delta(
     if _is_replaced_read(ctx, change, kept):
         return None
     dead = _dead_nodes(ctx, change, kept)
-    us = sum(costs.of_nodes(added)) - sum(costs.of_nodes(dead))
+    us = sum(costs.node_costs(added)) - sum(costs.node_costs(dead))
     us += _reader_delta(ctx, change, dead, costs) + _weight_delta(ctx, added, dead, costs)
     return Delta(added, dead, us)
 
@@ -71,10 +71,13 @@ def _is_replaced_read(
 
 
 def _weight_delta(
-    ctx: GraphContext, added: Sequence[ir_graph.Node], dead: Sequence[ir_graph.Node], costs: Costs
+    ctx: GraphContext,
+    added: Sequence[ir_graph.Node],
+    dead: Sequence[ir_graph.Node],
+    costs: GraphCosts,
 ) -> float:
     """Return the change in cost of the graph's distinct weights."""
-    read, unread = costs.weights(added), costs.weights(dead)
+    read, unread = costs.priced_weights(added), costs.priced_weights(dead)
     if not read and not unread:
         return 0.0
     gone = set(dead)
@@ -84,14 +87,14 @@ def _weight_delta(
 
     new = [v for v in read if not any(not costs.is_constant(u) for u in ctx.users.get(v, ()))]
     old = [v for v in unread if v not in read and not stays(v)]
-    return sum(map(costs.of_weight, new)) - sum(map(costs.of_weight, old))
+    return sum(map(costs.weight_cost, new)) - sum(map(costs.weight_cost, old))
 
 
 def _reader_delta(
     ctx: GraphContext,
     change: Mapping[ir_graph.Value, ir_graph.Value],
     dead: Container[ir_graph.Node],
-    costs: Costs,
+    costs: GraphCosts,
 ) -> float:
     """Return the change in cost of the readers of the replaced values, as their fusion changes."""
     us = 0.0
@@ -101,7 +104,7 @@ def _reader_delta(
             continue
         inputs = tuple(None if v is None else change.get(v, v) for v in u.inputs)
         after = ir_graph.intern_node(u.op, inputs, u.attrs, u.types)
-        us += costs.of_node(after) - costs.of_node(u)
+        us += costs.node_cost(after) - costs.node_cost(u)
     return us
 
 

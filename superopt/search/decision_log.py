@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from superopt.cost.model import Costs, by_roofline
+from superopt.cost.graph_cost import GraphCosts, roofline_cost_model
 from superopt.errors import UsageError
 from superopt.ir import graph as ir_graph
 from superopt.rules.lang.rule import Rule
@@ -121,7 +121,7 @@ class _PiecedGraph:
 
     @staticmethod
     def cut(graph: ir_graph.Graph) -> _PiecedGraph:
-        parts = split_into_pieces(graph, Costs({}, by_roofline(1)), MAX_PIECE_NODES)
+        parts = split_into_pieces(graph, GraphCosts({}, roofline_cost_model(1)), MAX_PIECE_NODES)
         return _PiecedGraph(graph, parts, [p.graph for p in parts])
 
     def step(self, before: ir_graph.Graph, i: int, rule: str, change: Change) -> Step:

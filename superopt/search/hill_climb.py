@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from superopt.cost.model import Costs
+from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import ReplacementCycle
 from superopt.rules.match.graph_context import graph_context
@@ -16,22 +16,22 @@ MIN_GAIN_US = 0.001  # a gain below this is rounding
 NOISE_SHARE = 0.02  # share of the time of the replaced nodes that a measured gain must exceed
 
 
-def is_worthwhile(move: Move, costs: Costs) -> bool:
+def is_worthwhile(move: Move, costs: GraphCosts) -> bool:
     """True if the gain of `move` exceeds the noise of the measured costs.
 
     A rewrite that only removes nodes, or keeps their costs exactly, gains without measurement.
     """
     if move.effect.us >= -MIN_GAIN_US:
         return False
-    replaced = sum(costs.of_nodes(move.effect.removed))
-    created = sum(costs.of_nodes(move.effect.added))
+    replaced = sum(costs.node_costs(move.effect.removed))
+    created = sum(costs.node_costs(move.effect.added))
     return created <= MIN_GAIN_US * 20 or -move.effect.us > NOISE_SHARE * replaced
 
 
 def hill_climb(
     graph: ir_graph.Graph,
     rules: RuleSet,
-    costs: Costs,
+    costs: GraphCosts,
     refusals: Refusals,
     *,
     stop: Callable[[], bool],

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.cost.model import Costs
+from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.rules.lang.rule import Rule
 from superopt.search.backtrack import Limits, SearchResult, StopReason, search
@@ -47,7 +47,7 @@ class Outcome:
 def improve(
     graph: ir_graph.Graph,
     given: Sequence[Rule],
-    costs: Costs,
+    costs: GraphCosts,
     *,
     seconds: float,
     limits: Limits,
@@ -69,7 +69,7 @@ def improve(
     seen = 0
 
     def keep(label: str) -> None:
-        cost = costs.of_graph(graph)
+        cost = costs.graph_cost(graph)
         if all(v.graph != graph for v in variants):
             variants.append(Variant(label, graph, cost, tuple(steps)))
         progress(label, cost)
@@ -114,7 +114,7 @@ def _play_all(
     tactics: Sequence[Tactic],
     graph: ir_graph.Graph,
     rules: RuleSet,
-    costs: Costs,
+    costs: GraphCosts,
     refusals: Refusals,
     stop: Callable[[], bool],
 ) -> tuple[ir_graph.Graph, list[Step], int]:
@@ -132,7 +132,7 @@ def _search_pieces(
     graph: ir_graph.Graph,
     parts: Sequence[Piece],
     rules: RuleSet,
-    costs: Costs,
+    costs: GraphCosts,
     limits: Limits,
     refusals: Refusals,
     end: float,

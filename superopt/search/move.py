@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from superopt.cost.model import Costs
+from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph
 from superopt.rules.lang.rule import Rule
 from superopt.rules.match.graph_context import GraphContext
@@ -93,7 +93,7 @@ def _cached_rewrite(
 
 
 def _is_constant_only(
-    ctx: GraphContext, change: Mapping[graph.Value, graph.Value], costs: Costs
+    ctx: GraphContext, change: Mapping[graph.Value, graph.Value], costs: GraphCosts
 ) -> bool:
     """True if the rewrite only changes how constants are computed.
 
@@ -109,7 +109,7 @@ def _is_constant_only(
 def find_moves(
     ctx: GraphContext,
     rules: RuleSet,
-    costs: Costs,
+    costs: GraphCosts,
     refusals: Refusals,
     near: Collection[graph.Node] | None = None,
     cache: RewriteCache | None = None,

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from superopt.cost.model import Costs
+from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph
 from superopt.search.cost_delta import Delta
 
 NodeView = tuple[object, ...]
 
 
-def node_views(effect: Delta, costs: Costs) -> tuple[NodeView, ...]:
+def node_views(effect: Delta, costs: GraphCosts) -> tuple[NodeView, ...]:
     """Return the views of the nodes that a rewrite makes, without constant ones."""
     return tuple(_node_view(n) for n in effect.added if not costs.is_constant(n))
 

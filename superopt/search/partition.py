@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from superopt.cost.model import Costs
+from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.ir.stand_ins import numbered_input, stand_in
 from superopt.ir.substitute import replace_all
@@ -66,7 +66,7 @@ def cut_positions(
     return out
 
 
-def split_into_pieces(graph: ir_graph.Graph, costs: Costs, max_nodes: int) -> list[Piece]:
+def split_into_pieces(graph: ir_graph.Graph, costs: GraphCosts, max_nodes: int) -> list[Piece]:
     """Return the pieces of `graph`, in order; nodes computed from constants go with their
     readers."""
     order = [n for n in ir_graph.nodes(graph) if not costs.is_constant(n)]
@@ -88,7 +88,7 @@ def split_into_pieces(graph: ir_graph.Graph, costs: Costs, max_nodes: int) -> li
 
 
 def _make_piece(
-    part: list[ir_graph.Node], given: tuple[ir_graph.Value, ...], costs: Costs
+    part: list[ir_graph.Node], given: tuple[ir_graph.Value, ...], costs: GraphCosts
 ) -> Piece:
     actual: dict[ir_graph.Value, ir_graph.Value] = {}
     stand: dict[ir_graph.Value, ir_graph.Value] = {}

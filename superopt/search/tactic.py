@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
-from superopt.cost.model import Costs
+from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.rules.match.graph_context import GraphContext, graph_context
 from superopt.search.hill_climb import hill_climb
@@ -72,7 +72,7 @@ def play_tactic(
     tactic: Tactic,
     graph: ir_graph.Graph,
     rules: RuleSet,
-    costs: Costs,
+    costs: GraphCosts,
     refusals: Refusals,
     *,
     stop: Callable[[], bool],
@@ -93,7 +93,7 @@ def play_tactic(
     steps: list[Step] = []
     priced = 0
     # Without weights: shared weights vanish only with the last merge.
-    cost = costs.of_operators(graph)
+    cost = costs.operator_cost(graph)
     while own.rules and not stop():
         ctx = graph_context(graph)
         fresh = [m for m in find_moves(ctx, own, costs, refusals) if not (set(m.change) & tried)]
@@ -106,7 +106,7 @@ def play_tactic(
         else:
             after, path, seen = _play_at(tactic, graph, start, own, calm, costs, refusals, stop)
         priced += seen
-        new = costs.of_operators(after)
+        new = costs.operator_cost(after)
         if new < COST_LEEWAY * cost and after != graph:
             graph, cost = after, new
             steps += path
@@ -118,7 +118,7 @@ def play_tactic(
 def _apply_all(
     graph: ir_graph.Graph,
     rules: RuleSet,
-    costs: Costs,
+    costs: GraphCosts,
     refusals: Refusals,
     stop: Callable[[], bool],
 ) -> tuple[ir_graph.Graph, list[Step]]:
@@ -139,7 +139,7 @@ def _play_everywhere(
     graph: ir_graph.Graph,
     tactic_rules: RuleSet,
     exact_rules: RuleSet,
-    costs: Costs,
+    costs: GraphCosts,
     refusals: Refusals,
     stop: Callable[[], bool],
 ) -> tuple[ir_graph.Graph, list[Step], int]:
@@ -201,7 +201,7 @@ def _play_at(
     start: Move,
     tactic_rules: RuleSet,
     exact_rules: RuleSet,
-    costs: Costs,
+    costs: GraphCosts,
     refusals: Refusals,
     stop: Callable[[], bool],
 ) -> tuple[ir_graph.Graph, list[Step], int]:

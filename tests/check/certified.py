@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from superopt import api
-from superopt.report.certificate import Certificate, certificate_json, read_certificate
-from superopt.report.data import Verdict
+from superopt.api import functions
+from superopt.report.data.certificate import Certificate, certificate_json, read_certificate
+from superopt.report.data.report import Verdict
 
 # Transpositions go, some only after others, and a Relu; a transposed weight and the exponential of
 # one are folded.
@@ -74,7 +74,7 @@ def certified(folder: Path, proto: onnx.ModelProto | None = None, **asked: objec
     """Optimize a model by estimated costs; everything lies in `folder`."""
     original, optimized = folder / "small.onnx", folder / "fast.onnx"
     original.write_bytes((proto or model()).SerializeToString())
-    done = api.optimize(
+    done = functions.optimize(
         original, cost="roofline", budget=30, store=folder / "store.db", **asked  # type: ignore
     )  # fmt: skip
     path = done.save(optimized)
@@ -88,4 +88,4 @@ def verdict(
     """The verdict on a certificate whose digests are those of the models that it is tried on."""
     path = folder / "tried.superopt.json"
     path.write_text(certificate_json(c))
-    return api.verify(a or made.original, b or made.optimized, certificate=path)
+    return functions.verify(a or made.original, b or made.optimized, certificate=path)

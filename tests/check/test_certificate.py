@@ -12,13 +12,13 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from superopt import api
-from superopt.check.identical import described
+from superopt.api import functions
+from superopt.check.graph_identity import folded_tensor
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.report.certificate import (
+from superopt.report.data.certificate import (
     Certificate,
     StatedRule,
     certificate_json,
@@ -41,7 +41,7 @@ def test_what_optimize_writes_is_certified(made: Certified) -> None:
     )
     assert sorted(f.how for f in c.folded) == ["moved", "rounded"]
     assert len(c.rules) >= 2
-    found = api.verify(made.original, made.optimized, certificate=made.certificate)
+    found = functions.verify(made.original, made.optimized, certificate=made.certificate)
     assert found.decision == "certified", found.reason
     assert any("bit for bit" in n for n in found.notes)
 
@@ -55,7 +55,7 @@ def test_the_text_is_read_back(made: Certified) -> None:
 def test_nothing_is_written_for_a_model_that_did_not_change(tmp_path: Path) -> None:
     path = tmp_path / "same.onnx"
     path.write_bytes(model().SerializeToString())
-    done = api.optimize(path, library=False, cost="roofline", store=tmp_path / "store.db")
+    done = functions.optimize(path, library=False, cost="roofline", store=tmp_path / "store.db")
     assert done.save(tmp_path / "out.onnx") is None
     assert done.certificate is None
     assert not (tmp_path / "out.superopt.json").exists()
@@ -64,18 +64,18 @@ def test_nothing_is_written_for_a_model_that_did_not_change(tmp_path: Path) -> N
 def test_decisions_that_are_replayed_are_certified(tmp_path: Path) -> None:
     path = tmp_path / "small.onnx"
     path.write_bytes(model().SerializeToString())
-    first = api.optimize(path, cost="roofline", budget=30, store=tmp_path / "s")
-    again = api.optimize(path, replay=first.decisions, store=tmp_path / "s")
+    first = functions.optimize(path, cost="roofline", budget=30, store=tmp_path / "s")
+    again = functions.optimize(path, replay=first.decisions, store=tmp_path / "s")
     assert again.certificate == first.certificate != None  # noqa: E711
 
 
 def test_external_data(tmp_path: Path) -> None:
     path = tmp_path / "outside.onnx"
     onnx.save(model(), str(path), save_as_external_data=True, location="w.data", size_threshold=64)
-    done = api.optimize(path, cost="roofline", budget=30, store=tmp_path / "store.db")
+    done = functions.optimize(path, cost="roofline", budget=30, store=tmp_path / "store.db")
     beside = done.save(tmp_path / "out.onnx")
     assert beside is not None
-    assert api.verify(path, tmp_path / "out.onnx", certificate=beside).decision == "certified"
+    assert functions.verify(path, tmp_path / "out.onnx", certificate=beside).decision == "certified"
 
 
 # --- models that are changed ----------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_a_digest_forged_for_a_changed_weight_is_refused(
 ) -> None:
     path = made.changed(change, tmp_path)
     new = import_model(read_model(path))
-    digests = [described("", c, c) for c in graph.constants(new.graph)]
+    digests = [folded_tensor("", c, c) for c in graph.constants(new.graph)]
     folded = [
         replace(f, sha256=next(d.sha256 for d in digests if d.type == f.type))
         for f in made.read().folded
@@ -367,11 +367,11 @@ def test_a_damaged_file_is_said_to_be_none(name: str, made: Certified, tmp_path:
     path = tmp_path / "damaged.superopt.json"
     path.write_text(damage(made.certificate.read_text()))
     with pytest.raises(UsageError, match=said):
-        api.verify(made.original, made.optimized, certificate=path)
+        functions.verify(made.original, made.optimized, certificate=path)
 
 
 def test_a_file_that_is_no_text(made: Certified, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
-        api.verify(made.original, made.optimized, certificate=made.optimized)
+        functions.verify(made.original, made.optimized, certificate=made.optimized)
     with pytest.raises(UsageError, match="cannot be read"):
-        api.verify(made.original, made.optimized, certificate=tmp_path / "missing.json")
+        functions.verify(made.original, made.optimized, certificate=tmp_path / "missing.json")

@@ -4,7 +4,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from superopt.check.compare import TOLERANCE, WORSE, compare, compare_exact, differing
+from superopt.check.compare import (
+    MAX_ERROR_GROWTH,
+    TOLERANCE,
+    compare_exact,
+    compare_output,
+    count_differences,
+)
 from superopt.te.expr.dtype import BF16, BOOL, C64, F16, F32, F64, I64, STRING, DType, to_numpy
 
 VALUES = np.array([1.0, -2.0, 3.0, -4.0])
@@ -15,7 +21,7 @@ NAN, INF = float("nan"), float("inf")
 def off_by(dtype: DType, error: float) -> str:
     """Why a candidate fails whose first element is wrong by `error` (a double: no rounding)."""
     candidate = VALUES + np.array([error, 0, 0, 0])
-    return compare(dtype, VALUES, VALUES, candidate).failure
+    return compare_output(dtype, VALUES, VALUES, candidate).failure
 
 
 @pytest.mark.parametrize("dtype", [F64, F32, F16, BF16])
@@ -36,26 +42,26 @@ def test_what_the_tolerances_are() -> None:
 def test_four_times_the_originals_own_error_is_accepted() -> None:
     own = 0.1
     original = VALUES + np.array([0, own, 0, 0])
-    inside = VALUES + np.array([0, 0, 0.99 * WORSE * own, 0])
-    outside = VALUES + np.array([0, 0, 1.01 * WORSE * own, 0])
-    found = compare(F32, VALUES, original, inside)
+    inside = VALUES + np.array([0, 0, 0.99 * MAX_ERROR_GROWTH * own, 0])
+    outside = VALUES + np.array([0, 0, 1.01 * MAX_ERROR_GROWTH * own, 0])
+    found = compare_output(F32, VALUES, original, inside)
     assert found.failure == ""
     assert found.original_max == pytest.approx(own)
     assert found.original_mean == pytest.approx(own / VALUES.size)
     assert 0.9 * own < found.original_p99 < own
-    assert found.max_error == pytest.approx(0.99 * WORSE * own)
-    assert compare(F32, VALUES, original, outside).failure
+    assert found.max_error == pytest.approx(0.99 * MAX_ERROR_GROWTH * own)
+    assert compare_output(F32, VALUES, original, outside).failure
 
 
 @pytest.mark.parametrize("part", [1.0, 0.5, 0.1])
 @pytest.mark.parametrize("own", [0.0, 0.1])
 def test_a_part_of_the_bounds_may_be_all_that_is_allowed(part: float, own: float) -> None:
     rtol, of_rms = TOLERANCE[F32]
-    bound = part * max(WORSE * own, rtol * 1.0 + of_rms * RMS)
+    bound = part * max(MAX_ERROR_GROWTH * own, rtol * 1.0 + of_rms * RMS)
     original = VALUES + np.array([own, 0, 0, 0])
     inside, outside = (VALUES + np.array([f * bound, 0, 0, 0]) for f in (0.99, 1.01))
-    assert compare(F32, VALUES, original, inside, part).failure == ""
-    assert "allowed" in compare(F32, VALUES, original, outside, part).failure
+    assert compare_output(F32, VALUES, original, inside, part).failure == ""
+    assert "allowed" in compare_output(F32, VALUES, original, outside, part).failure
 
 
 @pytest.mark.parametrize(
@@ -76,7 +82,7 @@ def test_nan_and_inf_must_be_where_they_were(
     original: list[float], candidate: list[float], good: bool
 ) -> None:
     a, b = np.array(original, np.float32), np.array(candidate, np.float32)
-    found = compare(F32, a.astype(np.float64), a, b)
+    found = compare_output(F32, a.astype(np.float64), a, b)
     assert (found.failure == "") == good
     assert good or "NaN or inf at (0,)" in found.failure
 
@@ -84,7 +90,7 @@ def test_nan_and_inf_must_be_where_they_were(
 def test_elements_beside_a_nan_are_still_compared() -> None:
     original = np.array([NAN, 1, 2], np.float32)
     wrong = np.array([NAN, 1, 2.5], np.float32)
-    assert "error 0.5" in compare(F32, original.astype(np.float64), original, wrong).failure
+    assert "error 0.5" in compare_output(F32, original.astype(np.float64), original, wrong).failure
 
 
 @pytest.mark.parametrize(
@@ -100,34 +106,37 @@ def test_everything_else_is_exact(
     dtype: DType, original: list[object], candidate: list[object]
 ) -> None:
     a, b = (np.array(v).astype(to_numpy(dtype)) for v in (original, candidate))
-    assert compare(dtype, a, a, a.copy()).failure == ""
-    found = compare(dtype, a, a, b)
+    assert compare_output(dtype, a, a, a.copy()).failure == ""
+    found = compare_output(dtype, a, a, b)
     assert found.failure.startswith(f"1 of {a.size} elements differ, first at (")
 
 
 def test_shapes_and_dtypes_must_agree() -> None:
     a = np.ones((2, 3), np.float32)
-    assert "shape (3, 2)" in compare(F32, a, a, a.T.copy()).failure
-    assert "dtype float64" in compare(F32, a, a, a.astype(np.float64)).failure
-    assert compare(F32, a[:0], a[:0], a[:0]).failure == ""
+    assert "shape (3, 2)" in compare_output(F32, a, a, a.T.copy()).failure
+    assert "dtype float64" in compare_output(F32, a, a, a.astype(np.float64)).failure
+    assert compare_output(F32, a[:0], a[:0], a[:0]).failure == ""
 
 
 def test_bfloat16_arrays_are_compared_as_numbers() -> None:
     a = np.array([1, 2, 3], ml_dtypes.bfloat16)
-    assert compare(BF16, a.astype(np.float64), a, a.copy()).failure == ""
-    assert compare(BF16, a.astype(np.float64), a, -a).failure
+    assert compare_output(BF16, a.astype(np.float64), a, a.copy()).failure == ""
+    assert compare_output(BF16, a.astype(np.float64), a, -a).failure
 
 
 def test_a_scalar_has_a_place_too() -> None:
     a, b = np.array(3), np.array(4)
-    assert compare(I64, a, a, b).failure == "1 of 1 elements differ, first at (): 4 instead of 3"
+    assert (
+        compare_output(I64, a, a, b).failure
+        == "1 of 1 elements differ, first at (): 4 instead of 3"
+    )
 
 
 def test_differing_counts() -> None:
     a = np.array([1 + 0j, complex(NAN, 0)])
-    assert differing(a, a.copy()) == 0
-    assert differing(np.arange(5), np.array([0, 1, 9, 3, 9])) == 2
-    assert differing(np.arange(5), np.arange(4)) == 5
+    assert count_differences(a, a.copy()) == 0
+    assert count_differences(np.arange(5), np.array([0, 1, 9, 3, 9])) == 2
+    assert count_differences(np.arange(5), np.arange(4)) == 5
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from superopt import api
-from superopt.check.certificate.replay import check
-from superopt.check.identical import Refused
+from superopt.api import functions
+from superopt.check.certificate.replay import check_certificate
+from superopt.check.graph_identity import CertificateRefused
 from superopt.errors import UsageError
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
-from superopt.report.certificate import read_certificate
+from superopt.report.data.certificate import read_certificate
 from superopt.rules.lang.rule import Rule
 from superopt.rules.library.load import load_library
 from superopt.rules.library.records import rules_digest
@@ -44,8 +44,10 @@ class Ready:
     def refusal(self, text: str) -> str:
         """Why a certificate is refused, empty where it is not."""
         try:
-            check(read_certificate(text), self.original, self.optimized, self.rules, self.library)
-        except (Refused, UsageError) as e:
+            check_certificate(
+                read_certificate(text), self.original, self.optimized, self.rules, self.library
+            )
+        except (CertificateRefused, UsageError) as e:
             return str(e)
         return ""
 
@@ -106,7 +108,7 @@ def test_a_text_that_is_cut_off_anywhere(ready: Ready, tmp_path: Path) -> None:
     for end in range(0, len(whole), 97):
         path.write_text(whole[:end])
         with pytest.raises(UsageError, match="is not a superopt certificate"):
-            api.verify(ready.made.original, ready.made.optimized, certificate=path)
+            functions.verify(ready.made.original, ready.made.optimized, certificate=path)
 
 
 def test_parts_of_it_in_other_places(ready: Ready) -> None:
@@ -124,10 +126,10 @@ def test_versions_are_said(ready: Ready, tmp_path: Path) -> None:
     """Nothing hangs on them: what they made is made again. A verdict says where they differ."""
     path = tmp_path / "older.superopt.json"
     path.write_text(changed(ready.json, ("versions", 0, 1), put("0.0.1")))
-    found = api.verify(ready.made.original, ready.made.optimized, certificate=path)
+    found = functions.verify(ready.made.original, ready.made.optimized, certificate=path)
     assert found.decision == "certified"
     assert any(n.startswith("made with superopt 0.0.1, replayed with ") for n in found.notes)
     path.write_text(changed(ready.json, ("versions", 0, 0), put("torch")))
-    found = api.verify(ready.made.original, ready.made.optimized, certificate=path)
+    found = functions.verify(ready.made.original, ready.made.optimized, certificate=path)
     assert found.decision == "refused"
     assert "superopt, onnx, numpy" in found.reason

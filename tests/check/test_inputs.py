@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from superopt.check.inputs import KINDS, Limits, concrete, feeds, limits, values
+from superopt.check.random_inputs import (
+    INPUT_KINDS,
+    IndexLimit,
+    concrete_type,
+    index_limit,
+    random_array,
+    random_feeds,
+)
 from superopt.ir import graph as ir_graph
 from superopt.ir.text import parse_graph
 from superopt.ops import OPS
@@ -27,14 +34,14 @@ from superopt.te.expr.tensor import TensorType
 
 def drawn(dtype: DType, kind: str = "normal", limit: int | None = None) -> np.ndarray:
     rng = np.random.default_rng(1)
-    return values(TensorType(dtype, (50, 40)), kind, Limits(limit), rng)
+    return random_array(TensorType(dtype, (50, 40)), kind, IndexLimit(limit), rng)
 
 
 def graph(text: str) -> ir_graph.Graph:
     return parse_graph(text, OPS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", INPUT_KINDS)
 @pytest.mark.parametrize("dtype", [F32, F16, BF16, F4E2M1, I32, I8, U8, I4, BOOL, STRING])
 def test_every_type_has_values(dtype: DType, kind: str) -> None:
     array = drawn(dtype, kind)
@@ -78,15 +85,15 @@ def test_an_input_is_limited_by_the_smallest_table_it_indexes() -> None:
 }"""
     )
     i, x, _ = model.inputs
-    assert limits(model, i, {"n": 2}) == Limits(9)
-    assert limits(model, x, {"n": 2}) == Limits(None)
+    assert index_limit(model, i, {"n": 2}) == IndexLimit(9)
+    assert index_limit(model, x, {"n": 2}) == IndexLimit(None)
 
 
 def test_feeds_are_the_same_for_the_same_seed() -> None:
     model = graph("graph {\n  x: f32[n, 3]\n  i: i64[n]\n  return x, i\n}")
-    first, again = (list(feeds(model, {"n": 4}, 5)) for _ in range(2))
-    other = list(feeds(model, {"n": 4}, 6))
-    assert [f.kind for f in first] == list(KINDS)
+    first, again = (list(random_feeds(model, {"n": 4}, 5)) for _ in range(2))
+    other = list(random_feeds(model, {"n": 4}, 6))
+    assert [f.kind for f in first] == list(INPUT_KINDS)
     for a, b, c in zip(first, again, other, strict=True):
         assert a.sizes == {"n": 4}
         assert a.arrays["x"].shape == (4, 3)
@@ -96,7 +103,7 @@ def test_feeds_are_the_same_for_the_same_seed() -> None:
 
 def test_tame_feeds_have_no_integers_but_zero() -> None:
     model = graph("graph {\n  x: f32[3]\n  i: i64[30]\n  return x, i\n}")
-    (feed,) = feeds(model, {}, 0, ["adversarial"], tame=True)
+    (feed,) = random_feeds(model, {}, 0, ["adversarial"], zero_integers=True)
     assert not feed.arrays["i"].any()
     assert feed.arrays["x"].any()
     assert feed.kind == "adversarial, integers 0"
@@ -104,8 +111,8 @@ def test_tame_feeds_have_no_integers_but_zero() -> None:
 
 def test_what_cannot_be_drawn() -> None:
     with pytest.raises(TypeError, match="no values of"):
-        values(TensorType(None, None), "normal", Limits(None), np.random.default_rng(0))
+        random_array(TensorType(None, None), "normal", IndexLimit(None), np.random.default_rng(0))
     with pytest.raises(TypeError, match="no values of"):
-        values(TensorType(F32, None), "normal", Limits(None), np.random.default_rng(0))
+        random_array(TensorType(F32, None), "normal", IndexLimit(None), np.random.default_rng(0))
     with pytest.raises(KeyError, match="n"):
-        concrete(TensorType(F32, (Size("n"),)), {})
+        concrete_type(TensorType(F32, (Size("n"),)), {})

@@ -3,17 +3,23 @@
 import numpy as np
 import pytest
 
-from superopt.check.inputs import Feeds
-from superopt.check.numeric import (
+from superopt.check.numeric_check import (
+    NotEvaluable,
+    PlaceResult,
     Reference,
-    Result,
-    Unrunnable,
-    compare_on,
-    near_ties,
-    reference,
-    values_at,
+    are_near_ties,
+    compare_candidate,
+    evaluate_outputs,
+    reference_values,
 )
-from superopt.check.regions import Unmatched, cut, cut_like, drawn, opaque_nodes
+from superopt.check.opaque_regions import (
+    UnmatchedOpaqueNode,
+    cut_at_opaque_nodes,
+    cut_candidate,
+    draw_opaque_results,
+    opaque_nodes,
+)
+from superopt.check.random_inputs import Feeds
 from superopt.ir import graph as ir_graph
 from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
@@ -49,10 +55,13 @@ ONES = np.arange(6.0).reshape(2, 3) - 3
 
 def test_an_opaque_node_becomes_an_input_and_its_operand_a_place() -> None:
     n = secret(relu(relu(X)), "s")
-    regions = cut(ir_graph.Graph((X,), (relu(n),)), ["y"])
-    assert [(p.name, p.output) for p in regions.places] == [("y", True), ("input 0 of s", False)]
+    regions = cut_at_opaque_nodes(ir_graph.Graph((X,), (relu(n),)), ["y"])
+    assert [(p.name, p.is_output) for p in regions.observed] == [
+        ("y", True),
+        ("input 0 of s", False),
+    ]
     assert opaque_nodes(regions.graph) == []
-    (free,) = (i for some in regions.free.values() for i in some)
+    (free,) = (i for some in regions.opaque_results.values() for i in some)
     assert free.name == "result 0 of s"
     assert regions.graph.outputs == (relu(free), relu(relu(X)))
 
@@ -60,37 +69,37 @@ def test_an_opaque_node_becomes_an_input_and_its_operand_a_place() -> None:
 def test_a_rewritten_graph_is_cut_at_the_same_places() -> None:
     n = secret(relu(relu(X)), "s")
     original = ir_graph.Graph((X,), (relu(relu(n)),))
-    regions = cut(original, ["y"])
+    regions = cut_at_opaque_nodes(original, ["y"])
     new = same_secret(n, relu(X))
-    parted, values = cut_like(regions, ir_graph.Graph((X,), (relu(new),)))
-    (free,) = (i for some in regions.free.values() for i in some)
+    parted, values = cut_candidate(regions, ir_graph.Graph((X,), (relu(new),)))
+    (free,) = (i for some in regions.opaque_results.values() for i in some)
     assert parted.outputs == (relu(free), relu(X))
     assert values == (relu(new), relu(X))
 
 
 def test_an_opaque_node_that_nothing_reads_any_more_has_no_place() -> None:
     n = secret(relu(X), "s")
-    regions = cut(ir_graph.Graph((X,), (ir_graph.node(OPS["Sub"], [n, n]),)), ["y"])
-    parted, values = cut_like(regions, ir_graph.Graph((X,), (X,)))
+    regions = cut_at_opaque_nodes(ir_graph.Graph((X,), (ir_graph.node(OPS["Sub"], [n, n]),)), ["y"])
+    parted, values = cut_candidate(regions, ir_graph.Graph((X,), (X,)))
     assert values == (X, None)
     assert parted.outputs[1] is regions.graph.outputs[1]
 
 
 def test_an_opaque_node_may_not_be_doubled_or_new() -> None:
     n = secret(relu(X), "s")
-    regions = cut(ir_graph.Graph((X,), (n, relu(n))), ["y", "z"])
-    with pytest.raises(Unmatched, match="twice"):
-        cut_like(regions, ir_graph.Graph((X,), (n, relu(same_secret(n, X)))))
-    with pytest.raises(Unmatched, match="new"):
-        cut_like(regions, ir_graph.Graph((X,), (secret(X, "t"), X)))
-    with pytest.raises(Unmatched, match="outputs"):
-        cut_like(regions, ir_graph.Graph((X,), (n,)))
+    regions = cut_at_opaque_nodes(ir_graph.Graph((X,), (n, relu(n))), ["y", "z"])
+    with pytest.raises(UnmatchedOpaqueNode, match="twice"):
+        cut_candidate(regions, ir_graph.Graph((X,), (n, relu(same_secret(n, X)))))
+    with pytest.raises(UnmatchedOpaqueNode, match="new"):
+        cut_candidate(regions, ir_graph.Graph((X,), (secret(X, "t"), X)))
+    with pytest.raises(UnmatchedOpaqueNode, match="outputs"):
+        cut_candidate(regions, ir_graph.Graph((X,), (n,)))
 
 
 def test_names_of_results_do_not_collide_with_inputs() -> None:
     x = ir_graph.Input("result 0 of s", MATRIX)
     n = secret(x, "s")
-    regions = cut(ir_graph.Graph((x,), (n,)), ["y"])
+    regions = cut_at_opaque_nodes(ir_graph.Graph((x,), (n,)), ["y"])
     names = [i.name for i in regions.graph.inputs]
     assert len(set(names)) == 2
 
@@ -99,24 +108,28 @@ def test_results_are_drawn_where_no_runtime_gives_them() -> None:
     known = TensorType(I64, (Size("found"), 2))
     n = secret(X, "s", known, TensorType(F32, None), TensorType(None, None))
     gathered = ir_graph.node(OPS["Gather"], [X, ir_graph.result(n, 0)], axis=0)
-    regions = cut(ir_graph.Graph((X,), (gathered, ir_graph.result(n, 1))), ["y", "z"])
-    found = drawn(regions, feed(x=ONES), ["found"], 0)
+    regions = cut_at_opaque_nodes(
+        ir_graph.Graph((X,), (gathered, ir_graph.result(n, 1))), ["y", "z"]
+    )
+    found = draw_opaque_results(regions, feed(x=ONES), ["found"], 0)
     assert list(found) == ["result 0 of s"]
     assert found["result 0 of s"].shape == (3, 2)
     assert found["result 0 of s"].max() <= 1  # an index into two rows
     free = {**found}
-    exact = values_at(regions.graph, feed(x=ONES), free, Reals(F64))
+    exact = evaluate_outputs(regions.graph, feed(x=ONES), free, Reals(F64))
     assert exact[0] is not None
     assert exact[1] is None  # its rank is not known
 
 
 def compared(
     original: ir_graph.Graph, candidate: ir_graph.Graph, found: object = None
-) -> list[Result | str]:
-    regions = cut(original, [f"y{n}" for n in range(len(original.outputs))])
-    parted, _ = cut_like(regions, candidate)
-    ref = reference(regions, feed(x=ONES), drawn(regions, feed(x=ONES), [], 0), None)
-    return compare_on(ref, regions, parted, found)  # type: ignore[arg-type]
+) -> list[PlaceResult | str]:
+    regions = cut_at_opaque_nodes(original, [f"y{n}" for n in range(len(original.outputs))])
+    parted, _ = cut_candidate(regions, candidate)
+    ref = reference_values(
+        regions, feed(x=ONES), draw_opaque_results(regions, feed(x=ONES), [], 0), None
+    )
+    return compare_candidate(ref, regions, parted, found)  # type: ignore[arg-type]
 
 
 def test_a_right_rewrite_passes_and_a_wrong_one_fails() -> None:
@@ -124,18 +137,20 @@ def test_a_right_rewrite_passes_and_a_wrong_one_fails() -> None:
     original = ir_graph.Graph((X,), (relu(relu(n)),))
     right = ir_graph.Graph((X,), (relu(same_secret(n, relu(X))),))
     results = compared(original, right)
-    assert [(r.place, r.compared.failure) for r in results if isinstance(r, Result)] == [
+    assert [(r.place, r.compared.failure) for r in results if isinstance(r, PlaceResult)] == [
         *(("y0", ""), ("input 0 of s", ""))
     ]
     wrong = ir_graph.Graph((X,), (relu(relu(same_secret(n, X))),))
-    bad = [r for r in compared(original, wrong) if isinstance(r, Result) and r.compared.failure]
+    bad = [
+        r for r in compared(original, wrong) if isinstance(r, PlaceResult) and r.compared.failure
+    ]
     assert [r.place for r in bad] == ["input 0 of s"]  # before the opaque node, not behind it
 
 
 def test_what_is_the_same_value_is_not_compared() -> None:
     graph = ir_graph.Graph((X,), (relu(X), X))
     other = ir_graph.Graph((X,), (relu(relu(X)), X))
-    assert [r.place for r in compared(other, graph) if isinstance(r, Result)] == ["y0"]
+    assert [r.place for r in compared(other, graph) if isinstance(r, PlaceResult)] == ["y0"]
 
 
 def test_what_cannot_be_evaluated_is_said() -> None:
@@ -147,10 +162,12 @@ def test_what_cannot_be_evaluated_is_said() -> None:
 def test_an_original_without_a_value_is_unrunnable() -> None:
     i = ir_graph.Input("x", TensorType(I64, (1,)))
     table = ir_graph.constant(np.ones(3, np.float32))
-    regions = cut(ir_graph.Graph((i,), (ir_graph.node(OPS["Gather"], [table, i], axis=0),)), ["y"])
+    regions = cut_at_opaque_nodes(
+        ir_graph.Graph((i,), (ir_graph.node(OPS["Gather"], [table, i], axis=0),)), ["y"]
+    )
     bad = Feeds("given", {"x": np.array([7])}, {})
-    with pytest.raises(Unrunnable):
-        reference(regions, bad, {}, None)
+    with pytest.raises(NotEvaluable):
+        reference_values(regions, bad, {}, None)
 
 
 def largest(x: ir_graph.Value) -> ir_graph.Value:
@@ -160,17 +177,21 @@ def largest(x: ir_graph.Value) -> ir_graph.Value:
 def ties(elements: int, wrong: int) -> bool:
     """Is a runtime forgiven that says another index in `wrong` of `elements` rows?"""
     x = ir_graph.Input("x", TensorType(F32, (elements, 2)))
-    regions = cut(ir_graph.Graph((x,), (largest(relu(relu(x))),)), ["y"])
-    candidate, _ = cut_like(regions, ir_graph.Graph((x,), (largest(relu(x)),)))
+    regions = cut_at_opaque_nodes(ir_graph.Graph((x,), (largest(relu(relu(x))),)), ["y"])
+    candidate, _ = cut_candidate(regions, ir_graph.Graph((x,), (largest(relu(x)),)))
     arrays = np.random.default_rng(0).standard_normal((elements, 2)).astype(np.float32)
-    ref = reference(regions, Feeds("normal", {"x": arrays}, {}), {}, None)
-    (own,) = ref.own
+    ref = reference_values(regions, Feeds("normal", {"x": arrays}, {}), {}, None)
+    (own,) = ref.native
     assert own is not None
     found = own.copy()
     found[:wrong] = 1 - found[:wrong]
-    failed = [r for r in compare_on(ref, regions, candidate, (found,)) if isinstance(r, Result)]
+    failed = [
+        r
+        for r in compare_candidate(ref, regions, candidate, (found,))
+        if isinstance(r, PlaceResult)
+    ]
     assert bool(failed[0].compared.failure) == bool(wrong)
-    return near_ties(ref, regions, candidate, (found,), failed)
+    return are_near_ties(ref, regions, candidate, (found,), failed)
 
 
 def test_integers_that_rounding_decides_may_differ_in_one_element_of_a_thousand() -> None:
@@ -181,33 +202,35 @@ def test_integers_that_rounding_decides_may_differ_in_one_element_of_a_thousand(
 
 def test_a_wrong_integer_is_no_tie() -> None:
     x = ir_graph.Input("x", TensorType(F32, (2000, 2)))
-    regions = cut(ir_graph.Graph((x,), (largest(relu(relu(x))),)), ["y"])
-    wrong, _ = cut_like(
+    regions = cut_at_opaque_nodes(ir_graph.Graph((x,), (largest(relu(relu(x))),)), ["y"])
+    wrong, _ = cut_candidate(
         regions, ir_graph.Graph((x,), (largest(x),))
     )  # another index where both are < 0
     arrays = np.full((2000, 2), 1.0, np.float32)
     arrays[0] = (-2, -1)
-    ref = reference(regions, Feeds("normal", {"x": arrays}, {}), {}, None)
-    failed = [r for r in compare_on(ref, regions, wrong, None) if isinstance(r, Result)]
+    ref = reference_values(regions, Feeds("normal", {"x": arrays}, {}), {}, None)
+    failed = [r for r in compare_candidate(ref, regions, wrong, None) if isinstance(r, PlaceResult)]
     assert failed[0].compared.failure
-    (found,) = values_at(wrong, ref.feed, {}, Reals())
-    assert not near_ties(ref, regions, wrong, (found,), failed)
+    (found,) = evaluate_outputs(wrong, ref.feed, {}, Reals())
+    assert not are_near_ties(ref, regions, wrong, (found,), failed)
 
 
 def test_a_float_is_never_a_tie() -> None:
-    regions = cut(ir_graph.Graph((X,), (relu(relu(X)),)), ["y"])
-    candidate, _ = cut_like(regions, ir_graph.Graph((X,), (relu(X),)))
-    ref = reference(regions, feed(x=ONES), {}, None)
+    regions = cut_at_opaque_nodes(ir_graph.Graph((X,), (relu(relu(X)),)), ["y"])
+    candidate, _ = cut_candidate(regions, ir_graph.Graph((X,), (relu(X),)))
+    ref = reference_values(regions, feed(x=ONES), {}, None)
     wrong = (np.full((2, 3), 9, np.float32),)
-    failed = [r for r in compare_on(ref, regions, candidate, wrong) if isinstance(r, Result)]
-    assert not near_ties(ref, regions, candidate, wrong, failed)
+    failed = [
+        r for r in compare_candidate(ref, regions, candidate, wrong) if isinstance(r, PlaceResult)
+    ]
+    assert not are_near_ties(ref, regions, candidate, wrong, failed)
 
 
 def test_the_reference_takes_the_runtimes_values_for_the_originals_own() -> None:
-    regions = cut(ir_graph.Graph((X,), (relu(X),)), ["y"])
+    regions = cut_at_opaque_nodes(ir_graph.Graph((X,), (relu(X),)), ["y"])
     own = np.full((2, 3), 5, np.float32)
-    ref = reference(regions, feed(x=ONES), {}, (own,))
+    ref = reference_values(regions, feed(x=ONES), {}, (own,))
     assert isinstance(ref, Reference)
-    assert ref.own == (own,)
+    assert ref.native == (own,)
     assert ref.exact[0] is not None
     assert np.array_equal(ref.exact[0], np.maximum(ONES, 0))

@@ -8,12 +8,12 @@ from itertools import chain, islice
 
 import pytest
 
-from superopt.check.certificate.replay import play
-from superopt.check.identical import Refused
+from superopt.check.certificate.replay import apply_round
+from superopt.check.graph_identity import CertificateRefused
 from superopt.ir import graph as ir_graph
 from superopt.ir.value_numbers import number_values
-from superopt.pipeline.trace import rounds
-from superopt.report.certificate import Application
+from superopt.optimization.certificate_rounds import certificate_rounds
+from superopt.report.data.certificate import Application
 from superopt.rules.lang.rule import Rule
 from superopt.rules.library.load import load_library
 from superopt.rules.match.graph_context import graph_context
@@ -40,14 +40,14 @@ def told(r: Rule, given: ir_graph.Graph, number: int = 0) -> Application:
     """One match of a rule as a certificate says it."""
     step = step_of(r, given, number)
     assert step is not None
-    _, ((found,),) = rounds(given, [step], {r.name: r})
+    _, ((found,),) = certificate_rounds(given, [step], {r.name: r})
     return found
 
 
 def after(given: ir_graph.Graph, r: Rule, *some: Application) -> str:
     """The lines of the graph after a round."""
     state = number_values(given)
-    play(state, some, {r.name: r})
+    apply_round(state, some, {r.name: r})
     return lines(state.graph)
 
 
@@ -62,9 +62,9 @@ def test_every_rule_is_replayed(file: str, every: int) -> None:
             step = step_of(r, ir_graph.Graph(one.inputs, one.lhs))
             if step is None:
                 continue
-            state, made = rounds(step.before, [step], book)
+            state, made = certificate_rounds(step.before, [step], book)
             again = number_values(step.before)
-            play(again, made[0], book)
+            apply_round(again, made[0], book)
             assert again.graph == state.graph == step.after, r.name
             break
         else:
@@ -97,7 +97,7 @@ def test_what_the_matcher_finds_is_replayed(text: str, body: tuple[str, ...]) ->
     assert found
     for step in found:
         assert step is not None
-        state, _ = rounds(given, [step], {r.name: r})
+        state, _ = certificate_rounds(given, [step], {r.name: r})
         assert state.graph == step.after
 
 
@@ -113,10 +113,10 @@ def test_a_condition_that_does_not_hold() -> None:
     bound = tuple((n, *(t.replace("[3]", "[2]") if "[" in t else t.replace("3", "2") for t in some))
                   for n, *some in good.bound)  # fmt: skip
     where = ("2 > 2", "rank(x) == 1")
-    with pytest.raises(Refused, match="its condition 2 > 2 does not hold"):
+    with pytest.raises(CertificateRefused, match="its condition 2 > 2 does not hold"):
         after(short, GROW, replace(good, bound=bound, where=where))
     lied = tuple((n, *(["4"] if n == "n" else some)) for n, *some in good.bound)
-    with pytest.raises(Refused, match="x: f"):
+    with pytest.raises(CertificateRefused, match="x: f"):
         after(VECTOR, GROW, replace(good, bound=lied))
 
 
@@ -124,7 +124,7 @@ def test_an_attribute_is_bound_as_the_graph_has_it() -> None:
     """axis -1 is axis 0 here, but what a rule computes of -1 would be something else."""
     good = told(GROW, VECTOR)
     bound = tuple((n, *(["-1"] if n == "k" else some)) for n, *some in good.bound)
-    with pytest.raises(Refused, match="k is 0 there, not -1"):
+    with pytest.raises(CertificateRefused, match="k is 0 there, not -1"):
         after(VECTOR, GROW, replace(good, bound=bound))
 
 
@@ -135,9 +135,9 @@ def test_a_number_is_bound_as_the_graph_has_it() -> None:
     after(given, r, good)
     bound = tuple((n, *(["0.1"] if n == "c" else some)) for n, *some in good.bound)
     assert bound != good.bound
-    with pytest.raises(Refused, match=r"c is 0\.1000000"):
+    with pytest.raises(CertificateRefused, match=r"c is 0\.1000000"):
         after(given, r, replace(good, bound=bound))
-    with pytest.raises(Refused, match="no constant is given"):
+    with pytest.raises(CertificateRefused, match="no constant is given"):
         after(given, r, replace(good, constants=()))
 
 
@@ -147,7 +147,7 @@ def test_only_parts_of_nary_operators_are_values() -> None:
                   "%1 = Conv(x, w)", "%0, %1")  # fmt: skip
     good = told(r, given)
     assert good.at == ("v4",)
-    with pytest.raises(Refused, match="does not have these operands"):
+    with pytest.raises(CertificateRefused, match="does not have these operands"):
         after(given, r, replace(good, at=("v3[0:2]",)))
 
 
@@ -162,7 +162,7 @@ def test_an_operand_that_needs_a_result_is_refused() -> None:
     # x v0, %0 v1, %1 v2, %2 v3
     a = Application("pair", ("v1", "v3"),
                     (("x", "v0: f32[2]"), ("y", "v2: f32[2]"), ("n", "2")), (), ())  # fmt: skip
-    with pytest.raises(Refused, match="a cycle"):
+    with pytest.raises(CertificateRefused, match="a cycle"):
         after(chain, PAIR, a)
 
 
@@ -185,14 +185,14 @@ def test_applications_that_need_each_other_are_refused() -> None:
         at = (state.name(one), state.name(far))
         made.append(Application("pair", at, (*bound, ("n", "2")), (), ()))
     for alone in made:
-        play(number_values(crossed), [alone], {"pair": PAIR})
-    with pytest.raises(Refused, match="depend on each other"):
-        play(number_values(crossed), made, {"pair": PAIR})
+        apply_round(number_values(crossed), [alone], {"pair": PAIR})
+    with pytest.raises(CertificateRefused, match="depend on each other"):
+        apply_round(number_values(crossed), made, {"pair": PAIR})
 
 
 def test_two_applications_at_one_place_are_refused() -> None:
     a = told(GROW, VECTOR)
-    with pytest.raises(Refused, match="another application replaces the same value"):
+    with pytest.raises(CertificateRefused, match="another application replaces the same value"):
         after(VECTOR, GROW, a, a)
 
 
@@ -201,5 +201,5 @@ def test_single_use() -> None:
     once = graph("x: f32[2]", "%0 = Neg(x)", "%1 = Relu(%0)", "%1")
     good = told(r, once)
     twice = graph("x: f32[2]", "%0 = Neg(x)", "%1 = Relu(%0)", "%1, %0")
-    with pytest.raises(Refused, match="single_use"):
+    with pytest.raises(CertificateRefused, match="single_use"):
         after(twice, r, good)

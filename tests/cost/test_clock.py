@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from superopt.cost.clock import (
-    LEAST_ROUNDS,
-    QUIET_DEVIATION,
-    WAITING_DEVIATION,
-    Ratio,
-    Sitting,
-    compare,
-    faster,
-    predict,
+from superopt.cost.machine_load import NO_LOAD, Load
+from superopt.cost.speedup import (
+    MIN_ROUNDS,
+    QUIET_LOG_DEVIATION,
+    WAITING_LOG_DEVIATION,
+    SpeedupInterval,
+    TimingSession,
+    compare_times,
+    is_faster,
+    predict_speedup,
 )
-from superopt.cost.load import QUIET, Load
 from superopt.errors import UsageError
 
 
@@ -30,16 +30,16 @@ def noisy(seed: int, rounds: int, scale: float = 1.0) -> list[float]:
 
 
 def test_the_ratio_is_how_many_times_faster_the_second_is() -> None:
-    ratio = compare([200.0] * 9, [100.0] * 9, seed=0)
-    assert ratio == Ratio(2.0, 2.0, 2.0)
-    assert faster(ratio)
-    assert not faster(compare([100.0] * 9, [200.0] * 9, seed=0))
+    ratio = compare_times([200.0] * 9, [100.0] * 9, seed=0)
+    assert ratio == SpeedupInterval(2.0, 2.0, 2.0)
+    assert is_faster(ratio)
+    assert not is_faster(compare_times([100.0] * 9, [200.0] * 9, seed=0))
 
 
 def test_equal_times_are_not_faster() -> None:
     times = noisy(0, 25)
-    assert compare(times, times, seed=0) == Ratio(1.0, 1.0, 1.0)
-    assert not faster(compare(times, times, seed=0))
+    assert compare_times(times, times, seed=0) == SpeedupInterval(1.0, 1.0, 1.0)
+    assert not is_faster(compare_times(times, times, seed=0))
 
 
 def test_a_drift_that_hits_both_is_no_difference() -> None:
@@ -47,9 +47,9 @@ def test_a_drift_that_hits_both_is_no_difference() -> None:
     drift = [1.0] * 10 + [2.0] * 9
     a = [100 * d for d in drift]
     b = [95 * d for d in drift]
-    ratio = compare(a, b, seed=0)
+    ratio = compare_times(a, b, seed=0)
     assert (ratio.low, ratio.high) == pytest.approx((100 / 95, 100 / 95))
-    assert faster(ratio)
+    assert is_faster(ratio)
 
 
 @pytest.mark.parametrize("rounds", [5, 10])
@@ -57,7 +57,7 @@ def test_noise_alone_is_rarely_taken_for_speed(rounds: int) -> None:
     """A 95 % interval lies above 1 by chance in 2.5 % of all cases; small samples get 5 %."""
     trials = 300
     wrong = sum(
-        faster(compare(noisy(2 * s, rounds), noisy(2 * s + 1, rounds), seed=0))
+        is_faster(compare_times(noisy(2 * s, rounds), noisy(2 * s + 1, rounds), seed=0))
         for s in range(trials)
     )
     assert wrong / trials <= 0.06
@@ -66,31 +66,32 @@ def test_noise_alone_is_rarely_taken_for_speed(rounds: int) -> None:
 def test_a_real_difference_is_seen() -> None:
     trials = 60
     seen = sum(
-        faster(compare(noisy(2 * s, 25, 1.05), noisy(2 * s + 1, 25), seed=0)) for s in range(trials)
+        is_faster(compare_times(noisy(2 * s, 25, 1.05), noisy(2 * s + 1, 25), seed=0))
+        for s in range(trials)
     )
     assert seen / trials >= 0.95
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:
     a, b = noisy(0, 15), noisy(1, 15)
-    assert compare(a, b, seed=3) == compare(a, b, seed=3)
-    assert compare(a, b, seed=3) != compare(a, b, seed=4)
-    ratio = compare(a, b, seed=3)
+    assert compare_times(a, b, seed=3) == compare_times(a, b, seed=3)
+    assert compare_times(a, b, seed=3) != compare_times(a, b, seed=4)
+    ratio = compare_times(a, b, seed=3)
     assert ratio.low <= ratio.mid <= ratio.high
-    wide = compare(a, b, seed=3, confidence=0.999)
+    wide = compare_times(a, b, seed=3, confidence=0.999)
     assert wide.low < ratio.low
     assert wide.high > ratio.high
 
 
 def test_few_rounds_decide_nothing() -> None:
-    rounds = LEAST_ROUNDS - 1
-    ratio = compare([200.0] * rounds, [100.0] * rounds, seed=0)
-    assert ratio == Ratio(0.0, 2.0, math.inf)
-    assert not faster(ratio)
+    rounds = MIN_ROUNDS - 1
+    ratio = compare_times([200.0] * rounds, [100.0] * rounds, seed=0)
+    assert ratio == SpeedupInterval(0.0, 2.0, math.inf)
+    assert not is_faster(ratio)
 
 
 def test_as_text() -> None:
-    assert str(Ratio(1.0312, 1.0456, 1.0601)) == "1.046x [1.031, 1.060]"
+    assert str(SpeedupInterval(1.0312, 1.0456, 1.0601)) == "1.046x [1.031, 1.060]"
 
 
 @pytest.mark.parametrize(
@@ -105,35 +106,35 @@ def test_as_text() -> None:
 )
 def test_what_is_no_measurement_is_refused(a: list[float], b: list[float], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        compare(a, b, seed=0)
+        compare_times(a, b, seed=0)
     with pytest.raises(UsageError, match="confidence of 95"):
-        compare([1.0], [1.0], seed=0, confidence=95)
+        compare_times([1.0], [1.0], seed=0, confidence=95)
 
 
 # --- several sittings -----------------------------------------------------------------------------
 
 
 def sittings(
-    rng: np.random.Generator, count: int, ratio: float, deviation: float, load: Load = QUIET
-) -> list[Sitting]:
+    rng: np.random.Generator, count: int, ratio: float, deviation: float, load: Load = NO_LOAD
+) -> list[TimingSession]:
     """Sittings of eight rounds; `deviation`: of the logarithm of the ratio between them."""
     made = []
     for _ in range(count):
         shift = math.exp(rng.normal(0, deviation))
         a = (100 * ratio * shift * np.exp(rng.normal(0, 0.01, 8))).tolist()
         b = (100 * np.exp(rng.normal(0, 0.01, 8))).tolist()
-        made.append(Sitting(a, b, load))
+        made.append(TimingSession(a, b, load))
     return made
 
 
-def middle(some: Sequence[Sitting]) -> float:
+def middle(some: Sequence[TimingSession]) -> float:
     """The geometric mean of the sittings' ratios of medians."""
     return math.exp(np.mean([math.log(np.median(s.a) / np.median(s.b)) for s in some]))
 
 
-def together(some: Sequence[Sitting]) -> Ratio:
+def together(some: Sequence[TimingSession]) -> SpeedupInterval:
     """The interval of all rounds as if they were of one sitting."""
-    return compare([t for s in some for t in s.a], [t for s in some for t in s.b], 0)
+    return compare_times([t for s in some for t in s.a], [t for s in some for t in s.b], 0)
 
 
 TRIALS = 100
@@ -143,12 +144,12 @@ TRIALS = 100
 def test_another_measurement_lies_in_the_interval(count: int, deviation: float) -> None:
     """On a machine whose load is as it was found, 95 % do; the rounds alone promise too much."""
     rng = np.random.default_rng(count)
-    load = Load(waited=max(deviation - QUIET_DEVIATION, 0.0) / WAITING_DEVIATION)
+    load = Load(wait_share=max(deviation - QUIET_LOG_DEVIATION, 0.0) / WAITING_LOG_DEVIATION)
     hold = rounds = 0
     for _ in range(TRIALS):
         first = sittings(rng, count, 1.1, deviation, load)
         later = middle(sittings(rng, count, 1.1, deviation))
-        claim, narrow = predict(first, 0), together(first)
+        claim, narrow = predict_speedup(first, 0), together(first)
         assert claim.mid == pytest.approx(middle(first))
         hold += claim.low <= later <= claim.high
         rounds += narrow.low <= later <= narrow.high
@@ -161,31 +162,31 @@ def test_sittings_that_differ_widen_the_interval_where_no_load_is_seen() -> None
     rng = np.random.default_rng(0)
     hold = 0
     for _ in range(TRIALS):
-        claim = predict(sittings(rng, 5, 1.1, 0.03), 0)
+        claim = predict_speedup(sittings(rng, 5, 1.1, 0.03), 0)
         hold += claim.low <= middle(sittings(rng, 5, 1.1, 0.03)) <= claim.high
     assert hold >= 0.85 * TRIALS
 
 
 def test_a_busy_machine_claims_less() -> None:
     quiet = sittings(np.random.default_rng(1), 4, 1.06, 0.002)
-    busy = [replace(s, load=Load(waited=0.5, others=0.9)) for s in quiet]
-    assert faster(predict(quiet, 0))
-    assert not faster(predict(busy, 0))
-    assert predict(quiet, 0).mid == predict(busy, 0).mid
+    busy = [replace(s, load=Load(wait_share=0.5, others_share=0.9)) for s in quiet]
+    assert is_faster(predict_speedup(quiet, 0))
+    assert not is_faster(predict_speedup(busy, 0))
+    assert predict_speedup(quiet, 0).mid == predict_speedup(busy, 0).mid
 
 
 def test_an_interval_is_never_narrower_than_that_of_the_rounds() -> None:
     rng = np.random.default_rng(2)
     a, b = (np.exp(rng.normal(0, 0.5, (5, 9))) for _ in "ab")
-    some = [Sitting(x.tolist(), y.tolist()) for x, y in zip(a, b, strict=True)]
-    claim, rounds = predict(some, 0), together(some)
+    some = [TimingSession(x.tolist(), y.tolist()) for x, y in zip(a, b, strict=True)]
+    claim, rounds = predict_speedup(some, 0), together(some)
     assert claim.high / claim.low >= 0.999 * rounds.high / rounds.low
     assert claim.low <= claim.mid <= claim.high
 
 
 def test_one_sitting_is_less_certain_than_four_that_agree() -> None:
-    one = Sitting([110.0] * 9, [100.0] * 9)
-    wide, narrow = predict([one], 0), predict([one] * 4, 0)
+    one = TimingSession([110.0] * 9, [100.0] * 9)
+    wide, narrow = predict_speedup([one], 0), predict_speedup([one] * 4, 0)
     assert wide.mid == narrow.mid == pytest.approx(1.1)
     assert wide.low < narrow.low < 1.1 < narrow.high < wide.high
     assert narrow.high / narrow.low < 1.04
@@ -193,6 +194,6 @@ def test_one_sitting_is_less_certain_than_four_that_agree() -> None:
 
 def test_sittings_that_are_no_measurement_are_refused() -> None:
     with pytest.raises(UsageError, match="not a valid time"):
-        predict([Sitting([1.0, 0.0], [1.0, 1.0])], 0)
+        predict_speedup([TimingSession([1.0, 0.0], [1.0, 1.0])], 0)
     with pytest.raises(UsageError):
-        predict([], 0)
+        predict_speedup([], 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from superopt import api
+from superopt.api import functions
 from superopt.cost import disk_cache
 from superopt.cost.disk_cache import CacheFile
 from superopt.errors import UsageError
@@ -16,7 +16,7 @@ from superopt.errors import UsageError
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path))
-    monkeypatch.delenv(disk_cache.VARIABLE, raising=False)
+    monkeypatch.delenv(disk_cache.LIMIT_VARIABLE, raising=False)
     return tmp_path
 
 
@@ -29,7 +29,7 @@ def put(folder: Path, name: str, size: int, used: float) -> Path:
 
 
 def names() -> list[str]:
-    return [f.name for f in api.cache_list().files]
+    return [f.name for f in functions.cache_list().files]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_files_of_each_kind(folder: Path) -> None:
     put(folder, "costs.sqlite3-wal", 60, 0)
     put(folder, "other.txt", 70, 9)  # not the cache's
     put(folder, "objects/e.part", 80, 9)
-    found = api.cache_list()
+    found = functions.cache_list()
     assert [(f.name, f.kind, f.bytes, f.used) for f in found.files] == [
         ("objects/a.o", "object code", 10, 5),
         ("constants/b.constant", "packed constants", 20, 4),
@@ -98,7 +98,7 @@ def test_what_is_removed(most: int | None, age: float | None, gone: list[str]) -
     files = [
         CacheFile(Path(n), kind, 10 if n != "costs" else 70, used[n]) for n, kind in kinds.items()
     ]
-    found = disk_cache.stale(files, most, age, 100.0)
+    found = disk_cache.stale_files(files, most, age, 100.0)
     assert sorted(str(f.path) for f in found) == gone
 
 
@@ -107,30 +107,30 @@ def test_pruning(folder: Path) -> None:
     put(folder, "objects/new.o", 10, 2e9)
     costs = put(folder, "costs.sqlite3", 50, 0)
     left = put(folder, "ready/x.part", 80, 1)
-    done = api.cache_prune("60")
+    done = functions.cache_prune("60")
     assert (done.removed, done.removed_bytes, done.bytes) == (1, 10, 60)
     assert names() == ["objects/new.o", "costs.sqlite3"]
     assert costs.exists()
     assert not left.exists()
-    assert api.cache_prune(older_than="30d").removed == 0
-    assert api.cache_prune(0).removed == 1
+    assert functions.cache_prune(older_than="30d").removed == 0
+    assert functions.cache_prune(0).removed == 1
     assert names() == ["costs.sqlite3"]
 
 
 def test_the_limit_is_kept_when_something_is_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(disk_cache.VARIABLE, "1KiB")
-    monkeypatch.setattr(disk_cache, "_unchecked", 0)
+    monkeypatch.setenv(disk_cache.LIMIT_VARIABLE, "1KiB")
+    monkeypatch.setattr(disk_cache, "_unchecked_bytes", 0)
     for n in range(5):
         put(folder, f"constants/{n}.constant", 300, n)
-    disk_cache.written(100)
+    disk_cache.record_written(100)
     assert len(names()) == 5  # it is not looked each time
-    disk_cache.written(disk_cache.CHECKED_BYTES)
+    disk_cache.record_written(disk_cache.CHECK_INTERVAL_BYTES)
     assert names() == ["constants/4.constant", "constants/3.constant", "constants/2.constant"]
 
 
 def test_a_limit_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(disk_cache.VARIABLE, "much")
+    monkeypatch.setenv(disk_cache.LIMIT_VARIABLE, "much")
     with pytest.raises(UsageError, match="SUPEROPT_CACHE_MAX_SIZE=much"):
         disk_cache.limit_bytes()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from superopt.cost import load
-from superopt.cost.load import QUIET, Load, LoadMeter, heaviest
+from superopt.cost import machine_load
+from superopt.cost.machine_load import NO_LOAD, Load, LoadMeter, max_load
 
 SCHEDSTAT = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/schedstat")
 
@@ -19,7 +19,7 @@ SCHEDSTAT = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/schedstat")
     [
         (((0.0, 0.0), (8.0, 0.0)), (100.0, 108.0), Load(0.0, 0.0)),
         (((1.0, 1.0), (3.0, 7.0)), (100.0, 118.0), Load(0.75, 0.8)),
-        (((0.0, 0.0), (0.0, 0.0)), (0.0, 0.0), QUIET),  # where the system says nothing
+        (((0.0, 0.0), (0.0, 0.0)), (0.0, 0.0), NO_LOAD),  # where the system says nothing
     ],
 )
 def test_shares(
@@ -30,17 +30,17 @@ def test_shares(
 ) -> None:
     """Of ten seconds on two processors."""
     answers, sums, clock = iter(own), iter(total), iter((50.0, 60.0))
-    monkeypatch.setattr(load, "_own", lambda processes: next(answers))
-    monkeypatch.setattr(load, "_total", lambda: next(sums))
+    monkeypatch.setattr(machine_load, "_scheduled_seconds", lambda processes: next(answers))
+    monkeypatch.setattr(machine_load, "_total_cpu_seconds", lambda: next(sums))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert LoadMeter.start([1]).stop() == found
 
 
 def test_the_heaviest_of_several() -> None:
-    assert heaviest([Load(0.1, 0.5), Load(0.3, 0.2)]) == Load(0.3, 0.5)
-    assert heaviest([]) == QUIET
-    assert not QUIET.busy
+    assert max_load([Load(0.1, 0.5), Load(0.3, 0.2)]) == Load(0.3, 0.5)
+    assert max_load([]) == NO_LOAD
+    assert not NO_LOAD.is_busy
     assert "waited 30% of the time" in str(Load(0.3, 0.5))
 
 
@@ -57,5 +57,5 @@ def test_a_process_without_a_core_of_its_own_waits() -> None:
         for process in some:
             process.kill()
             process.wait()
-    assert found.waited > 0.2
-    assert found.busy
+    assert found.wait_share > 0.2
+    assert found.is_busy

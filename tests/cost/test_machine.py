@@ -5,7 +5,7 @@ import platform
 
 import pytest
 
-from superopt.cost.machine import Machine, digest, machine, parse_cpuinfo, processor
+from superopt.cost.machine import Machine, digest_names, parse_cpuinfo, processor_info, this_machine
 
 X86 = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -43,14 +43,14 @@ def test_text_without_a_processor_is_no_error(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_digest_depends_on_the_set_of_flags() -> None:
-    assert digest(["a", "b"]) == digest(["b", "a", "a"])
-    assert digest(["a", "b"]) != digest(["a"])
-    assert digest([]) == ""
+    assert digest_names(["a", "b"]) == digest_names(["b", "a", "a"])
+    assert digest_names(["a", "b"]) != digest_names(["a"])
+    assert digest_names([]) == ""
 
 
 def test_this_machine() -> None:
-    here = machine()
-    assert here is machine()
+    here = this_machine()
+    assert here is this_machine()
     assert 1 <= here.cores_allowed <= (os.cpu_count() or 1)
     assert here.cpu
     assert here.cpu in here.text
@@ -60,11 +60,11 @@ def test_this_machine() -> None:
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_other_systems_without_their_tools(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No /proc and no sysctl: a name of some kind, and nothing raised."""
-    monkeypatch.setattr("superopt.cost.machine._read", lambda path: None)
+    monkeypatch.setattr("superopt.cost.machine._read_text", lambda path: None)
     monkeypatch.setattr("superopt.cost.machine.sys.platform", system)
     monkeypatch.setattr("superopt.cost.machine._sysctl", lambda name: "")
-    monkeypatch.setattr("superopt.cost.machine.processor", processor.__wrapped__)
-    here = machine.__wrapped__()
+    monkeypatch.setattr("superopt.cost.machine.processor_info", processor_info.__wrapped__)
+    here = this_machine.__wrapped__()
     assert here.cpu
     assert (here.flags_digest, here.memory) == ("", 0)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from superopt.cost.modelled import by_kernels
-from superopt.cost.roofline import roofline
+from superopt.cost.kernel_cost import kernel_cost_model
+from superopt.cost.roofline import roofline_us
 from superopt.cost.signature import Operand, Signature
 from superopt.ir.op import canonical_attrs, infer
 from superopt.ops import OPS
@@ -32,28 +32,28 @@ def conv(shape: tuple[int, ...], step: int = 1, apart: int = 1, constant: bool =
 
 @pytest.mark.parametrize("shape", SIZES)
 def test_dense_convolutions_are_in_tiles(shape: tuple[int, ...]) -> None:
-    dense, dilated = by_kernels()([conv(shape), conv(shape, apart=2)])
+    dense, dilated = kernel_cost_model()([conv(shape), conv(shape, apart=2)])
     assert dense < 0.5 * dilated
-    assert roofline(conv(shape)) == pytest.approx(roofline(conv(shape, apart=2)))
-    both = by_kernels(dilated=True)([conv(shape), conv(shape, apart=2)])
+    assert roofline_us(conv(shape)) == pytest.approx(roofline_us(conv(shape, apart=2)))
+    both = kernel_cost_model(allow_dilated_winograd=True)([conv(shape), conv(shape, apart=2)])
     assert both[0] == dense
     assert both[1] < 0.5 * dilated
 
 
 def test_of_a_step_of_two_tiles_do_not_pay() -> None:
     shape = SIZES[0]
-    dense, strided = by_kernels()([conv(shape), conv(shape, step=2)])
+    dense, strided = kernel_cost_model()([conv(shape), conv(shape, step=2)])
     assert strided > 0.5 * dense  # of a quarter of the products
-    assert strided == pytest.approx(roofline(conv(shape, step=2)), rel=0.2)
+    assert strided == pytest.approx(roofline_us(conv(shape, step=2)), rel=0.2)
 
 
 def test_of_what_has_no_such_kernel_the_roofline_is_asked() -> None:
     some = [conv(SIZES[0], constant=False), of("Relu", (3, 4), constant=False)]
-    assert by_kernels()(some) == [roofline(s) for s in some]
+    assert kernel_cost_model()(some) == [roofline_us(s) for s in some]
 
 
 def test_products_take_their_operations_or_their_bytes() -> None:
     wide, thin = of("MatMul", (512, 512), (512, 512)), of("MatMul", (1, 512), (512, 512))
-    times = by_kernels()([wide, thin])
-    assert all(1.0 <= t / roofline(s) < 1.5 for t, s in zip(times, (wide, thin), strict=True))
+    times = kernel_cost_model()([wide, thin])
+    assert all(1.0 <= t / roofline_us(s) < 1.5 for t, s in zip(times, (wide, thin), strict=True))
     assert times[0] > 10 * times[1]

@@ -8,10 +8,10 @@ import pytest
 from onnx import TensorProto
 
 from superopt import ort
-from superopt.cost.clock import compare, faster
-from superopt.ort import Failed, Timing, Worker
-from superopt.ort.timing import FixedCost, interleave, measure, without
-from superopt.ort.values import Value
+from superopt.cost.speedup import compare_times, is_faster
+from superopt.ort import Failure, Timing, Worker
+from superopt.ort.tensors import Value
+from superopt.ort.timing import FixedCost, interleave, measure, subtract_fixed_cost
 
 from .tiny_models import FLOAT, INT64, matmul, matmuls, single
 
@@ -24,8 +24,8 @@ def worker() -> Iterator[Worker]:
         yield worker
 
 
-def timings(found: list[Timing | Failed]) -> list[Timing]:
-    assert [f for f in found if isinstance(f, Failed)] == []
+def timings(found: list[Timing | Failure]) -> list[Timing]:
+    assert [f for f in found if isinstance(f, Failure)] == []
     return [f for f in found if isinstance(f, Timing)]
 
 
@@ -58,15 +58,17 @@ def test_the_cost_of_a_run_is_subtracted(worker: Worker) -> None:
 
 def test_subtracting_never_leaves_less_than_a_node_costs() -> None:
     fixed = FixedCost(4.0, 0.3, lambda: None)
-    assert without(fixed, Timing(200.0, 150.0, 300.0, 9)) == Timing(196.0, 146.0, 296.0, 9)
-    assert without(fixed, Timing(4.1, 3.0, 9.0, 9)) == Timing(0.3, 0.3, 5.0, 9)
+    assert subtract_fixed_cost(fixed, Timing(200.0, 150.0, 300.0, 9)) == Timing(
+        196.0, 146.0, 296.0, 9
+    )
+    assert subtract_fixed_cost(fixed, Timing(4.1, 3.0, 9.0, 9)) == Timing(0.3, 0.3, 5.0, 9)
 
 
 def test_a_slow_moment_is_subtracted_as_such() -> None:
     """While a run of nothing takes 2 ms instead of 4 us, so does a part of every run."""
     fixed = FixedCost(4.0, 0.3, lambda: time.sleep(0.002))
-    assert without(fixed, Timing(50.0, 50.0, 5000.0, 9)).us_median == 0.3
-    assert without(fixed, Timing(50.0, 50.0, 9000.0, 9)).us_high < 7001
+    assert subtract_fixed_cost(fixed, Timing(50.0, 50.0, 5000.0, 9)).us_median == 0.3
+    assert subtract_fixed_cost(fixed, Timing(50.0, 50.0, 9000.0, 9)).us_high < 7001
 
 
 def test_inputs_are_drawn_or_given(worker: Worker) -> None:
@@ -82,18 +84,20 @@ def test_inputs_are_drawn_or_given(worker: Worker) -> None:
     )
     kinds = [type(f).__name__ for f in found]
     assert kinds == ["Timing", "Failed", "Timing", "Failed", "Timing", "Timing"]
-    assert isinstance(found[1], Failed)
+    assert isinstance(found[1], Failure)
     assert "indices element out of data bounds" in found[1].message
-    assert isinstance(found[3], Failed)
+    assert isinstance(found[3], Failure)
     assert "a dim without a size" in found[3].message
 
 
 def test_no_time_left(worker: Worker) -> None:
     done: list[int] = []
-    found = ort.time_single([NEG] * 5, stop=lambda: len(done) == 2, done=done.append, worker=worker)
+    found = ort.time_single(
+        [NEG] * 5, stop=lambda: len(done) == 2, on_done=done.append, worker=worker
+    )
     assert [isinstance(f, Timing) for f in found] == [True, True, False, False, False]
     assert done == [1, 2]
-    assert found[2] == Failed("skipped", "not timed: no time was left")
+    assert found[2] == Failure("skipped", "not timed: no time was left")
     assert ort.time_single([NEG], seconds=0, worker=worker) == [found[2]]
 
 
@@ -101,29 +105,29 @@ def test_models_in_turns(worker: Worker) -> None:
     feeds = {"a": np.full((128, 128), 0.01, np.float32), "b": np.full((128, 128), 0.01, np.float32)}
     models = [matmuls(128, 8), matmuls(128, 1), matmuls(128, 8)]
     times = ort.time_interleaved(models, feeds, seconds=1, rounds=11, seed=1, worker=worker)
-    assert not isinstance(times, Failed)
+    assert not isinstance(times, Failure)
     assert len(times) == 3
     assert len(times[0]) == len(times[1]) == len(times[2])
     assert 5 <= len(times[0]) <= 11
-    ratio = compare(times[0], times[1], seed=0)
-    assert faster(ratio)
+    ratio = compare_times(times[0], times[1], seed=0)
+    assert is_faster(ratio)
     assert ratio.mid > 2
-    assert not faster(compare(times[1], times[2], seed=0))
+    assert not is_faster(compare_times(times[1], times[2], seed=0))
 
 
 def test_threads_and_levels(worker: Worker) -> None:
     assert timings(ort.time_single([matmul(64)], threads=2, level="disable", worker=worker))
     found = ort.time_single([NEG], level="most", worker=worker)
-    assert isinstance(found[0], Failed)
+    assert isinstance(found[0], Failure)
     assert "unknown graph optimization level 'most'" in found[0].message
 
 
 def test_how_often_a_call_is_timed() -> None:
     calls: list[float] = []
-    timing = measure(lambda: calls.append(0), aim_us=1e9, most=40)
+    timing = measure(lambda: calls.append(0), target_us=1e9, max_runs=40)
     assert (timing.runs, len(calls)) == (40, 42)
-    assert measure(lambda: time.sleep(0.002), aim_us=1, most=40).runs == 5
-    assert measure(lambda: time.sleep(0.06), aim_us=1, most=40).runs == 2
+    assert measure(lambda: time.sleep(0.002), target_us=1, max_runs=40).runs == 5
+    assert measure(lambda: time.sleep(0.06), target_us=1, max_runs=40).runs == 2
 
 
 def test_the_order_within_a_round_is_drawn_from_the_seed() -> None:

@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from superopt import ort
 from superopt.errors import SuperoptError, UsageError
-from superopt.ort import Failed, Worker, child
+from superopt.ort import Failure, Worker, child_process
 from superopt.ort import worker as worker_module
 
 from .tiny_models import FLOAT, INT64, endless, matmul, pad_before_weight, single
@@ -33,7 +33,7 @@ def worker() -> Iterator[Worker]:
 
 def works(worker: Worker) -> bool:
     found = worker.run(NEG, X)
-    return not isinstance(found, Failed) and np.array_equal(found["y"], [-1])  # type: ignore[arg-type]
+    return not isinstance(found, Failure) and np.array_equal(found["y"], [-1])  # type: ignore[arg-type]
 
 
 def pid_of(worker: Worker) -> int:
@@ -90,7 +90,7 @@ def test_refusals_leave_the_process_alone(worker: Worker) -> None:
     ):
         zero = {"a": np.ones(1, np.int64), "b": np.zeros(1, np.int64)}
         found = worker.run(model, zero if feeds is None else feeds)
-        assert isinstance(found, Failed)
+        assert isinstance(found, Failure)
         assert (found.kind, message in found.message) == ("error", True), found
         assert "\n" not in found.message
     assert works(worker)
@@ -99,24 +99,24 @@ def test_refusals_leave_the_process_alone(worker: Worker) -> None:
 
 def test_a_loaded_model_runs_many_times(worker: Worker) -> None:
     loaded = worker.load(NEG)
-    assert not isinstance(loaded, Failed)
+    assert not isinstance(loaded, Failure)
     for i in range(3):
         found = worker.run(loaded, {"x": np.array([i], np.float32)})
         assert found == {"y": np.array([-i], np.float32)}
-    worker.drop(loaded)
-    assert isinstance(worker.run(loaded, X), Failed)
+    worker.unload(loaded)
+    assert isinstance(worker.run(loaded, X), Failure)
 
 
 def test_a_run_without_end_is_ended() -> None:
     with Worker() as worker:
         loaded = worker.load(NEG)
-        assert not isinstance(loaded, Failed)
+        assert not isinstance(loaded, Failure)
         found = worker.run(endless(), X, limit=0.5)
-        assert found == Failed("time", "took longer than 0.5 s while running a model")
+        assert found == Failure("time", "took longer than 0.5 s while running a model")
         assert works(worker)
-        assert worker.starts == 2
+        assert worker.start_count == 2
         found = worker.run(loaded, X)
-        assert found == Failed("died", "the process that held the model died: load it again")
+        assert found == Failure("died", "the process that held the model died: load it again")
 
 
 def test_a_process_that_dies_is_reported_and_replaced() -> None:
@@ -125,9 +125,9 @@ def test_a_process_that_dies_is_reported_and_replaced() -> None:
         pid = pid_of(worker)
         later(0.3, lambda: os.kill(pid, signal.SIGSEGV))
         found = worker.run(endless(), X, limit=30)
-        assert found == Failed("died", "the process was killed by SIGSEGV while running a model")
+        assert found == Failure("died", "the process was killed by SIGSEGV while running a model")
         assert works(worker)
-        assert worker.starts == 2
+        assert worker.start_count == 2
 
         # Between two requests nobody is to blame.
         assert worker._child is not None
@@ -135,7 +135,7 @@ def test_a_process_that_dies_is_reported_and_replaced() -> None:
         process.kill()
         process.wait(20)  # a process of several threads is a zombie before all of them have ended
         assert works(worker)
-        assert worker.starts == 3
+        assert worker.start_count == 3
 
 
 def test_which_of_several_models_ended_the_process() -> None:
@@ -145,14 +145,14 @@ def test_which_of_several_models_ended_the_process() -> None:
         later(0.5, lambda: os.kill(pid, signal.SIGKILL))
         found = ort.time_interleaved([NEG, endless()], X, limit=30, worker=worker)
         size = len(NEG), len(endless())
-        assert found == Failed(
+        assert found == Failure(
             "died",
             "the process was killed by SIGKILL (out of memory?) while timing a model of "
             f"{size[0]} bytes against a model of {size[1]} bytes: running model 2 of 2",
         )
         times = ort.time_single([NEG, endless(), NEG], limit=0.5, worker=worker)
-        assert [isinstance(t, Failed) for t in times] == [False, True, False]
-        assert isinstance(times[1], Failed)
+        assert [isinstance(t, Failure) for t in times] == [False, True, False]
+        assert isinstance(times[1], Failure)
         assert times[1].message.endswith(f"while timing model 2 of 3, a model of {size[1]} bytes")
 
 
@@ -251,15 +251,15 @@ def test_start_up_files_that_print_and_modules_in_the_way(
 
 
 def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "_CHILD", "raise SystemExit('no such luck')")
+    monkeypatch.setattr(child_process, "_CHILD_CODE", "raise SystemExit('no such luck')")
     with Worker() as worker, pytest.raises(SuperoptError) as error:
         worker.run(NEG, X)
     assert error.value.what == "the worker process does not start"
     assert error.value.why.endswith("ended with exit code 1 (no such luck)")
-    monkeypatch.setattr(child.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(child_process.sys, "executable", "/nowhere/python")
     with pytest.raises(SuperoptError, match="No such file"):
         Worker().run(NEG, X)
-    monkeypatch.setattr(child, "installed", lambda: False)
+    monkeypatch.setattr(child_process, "is_installed", lambda: False)
     with pytest.raises(UsageError) as missing:
         Worker().run(NEG, X)
     assert missing.value.todo == 'pip install "superopt-onnx[ort]"'
@@ -291,16 +291,16 @@ def test_large_models_go_through_a_file(
 
 
 def test_a_model_that_only_runs_without_optimization(worker: Worker) -> None:
-    tried = ort.runs_everywhere(
+    tried = ort.run_at_all_levels(
         pad_before_weight(), {"x": np.ones((1, 3, 8, 8), np.float32)}, worker=worker
     )
-    assert [t.level for t in tried] == list(ort.levels())
+    assert [t.level for t in tried] == list(ort.optimization_levels())
     assert tried[0].ok
     bad = [t for t in tried if not t.ok]
     if not bad:
         pytest.skip("this onnxruntime has no longer the defect")
     assert "not a graph input, initializer, or output of a previous node" in bad[0].message
-    fine = ort.runs_everywhere(NEG, X, worker=worker)
+    fine = ort.run_at_all_levels(NEG, X, worker=worker)
     assert all(t.ok and not t.message for t in fine)
 
 
@@ -311,7 +311,7 @@ def test_from_several_threads(worker: Worker) -> None:
         for i in range(10):
             x = np.array([number * 100 + i], np.float32)
             found = worker.run(NEG, {"x": x})
-            if isinstance(found, Failed) or not np.array_equal(found["y"], -x):  # type: ignore[arg-type]
+            if isinstance(found, Failure) or not np.array_equal(found["y"], -x):  # type: ignore[arg-type]
                 wrong.append(found)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
@@ -320,7 +320,7 @@ def test_from_several_threads(worker: Worker) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert ort.shared() is ort.shared()
+    assert ort.shared_worker() is ort.shared_worker()
 
 
 def test_the_largest_matmul_a_test_affords(worker: Worker) -> None:

@@ -9,16 +9,24 @@ import platformdirs
 import pytest
 
 from superopt.cost.machine import Machine
-from superopt.cost.store import FILE, Key, Measured, Stats, Store, Target, default_folder
+from superopt.cost.store import (
+    STORE_FILE_NAME,
+    Key,
+    Measurement,
+    Stats,
+    Store,
+    Target,
+    default_folder,
+)
 from superopt.errors import UsageError
 
 HERE = Machine("CPU one", "aaaa", 4, 1 << 34, "Linux")
 THERE = Machine("CPU two", "bbbb", 8, 1 << 35, "Linux")
-TARGET = Target.on(HERE, "onnxruntime", "1.31.1", 2)
+TARGET = Target.for_machine(HERE, "onnxruntime", "1.31.1", 2)
 KEY = Key(
     "node", "Conv[group=1, pads=(1, 1, 1, 1)]", ((1, 3, 8, 8), (4, 3, 3, 3)), ("f32",) * 2, TARGET
 )
-VALUE = Measured(12.5, 12.0, 14.25, 100, 1700000000.5)
+VALUE = Measurement(12.5, 12.0, 14.25, 100, 1700000000.5)
 OTHER_KEYS = [
     replace(KEY, kind="kernel"),
     replace(KEY, operator="Conv[group=3, pads=(1, 1, 1, 1)]"),
@@ -138,9 +146,9 @@ def test_in_memory_on_purpose() -> None:
 def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "named"))
     with Store.open() as store:
-        assert store.path == tmp_path / "named" / FILE
+        assert store.path == tmp_path / "named" / STORE_FILE_NAME
     with Store.open(tmp_path / "named") as store:
-        assert store.path == tmp_path / "named" / FILE
+        assert store.path == tmp_path / "named" / STORE_FILE_NAME
     monkeypatch.delenv("SUPEROPT_CACHE")
     assert default_folder().name == "superopt"
     assert default_folder() == Path(platformdirs.user_cache_dir("superopt", appauthor=False))
@@ -149,7 +157,7 @@ def test_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def exported(folder: Path, machine: Machine, *keys: Key) -> Path:
     """The file of a store with the given measurements, as if of `machine`."""
     with Store.open(folder / f"{machine.flags_digest}.sqlite3") as store:
-        target = Target.on(machine, "onnxruntime", "1.31.1", 2)
+        target = Target.for_machine(machine, "onnxruntime", "1.31.1", 2)
         store.put({replace(key, target=target): VALUE for key in keys})
         store.put_graphs(target, ["d"], [[1.0]], 1.0)
         path = folder / f"{machine.flags_digest}.export"

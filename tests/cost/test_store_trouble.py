@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from superopt.cost import schema
-from superopt.cost.store import FILE, Key, Measured, Store, Target
+from superopt.cost import store_schema
+from superopt.cost.store import STORE_FILE_NAME, Key, Measurement, Store, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = Target("onnxruntime", "1.31.1", "CPU one", "aaaa", 2)
 KEY = Key("node", "Relu", ((8,),), ("f32",), TARGET)
-VALUE = Measured(12.5, 12.0, 14.25, 100, 1700000000.5)
+VALUE = Measurement(12.5, 12.0, 14.25, 100, 1700000000.5)
 
 # A process that writes batches of ten rows and says which are done.
 WRITER = """
@@ -53,7 +53,7 @@ def batch(name: str, number: int) -> list[Key]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / FILE
+    yield tmp_path / STORE_FILE_NAME
     for process in running:
         process.kill()
         process.wait()
@@ -156,10 +156,12 @@ def test_a_damaged_file_is_moved_aside(path: Path, damage: object) -> None:
         assert store.path == path
         (note,) = store.notes
         assert note.startswith(f"{path} is corrupt: ")
-        assert note.endswith(f"; it was renamed to {FILE}.corrupt-1, and a new store was created")
+        assert note.endswith(
+            f"; it was renamed to {STORE_FILE_NAME}.corrupt-1, and a new store was created"
+        )
         assert store.stats().operators == 0
         store.put({KEY: VALUE})
-    assert path.with_name(f"{FILE}.corrupt-1").read_bytes() == damaged
+    assert path.with_name(f"{STORE_FILE_NAME}.corrupt-1").read_bytes() == damaged
     with Store.open(path) as store:
         assert store.notes == ()
         assert store.get([KEY]) == {KEY: VALUE}
@@ -182,14 +184,18 @@ def test_damaged_twice_both_files_are_kept(path: Path) -> None:
         path.write_text(text)
         Store.open(path).close()
     found = sorted(p.name for p in path.parent.iterdir())
-    assert found == [FILE, f"{FILE}.corrupt-1", f"{FILE}.corrupt-2"]
+    assert found == [
+        STORE_FILE_NAME,
+        f"{STORE_FILE_NAME}.corrupt-1",
+        f"{STORE_FILE_NAME}.corrupt-2",
+    ]
 
 
 def test_the_journal_of_a_damaged_file_goes_with_it(path: Path) -> None:
     """Left behind, it would be rolled back into the new file."""
     path.write_text("garbage")
     Path(f"{path}-journal").write_text("its journal")
-    aside = schema._move_aside(path)
+    aside = store_schema._move_aside(path)
     assert sorted(p.name for p in path.parent.iterdir()) == [aside.name, f"{aside.name}-journal"]
 
 
@@ -219,7 +225,7 @@ def test_an_empty_file_is_an_empty_store(path: Path, content: bytes) -> None:
 def test_a_newer_version_is_left_alone(path: Path) -> None:
     filled(path)
     with sqlite3.connect(path) as db:
-        db.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+        db.execute(f"PRAGMA user_version = {store_schema.SCHEMA_VERSION + 1}")
     db.close()
     before = path.read_bytes()
     with Store.open(path) as store:
@@ -302,14 +308,14 @@ def test_a_place_that_cannot_exist(place: str, tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_the_file(path: Path) -> None:
     path.mkdir()
-    (path / FILE).mkdir()
+    (path / STORE_FILE_NAME).mkdir()
     with Store.open(path) as store:
         assert store.path is None
         assert "unable to open database file" in store.reason
 
 
 def test_another_process_holds_the_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "_BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(store_schema, "_BUSY_SECONDS", 0.1)
     filled(path)
     with Store.open(path) as store:
         other = sqlite3.connect(path, isolation_level=None)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from superopt.api import generate_rules
+from superopt.api.functions import generate_rules
 from superopt.errors import UsageError
-from superopt.generate.custom import custom, described
-from superopt.generate.family import Use, parts, use
+from superopt.generate.enumeration.custom_family import custom_family, family_text
+from superopt.generate.families.family import OperatorUse, operator_use, result_uses
 from superopt.rules.lang.rule import parse_rules
 from superopt.rules.trial.try_rule import Passed, try_rule
 
@@ -16,16 +16,16 @@ SHAPES = "x=3x3, y=3x3, 0=zeros:3x3, i=eye:3x3"
 
 
 def test_what_is_written_is_what_is_enumerated() -> None:
-    found = custom(OPS, SHAPES)
+    found = custom_family(OPS, SHAPES)
     assert found.inputs == {"x": (3, 3), "y": (3, 3)}
     assert found.constants == {"0": ("zeros", (3, 3)), "i": ("eye", (3, 3))}
     assert found.uses == (
-        use("MatMul", 2),
-        use("Transpose", 1, perm=(1, 0)),
-        use("Concat", 2, axis=0),
-        *parts("Split", 2, axis=0, split=(3, 3)),
+        operator_use("MatMul", 2),
+        operator_use("Transpose", 1, perm=(1, 0)),
+        operator_use("Concat", 2, axis=0),
+        *result_uses("Split", 2, axis=0, split=(3, 3)),
     )
-    assert found.largest == 18
+    assert found.max_elements == 18
 
 
 @pytest.mark.parametrize(
@@ -39,27 +39,27 @@ def test_what_is_written_is_what_is_enumerated() -> None:
 def test_the_largest_tensor_is_twice_an_input_or_any_result(
     ops: str, shapes: str, largest: int
 ) -> None:
-    assert custom(ops, shapes).largest == largest
+    assert custom_family(ops, shapes).max_elements == largest
 
 
 def test_few_elements_take_more_samples() -> None:
     """Of two elements, all are positive on all of 8 samples too often."""
-    assert custom("Relu", "x=2").samples > custom("Relu", "x=2x4").samples
+    assert custom_family("Relu", "x=2").samples > custom_family("Relu", "x=2x4").samples
 
 
 def test_an_operator_may_need_what_others_make() -> None:
-    found = custom("Unsqueeze(axes=(0,)),Concat(axis=0),Split(axis=0,num_outputs=2)", "x=3")
-    assert Use("Split", (("axis", 0), ("num_outputs", 2)), 1, 1, True) in found.uses
+    found = custom_family("Unsqueeze(axes=(0,)),Concat(axis=0),Split(axis=0,num_outputs=2)", "x=3")
+    assert OperatorUse("Split", (("axis", 0), ("num_outputs", 2)), 1, 1, True) in found.uses
 
 
 def test_a_convolution_says_that_it_is_in_one_group() -> None:
-    (made,) = custom("Conv(pads=(0,0,0,0))", "x=1x2x4x4,w=2x2x3x3").uses
+    (made,) = custom_family("Conv(pads=(0,0,0,0))", "x=1x2x4x4,w=2x2x3x3").uses
     assert dict(made.attrs)["group"] == 1
 
 
 def test_what_a_family_is_made_of_is_said() -> None:
     """In the journal, which must not be that of other operators or shapes."""
-    assert described(custom("Relu,Add", "x=2x4,s=,0=zeros:2x4")) == (
+    assert family_text(custom_family("Relu,Add", "x=2x4,s=,0=zeros:2x4")) == (
         "custom of Relu, Add on x=2x4, s=, 0=zeros:2x4"
     )
 
@@ -94,7 +94,7 @@ def test_what_a_family_is_made_of_is_said() -> None:
 )
 def test_operators_that_cannot_be_enumerated(ops: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint) as caught:
-        custom(ops, "x=3x3,y=3x3")
+        custom_family(ops, "x=3x3,y=3x3")
     assert caught.value.why
     assert caught.value.todo
 
@@ -124,7 +124,7 @@ def test_operators_that_cannot_be_enumerated(ops: str, complaint: str) -> None:
 )
 def test_shapes_that_make_no_sense(shapes: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint) as caught:
-        custom("MatMul", shapes)
+        custom_family("MatMul", shapes)
     assert caught.value.why
     assert caught.value.todo
 

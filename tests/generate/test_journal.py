@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from superopt.api import generate_rules
+from superopt.api.functions import generate_rules
 from superopt.errors import UsageError
-from superopt.generate.journal import Journal
+from superopt.generate.engine.journal import Journal
 
 RUN = "a run"
 OPS = "MatMul,Transpose(perm=(1,0)),Concat(axis=0),Sigmoid,Tanh,Erf"

@@ -5,12 +5,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from superopt.generate.build import value
-from superopt.generate.families import FAMILIES
-from superopt.generate.find import Found, find
-from superopt.generate.library import partial_text
-from superopt.generate.partial import LEAST, Partial, boxes_of, instances, partial
-from superopt.generate.pattern import Equation, Hole, Made, Pattern, show, size
+from superopt.generate.engine.rule_files import partial_text
+from superopt.generate.enumeration.find_equations import FoundEquations, find_equations
+from superopt.generate.enumeration.partial_equality import (
+    MIN_SHARE,
+    PartialEquality,
+    instance_positions,
+    mask_boxes,
+    partial_equalities,
+)
+from superopt.generate.enumeration.pattern import (
+    Equation,
+    Pattern,
+    PatternCall,
+    PatternVariable,
+    call_count,
+    term_text,
+)
+from superopt.generate.families.registry import FAMILIES
+from superopt.generate.generalize.term_graphs import term_value
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.te.expr.dtype import F32
@@ -20,13 +33,13 @@ SEED = 3
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
-    return find(FAMILIES["borders"](), 3, SEED, keep=True)
+def found() -> FoundEquations:
+    return find_equations(FAMILIES["borders"](), 3, SEED, keep_last_values=True)
 
 
 @pytest.fixture(scope="module")
-def pairs(found: Found) -> list[Partial]:
-    return partial(found)
+def pairs(found: FoundEquations) -> list[PartialEquality]:
+    return partial_equalities(found)
 
 
 @given(st.integers(1, 3).flatmap(lambda n: st.tuples(*[st.integers(1, 5)] * n)), st.randoms())
@@ -35,13 +48,13 @@ def test_boxes_are_the_mask(shape: tuple[int, ...], rng: object) -> None:
     same = np.array([rng.random() < 0.6 for _ in range(int(np.prod(shape)))])  # type: ignore[attr-defined]
     same = same.reshape(shape)
     covered = np.zeros(shape, int)
-    for box in boxes_of(same):
+    for box in mask_boxes(same):
         covered[tuple(slice(a, b) for a, b in box)] += 1
     assert np.array_equal(covered, same.astype(int))
 
 
 def test_pairs_agree_in_their_boxes_over_floats_and_nowhere_else(
-    found: Found, pairs: list[Partial]
+    found: FoundEquations, pairs: list[PartialEquality]
 ) -> None:
     family = found.bank.family
     rng = np.random.default_rng(SEED)
@@ -49,26 +62,26 @@ def test_pairs_agree_in_their_boxes_over_floats_and_nowhere_else(
     for p in pairs:
         inputs = tuple(
             graph.Input(f"v{k}", TensorType(F32, family.inputs[n]))
-            for k, n in enumerate(p.sides.inputs)
+            for k, n in enumerate(p.equation.inputs)
         )
-        sides = [value(s, family, inputs) for s in (p.sides.left, p.sides.right)]
+        sides = [term_value(s, family, inputs) for s in (p.equation.left, p.equation.right)]
         feeds = {
             i.name: rng.uniform(0.5, 2, family.inputs[n]).astype(np.float32)
-            for i, n in zip(inputs, p.sides.inputs, strict=True)
+            for i, n in zip(inputs, p.equation.inputs, strict=True)
         }
         left, right = evaluate(graph.Graph(inputs, tuple(sides)), feeds)
         inside = np.zeros(p.shape, bool)
         for box in p.boxes:
             inside[tuple(slice(a, b) for a, b in box)] = True
-        assert LEAST <= p.share == inside.mean() < 1
+        assert MIN_SHARE <= p.share == inside.mean() < 1
         close = np.isclose(left, right, rtol=1e-4, atol=1e-5)
-        assert close[inside].all(), show(p.sides.left, family)
-        if "Pool" not in show(p.sides.left, family):  # a maximum may be the same by chance
-            assert not close[~inside].all(), show(p.sides.left, family)
+        assert close[inside].all(), term_text(p.equation.left, family)
+        if "Pool" not in term_text(p.equation.left, family):  # a maximum may be the same by chance
+            assert not close[~inside].all(), term_text(p.equation.left, family)
 
 
-def _named(p: Pattern, found: Found) -> str:
-    text = show(p, found.bank.family)
+def _named(p: Pattern, found: FoundEquations) -> str:
+    text = term_text(p, found.bank.family)
     for noise in (" strides=(1, 1)", " group=1", " kernel_shape=(3, 3)", " dilations=(1, 1)"):
         text = text.replace(noise, "")
     return text
@@ -104,59 +117,98 @@ CLASSICAL = {
 
 
 @pytest.mark.parametrize("name", CLASSICAL)
-def test_the_classical_pairs_are_found(name: str, found: Found, pairs: list[Partial]) -> None:
+def test_the_classical_pairs_are_found(
+    name: str, found: FoundEquations, pairs: list[PartialEquality]
+) -> None:
     said = {
-        frozenset((_named(p.sides.left, found), _named(p.sides.right, found))): p for p in pairs
+        frozenset((_named(p.equation.left, found), _named(p.equation.right, found))): p
+        for p in pairs
     }
     pair = said[frozenset(CLASSICAL[name])]
-    assert pair.share > LEAST
+    assert pair.share > MIN_SHARE
 
 
-def test_side_by_side_only_the_seam_differs(found: Found, pairs: list[Partial]) -> None:
+def test_side_by_side_only_the_seam_differs(
+    found: FoundEquations, pairs: list[PartialEquality]
+) -> None:
     sides = CLASSICAL["two images side by side through one convolution"]
     (pair,) = (
-        p for p in pairs if {_named(p.sides.left, found), _named(p.sides.right, found)} == {*sides}
+        p
+        for p in pairs
+        if {_named(p.equation.left, found), _named(p.equation.right, found)} == {*sides}
     )
     assert pair.shape == (1, 1, 6, 8)
     assert pair.boxes == (((0, 1), (0, 1), (0, 6), (0, 3)), ((0, 1), (0, 1), (0, 6), (5, 8)))
 
 
-def test_pairs_are_written_one_a_line(found: Found, pairs: list[Partial]) -> None:
+def test_pairs_are_written_one_a_line(found: FoundEquations, pairs: list[PartialEquality]) -> None:
     text = partial_text(pairs, found.bank.family)
     assert len(text.splitlines()) == len(pairs)
     assert text == partial_text(list(reversed(pairs)), found.bank.family)
 
 
-def test_instances_have_a_smaller_pair(pairs: list[Partial]) -> None:
+def test_instances_have_a_smaller_pair(pairs: list[PartialEquality]) -> None:
     """What is left out is a pair that is kept, with terms in it."""
-    of_others = instances(pairs)
+    of_others = instance_positions(pairs)
     kept = [p for n, p in enumerate(pairs) if n not in of_others]
     assert 50 < len(kept) < len(pairs)
-    least = min(size(p.sides.left) for p in kept)
-    assert all(size(pairs[n].sides.left) > least for n in of_others)
+    least = min(call_count(p.equation.left) for p in kept)
+    assert all(call_count(pairs[n].equation.left) > least for n in of_others)
 
 
 @pytest.mark.parametrize(
     ("sides", "expected"),
     [
-        ((Made(0, (Made(3, (Hole(0),)),)), Made(1, (Made(3, (Hole(0),)),))), True),
-        ((Made(0, (Made(3, (Hole(0),)),)), Made(1, (Made(4, (Hole(0),)),))), False),
-        ((Made(2, (Made(3, (Hole(0),)),)), Made(1, (Made(3, (Hole(0),)),))), False),
-        ((Made(0, (Hole(0),)), Made(1, (Hole(0),))), False),
+        (
+            (
+                PatternCall(0, (PatternCall(3, (PatternVariable(0),)),)),
+                PatternCall(1, (PatternCall(3, (PatternVariable(0),)),)),
+            ),
+            True,
+        ),
+        (
+            (
+                PatternCall(0, (PatternCall(3, (PatternVariable(0),)),)),
+                PatternCall(1, (PatternCall(4, (PatternVariable(0),)),)),
+            ),
+            False,
+        ),
+        (
+            (
+                PatternCall(2, (PatternCall(3, (PatternVariable(0),)),)),
+                PatternCall(1, (PatternCall(3, (PatternVariable(0),)),)),
+            ),
+            False,
+        ),
+        ((PatternCall(0, (PatternVariable(0),)), PatternCall(1, (PatternVariable(0),))), False),
     ],
 )
 def test_an_instance_has_one_term_on_both_sides(
     sides: tuple[Pattern, Pattern], expected: bool
 ) -> None:
-    base = Equation(Made(0, (Hole(0),)), Made(1, (Hole(0),)), ("x",))
-    some = [Partial(e, (4,), (), 0.5) for e in (base, Equation(*sides, ("x",)))]
-    assert (1 in instances(some)) == expected
-    assert 0 not in instances(some)
+    base = Equation(
+        PatternCall(0, (PatternVariable(0),)), PatternCall(1, (PatternVariable(0),)), ("x",)
+    )
+    some = [PartialEquality(e, (4,), (), 0.5) for e in (base, Equation(*sides, ("x",)))]
+    assert (1 in instance_positions(some)) == expected
+    assert 0 not in instance_positions(some)
 
 
 def test_what_only_the_first_side_reads_may_be_anything() -> None:
-    base = Equation(Made(0, (Hole(0), Hole(1))), Made(1, (Hole(0),)), ("x", "x"))
-    more = Equation(Made(0, (Hole(0), Made(3, (Hole(1),)))), Made(1, (Hole(0),)), ("x", "x"))
-    other = Equation(Made(0, (Made(3, (Hole(0),)), Hole(1))), Made(1, (Hole(0),)), ("x", "x"))
-    some = [Partial(e, (4,), (), 0.5) for e in (base, more, other)]
-    assert instances(some) == {1}
+    base = Equation(
+        PatternCall(0, (PatternVariable(0), PatternVariable(1))),
+        PatternCall(1, (PatternVariable(0),)),
+        ("x", "x"),
+    )
+    more = Equation(
+        PatternCall(0, (PatternVariable(0), PatternCall(3, (PatternVariable(1),)))),
+        PatternCall(1, (PatternVariable(0),)),
+        ("x", "x"),
+    )
+    other = Equation(
+        PatternCall(0, (PatternCall(3, (PatternVariable(0),)), PatternVariable(1))),
+        PatternCall(1, (PatternVariable(0),)),
+        ("x", "x"),
+    )
+    some = [PartialEquality(e, (4,), (), 0.5) for e in (base, more, other)]
+    assert instance_positions(some) == {1}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from superopt.generate.prune import FORWARD, Task, follows, minimal
+from superopt.generate.generalize.prune import FORWARD_LIMITS, Task, derive_rule, prune_rules
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.match.rule_index import RuleIndex
 
@@ -23,27 +23,27 @@ def ways(*chains: str) -> list[Rule]:
 
 def test_what_follows_goes() -> None:
     rules = [*ways("Relu Tanh Exp"), *ways("Relu Exp")]
-    left, gone = minimal(rules, one_by_one, 0)
+    left, gone = prune_rules(rules, one_by_one, 0)
     assert [r.name for r in left] == ["Relu-Tanh", "Tanh-Exp"]
     assert [(f.rule.name, f.chain) for f in gone] == [("Relu-Exp", ("Relu-Tanh", "Tanh-Exp"))]
 
 
 def test_what_would_be_too_far_away_comes_back() -> None:
     """Relu to Sqrt is 5 steps by Relu to Tanh, which is 4 steps by others: 8 are too many."""
-    assert FORWARD.max_steps == 6
+    assert FORWARD_LIMITS.max_steps == 6
     rules = [
         *ways("Relu Erf Abs Neg Tanh"),
         *ways("Tanh Sigmoid Log Floor Sqrt"),
         *ways("Relu Tanh"),
         *ways("Relu Sqrt"),
     ]
-    left, gone = minimal(rules, one_by_one, 0)
+    left, gone = prune_rules(rules, one_by_one, 0)
     assert [f.rule.name for f in gone] == ["Relu-Tanh"]
     assert "Relu-Sqrt" in {r.name for r in left}
     for f in gone:
-        assert follows(f.rule, RuleIndex(left), 0) is not None
+        assert derive_rule(f.rule, RuleIndex(left), 0) is not None
     for rule in left:
-        assert follows(rule, RuleIndex(left), 0) is None
+        assert derive_rule(rule, RuleIndex(left), 0) is None
 
 
 def test_what_did_not_follow_from_more_is_not_asked_again() -> None:
@@ -55,18 +55,18 @@ def test_what_did_not_follow_from_more_is_not_asked_again() -> None:
 
     apart: dict[int, frozenset[int]] = {}
     rules = [*ways("Relu Tanh Exp"), *ways("Relu Exp")]
-    left, _ = minimal(rules, noted, 0, (), apart)
+    left, _ = prune_rules(rules, noted, 0, (), apart)
     assert set(asked) == {r.name for r in rules}
     asked.clear()
-    assert minimal(left, noted, 0, (), apart) == (left, [])
+    assert prune_rules(left, noted, 0, (), apart) == (left, [])
     assert asked == []
     more = [*left, *ways("Relu Erf Tanh")]  # by which one of them follows now
-    assert [f.rule.name for f in minimal(more, noted, 0, (), apart)[1]] == ["Relu-Tanh"]
+    assert [f.rule.name for f in prune_rules(more, noted, 0, (), apart)[1]] == ["Relu-Tanh"]
 
 
 def test_of_two_that_are_needed_and_say_the_same_one_stays() -> None:
     (again,) = parse_rules("again(x: f): Relu(x) => Exp(x) ; float=E0")
     rules = [*ways("Relu Tanh Exp"), *ways("Relu Exp"), again]
-    left, gone = minimal(rules, one_by_one, 0, ("Relu-Exp", "again"))
+    left, gone = prune_rules(rules, one_by_one, 0, ("Relu-Exp", "again"))
     assert [r.name for r in left] == ["Relu-Tanh", "Tanh-Exp", "Relu-Exp"]
     assert [(f.rule.name, f.chain) for f in gone] == [("again", ("Relu-Exp",))]

@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 from onnx import parser
 
-from superopt.api import generate_rules, optimize
+from superopt.api.functions import generate_rules, optimize
 from superopt.errors import UsageError
-from superopt.generate.build import instance
-from superopt.generate.choice import most_general
-from superopt.generate.claims import claims
-from superopt.generate.closing import said
-from superopt.generate.complete import completeness
-from superopt.generate.families import FAMILIES
-from superopt.generate.family import Family, use
-from superopt.generate.find import find
-from superopt.generate.generalise import readings, title
-from superopt.generate.journal import Journal
-from superopt.generate.library import text
-from superopt.generate.pairs import equal_pairs, every_term
-from superopt.generate.pattern import show
-from superopt.generate.run import Wanted, generate
-from superopt.generate.sound import Held, lacking
+from superopt.generate.engine.journal import Journal
+from superopt.generate.engine.rule_files import library_text
+from superopt.generate.engine.run import GenerationRequest, run_generation
+from superopt.generate.enumeration.equal_pairs import all_term_pairs, equal_pairs
+from superopt.generate.enumeration.find_equations import find_equations
+from superopt.generate.enumeration.pattern import term_text
+from superopt.generate.families.family import Family, operator_use
+from superopt.generate.families.registry import FAMILIES
+from superopt.generate.generalize.candidates import rewrite_candidates
+from superopt.generate.generalize.closure import candidate_text
+from superopt.generate.generalize.completeness import check_completeness
+from superopt.generate.generalize.generalizations import generalizations, rule_title
+from superopt.generate.generalize.select_rule import most_general_rule
+from superopt.generate.generalize.soundness import SoundRule, missing_proof_text
+from superopt.generate.generalize.term_graphs import rule_instance
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.trial.try_rule import Passed, Refuted, try_rule
 from superopt.verifier.prove import Limits
@@ -145,7 +145,7 @@ g (float[2, 3] x) => (float[2, 3] y)
     ],
 )  # fmt: skip
 def test_why_a_rule_is_not_proved_hangs_on_nothing_proved_before(one: str, other: str) -> None:
-    assert lacking(Unknown(one.removeprefix("unknown: "), 0.0)) == other
+    assert missing_proof_text(Unknown(one.removeprefix("unknown: "), 0.0)) == other
 
 
 def test_the_journal_of_another_run_is_refused(folder: Path) -> None:
@@ -194,51 +194,56 @@ LONG = {"reductions", "rows", "edges"}
 )
 def test_every_reading_is_a_rule(name: str, every: int) -> None:
     family = FAMILIES[name]()
-    found = find(family, 2, seed=0)
-    for claim in (c for e in found.equations[::every] for c in claims(e, family)):
-        for _, reading in readings(claim, family):
+    found = find_equations(family, 2, seed=0)
+    for claim in (c for e in found.equations[::every] for c in rewrite_candidates(e, family)):
+        for _, reading in generalizations(claim, family):
             (rule,) = parse_rules(f"{reading} ; float=E2")
-            assert rule.name == title(claim, family)
+            assert rule.name == rule_title(claim, family)
 
 
 def test_a_library_reads_back(folder: Path) -> None:
     found = rules(folder)
-    again = parse_rules(text(found), "again")
+    again = parse_rules(library_text(found), "again")
     # a rule from right to left has the name of the one from left to right
     assert {(r.lhs, r.rhs) for r in again} == {(r.lhs, r.rhs) for r in found}
 
 
 def test_all_that_is_equal_follows_from_the_library(folder: Path) -> None:
     """Every application of up to 2 operators, from the smallest term of its class."""
-    found = find(FAMILIES["matrices"](), 2, seed=0)
-    done = completeness(found, rules(folder))
+    found = find_equations(FAMILIES["matrices"](), 2, seed=0)
+    done = check_completeness(found, rules(folder))
     assert done.pairs > 20
-    assert done.missed == ()
+    assert done.underived == ()
 
 
 def test_brute_force_follows_from_the_library() -> None:
     """Every term of up to 3 operators, with all terms as operands, of a reduced set."""
-    uses = (use("MatMul", 2), use("Add", 2), use("Relu", 1), use("Transpose", 1, perm=(1, 0)))
+    uses = (
+        operator_use("MatMul", 2),
+        operator_use("Add", 2),
+        operator_use("Relu", 1),
+        operator_use("Transpose", 1, perm=(1, 0)),
+    )
     family = Family("reduced", dict.fromkeys("xyz", (3, 3)), {}, uses, 9)
-    made = generate(Wanted(((family, 3),)), Journal())
-    found = find(family, 3, seed=0)
-    pairs = every_term(found, 3)
+    made = run_generation(GenerationRequest(((family, 3),)), Journal())
+    found = find_equations(family, 3, seed=0)
+    pairs = all_term_pairs(found, 3)
     assert len(pairs) > len(equal_pairs(found)) > 50
-    assert completeness(found, made.rules["reduced"], pairs=pairs).missed == ()
+    assert check_completeness(found, made.rules["reduced"], pairs=pairs).underived == ()
 
 
 def test_a_joined_operand_is_taken_apart() -> None:
     """(x z) (y / w) = x y + z w is a rule about any tensor in place of (y / w)."""
     family = FAMILIES["matrices"]()
-    found = find(family, 3, seed=0)
-    every = [c for e in found.equations for c in claims(e, family)]
-    names = {said(c, family): c for c in every}
+    found = find_equations(family, 3, seed=0)
+    every = [c for e in found.equations for c in rewrite_candidates(e, family)]
+    names = {candidate_text(c, family): c for c in every}
     (claim,) = (
         c for s, c in names.items() if s.startswith("(MatMul(Concat axis=1(x, z), y)) => Add")
     )
-    held = most_general(claim, family, 0, partial(instance, claim, family))
-    assert isinstance(held, Held)
-    assert held.proved
+    held = most_general_rule(claim, family, 0, partial(rule_instance, claim, family))
+    assert isinstance(held, SoundRule)
+    assert held.is_proved
     assert "MatMul(Concat(x, z, axis=k), y) => Add(MatMul(x, Split(y, axis=k - 1" in str(held.rule)
 
 
@@ -246,9 +251,11 @@ TWICE = "Transpose perm=(1, 0)(Transpose perm=(1, 0)(x)) = x"
 
 
 def test_what_a_library_lacks_is_named(folder: Path) -> None:
-    found = find(FAMILIES["matrices"](), 2, seed=0)
+    found = find_equations(FAMILIES["matrices"](), 2, seed=0)
     without = [r for r in rules(folder) if "Transpose(Transpose" not in str(r)]
     assert len(without) < len(rules(folder))
-    missed = completeness(found, without).missed
+    missed = check_completeness(found, without).underived
     family = found.bank.family
-    assert {f"{show(e.left, family)} = {show(e.right, family)}" for e in missed} == {TWICE}
+    assert {f"{term_text(e.left, family)} = {term_text(e.right, family)}" for e in missed} == {
+        TWICE
+    }

@@ -2,8 +2,8 @@
 
 import pytest
 
-from superopt.generate.sound import proof
-from superopt.generate.widen import of_numbers
+from superopt.generate.generalize.extend_to_integers import extend_to_integers
+from superopt.generate.generalize.soundness import prove_rule
 from superopt.rules.lang.rule import parse_rules
 from superopt.verifier.verdict import Proved, Refuted
 
@@ -25,19 +25,19 @@ moved(x: any): Transpose(Transpose(x, perm=(1, 0)), perm=(1, 0)) => x
 
 @pytest.mark.parametrize("rule", parse_rules(WIDER), ids=lambda r: r.name)
 def test_a_polynomial_law_is_one_of_integers(rule):
-    found, verdict = proof(rule, 0)
+    found, verdict = prove_rule(rule, 0)
     assert isinstance(verdict, Proved)
     assert {p.kind for p in found.params} == {"num"}
 
 
 @pytest.mark.parametrize("rule", parse_rules(AS_THEY_ARE), ids=lambda r: r.name)
 def test_other_laws_stay_what_they_are(rule):
-    assert of_numbers(rule) is None
-    assert proof(rule, 0)[0] is rule
+    assert extend_to_integers(rule) is None
+    assert prove_rule(rule, 0)[0] is rule
 
 
 def test_what_is_false_is_not_widened():
     (rule,) = parse_rules("false(x: f, y: f): Sub(x, y) => Sub(y, x)")
-    found, verdict = proof(rule, 0)
+    found, verdict = prove_rule(rule, 0)
     assert found is rule
     assert isinstance(verdict, Refuted)

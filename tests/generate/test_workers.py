@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from superopt.api import generate_rules
+from superopt.api.functions import generate_rules
 from superopt.errors import UsageError
-from superopt.generate import workers as module
-from superopt.generate.workers import at_most, workers
+from superopt.generate.engine import workers as module
+from superopt.generate.engine.workers import limit_jobs, worker_pool
 
 OPS = "MatMul,Transpose(perm=(1,0)),Concat(axis=0),Sigmoid,Tanh,Erf"
 SHAPES = "x=3x3,y=3x3"
@@ -46,16 +46,16 @@ def die(n: int) -> int:
 
 def test_results_are_in_order() -> None:
     for jobs in (1, 2):
-        with workers(jobs) as each:
+        with worker_pool(jobs) as each:
             assert list(each(double, range(50))) == [2 * n for n in range(50)]
             assert list(each(double, [])) == []
 
 
 def test_more_processes_than_cores_are_not_started() -> None:
     cores = os.cpu_count() or 1
-    assert at_most(1) == 1
-    assert at_most(2) == 2
-    assert at_most(1_000_000) <= max(2, cores)
+    assert limit_jobs(1) == 1
+    assert limit_jobs(2) == 2
+    assert limit_jobs(1_000_000) <= max(2, cores)
 
 
 def test_more_jobs_than_cores(wanted: bytes, tmp_path: Path) -> None:
@@ -65,14 +65,14 @@ def test_more_jobs_than_cores(wanted: bytes, tmp_path: Path) -> None:
 def test_a_killed_process_is_told_of() -> None:
     with (
         pytest.raises(UsageError, match="a process of the generator was killed") as caught,
-        workers(2) as each,
+        worker_pool(2) as each,
     ):
         list(each(die, range(4)))
     assert "goes on" in caught.value.todo
 
 
 def test_an_error_of_ones_own_comes_through() -> None:
-    begun = workers(2)
+    begun = worker_pool(2)
     each = begun.__enter__()
     assert list(each(double, [1])) == [2]
     mine = LookupError("mine")
@@ -189,13 +189,13 @@ def test_an_interrupted_ray_leaves_no_process_and_goes_on(wanted: bytes, tmp_pat
 )
 def test_no_ray_at_an_address(address: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=f"Ray at {address} cannot be used\n.*{complaint}"):
-        workers(2, address).__enter__()
+        worker_pool(2, address).__enter__()
 
 
 def test_ray_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match="ray is not installed") as caught:
-        workers(2, "local").__enter__()
+        worker_pool(2, "local").__enter__()
     assert caught.value.todo == 'pip install "superopt-onnx[dist]"'
 
 
@@ -242,14 +242,14 @@ class FakeRay:
 def test_the_work_is_handed_to_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRay(module._version())
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(module, "AHEAD", 3)
-    with workers(2, "local") as each:
+    monkeypatch.setattr(module, "MAX_PENDING_TASKS", 3)
+    with worker_pool(2, "local") as each:
         assert list(each(double, range(10))) == [2 * n for n in range(10)]
     assert fake.asked[0]["address"] == "local"
     assert fake.asked[0]["num_cpus"] == 2
     assert not fake.up
     fake.up = True  # a caller who is in a cluster already stays in it
-    with workers(2, "local") as each:
+    with worker_pool(2, "local") as each:
         assert list(each(double, [4])) == [8]
     assert fake.up
     assert len(fake.asked) == 1
@@ -259,5 +259,5 @@ def test_workers_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch)
     fake = FakeRay("0.0.9")
     monkeypatch.setitem(sys.modules, "ray", fake)
     with pytest.raises(UsageError, match=r"have another superopt version\n0\.0\.9 there"):
-        workers(2, "local").__enter__()
+        worker_pool(2, "local").__enter__()
     assert not fake.up

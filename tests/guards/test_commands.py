@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.commands.supervise import descendants
+from superopt.cli.supervise import descendants
 from superopt.guard import resident_bytes
 from tests.commands import share_rule_library, superopt_process
 from tests.guards.hostile import KINDS, write

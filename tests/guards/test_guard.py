@@ -14,7 +14,7 @@ from onnx import helper
 
 import superopt
 from superopt import guard, ort
-from superopt.check.inputs import Limits, values
+from superopt.check.random_inputs import IndexLimit, random_array
 from superopt.errors import ModelError, OutOfMemory, OutOfTime, UsageError
 from superopt.ir.constant_folding import fold_constants
 from superopt.ir.evaluate import evaluate
@@ -45,7 +45,7 @@ ROOM_BYTES = 200_000_000
     ],
 )
 def test_sizes_are_read(text: str, size: int) -> None:
-    assert guard.parse_size(text) == guard.bytes_given(text) == size
+    assert guard.parse_size(text) == guard.parse_max_memory(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "0GB", "-1", "8 parsecs", "1e3", "iB", "5iB", "GB"])
@@ -53,13 +53,13 @@ def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"8GB|megabytes"):
         guard.parse_size(text)
     with pytest.raises(UsageError, match="max_memory"):
-        guard.bytes_given(text)
+        guard.parse_max_memory(text)
 
 
 @pytest.mark.parametrize("value", [0, -5, 1.5, True, b"8GB"])
 def test_an_argument_that_is_no_size_is_refused(value: object) -> None:
     with pytest.raises(UsageError, match="max_memory"):
-        guard.bytes_given(value)  # type: ignore[arg-type]
+        guard.parse_max_memory(value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -71,60 +71,62 @@ def test_sizes_are_written(size: int, text: str) -> None:
 
 
 def test_a_guard_inside_another_never_allows_more() -> None:
-    with guard.limited(10, 1000) as outer:
-        with guard.limited(1000, 5000) as inner:
-            assert (inner.end, inner.max_memory) == (outer.end, 1000)
-        with guard.limited(1, 500) as inner:
-            assert inner.end < outer.end
+    with guard.limit_call(10, 1000) as outer:
+        with guard.limit_call(1000, 5000) as inner:
+            assert (inner.deadline, inner.max_memory) == (outer.deadline, 1000)
+        with guard.limit_call(1, 500) as inner:
+            assert inner.deadline < outer.deadline
             assert inner.max_memory == 500
             inner.note("what was left out")
-        assert outer.said() == ("what was left out",)
-        assert outer.said() == ()
-    assert guard.current().end == guard.NO_LIMIT
+        assert outer.take_notes() == ("what was left out",)
+        assert outer.take_notes() == ()
+    assert guard.current_guard().deadline == guard.NO_LIMIT
 
 
 @pytest.mark.parametrize(("spent", "counted"), [(0.0, 0.0), (1.0, 1.0), (50.0, 1.5)])
 def test_importing_counts_up_to_a_limit(spent: float, counted: float) -> None:
     begin = time.monotonic() - spent
-    with guard.limited(20.0) as plain, guard.limited(20.0, begin=begin) as limits:
-        assert plain.end - limits.end == pytest.approx(counted, abs=0.2)
+    with guard.limit_call(20.0) as plain, guard.limit_call(20.0, begin=begin) as limits:
+        assert plain.deadline - limits.deadline == pytest.approx(counted, abs=0.2)
 
 
 def test_time_is_over_at_the_end() -> None:
     guard.check_time("nothing limits this")
-    with guard.limited(60) as limits:
+    with guard.limit_call(60) as limits:
         guard.check_time("this may go on")
-        limits.end_within(-1)
+        limits.shorten_deadline(-1)
         with pytest.raises(OutOfTime, match=r"sorting was stopped\nits budget of 60 s is over"):
             guard.check_time("sorting")
 
 
 def test_memory_is_refused_before_it_is_used() -> None:
-    guard.admit(1 << 50, "nothing limits this")
-    with guard.limited(None, guard.resident_bytes() + ROOM_BYTES):
-        guard.admit(ROOM_BYTES // 2, "a part")
-        with pytest.raises(guard.OverMemory, match=r"a copy needs 2 GB, more than .*--max-memory"):
-            guard.admit(2_000_000_000, "a copy")
-    with guard.limited(0.5, 1 << 50), pytest.raises(OutOfTime, match="takes at least 50 s"):
-        guard.admit(100_000_000_000, "a copy")
+    guard.require_memory(1 << 50, "nothing limits this")
+    with guard.limit_call(None, guard.resident_bytes() + ROOM_BYTES):
+        guard.require_memory(ROOM_BYTES // 2, "a part")
+        with pytest.raises(
+            guard.MemoryLimitError, match=r"a copy needs 2 GB, more than .*--max-memory"
+        ):
+            guard.require_memory(2_000_000_000, "a copy")
+    with guard.limit_call(0.5, 1 << 50), pytest.raises(OutOfTime, match="takes at least 50 s"):
+        guard.require_memory(100_000_000_000, "a copy")
 
 
 def test_what_nobody_handles_is_an_error_of_the_model() -> None:
     with pytest.raises(OutOfMemory, match="out of memory\na copy needs 2 GB"):  # noqa: SIM117
-        with guard.limited(None, ROOM_BYTES), guard.limited(None, ROOM_BYTES):
-            guard.admit(2_000_000_000, "a copy")
+        with guard.limit_call(None, ROOM_BYTES), guard.limit_call(None, ROOM_BYTES):
+            guard.require_memory(2_000_000_000, "a copy")
 
 
 def test_something_is_done_at_an_end_that_moved() -> None:
     done = threading.Event()
-    with guard.limited(600) as limits:
-        limits.at_end(done.set)
+    with guard.limit_call(600) as limits:
+        limits.on_deadline(done.set)
         assert not done.wait(0.2)
-        limits.end_within(0.1)
+        limits.shorten_deadline(0.1)
         assert done.wait(30)
     never = threading.Event()
-    with guard.limited(0.1) as limits:
-        limits.at_end(never.set)
+    with guard.limit_call(0.1) as limits:
+        limits.on_deadline(never.set)
     assert not never.wait(3)
 
 
@@ -155,11 +157,11 @@ def test_small_files_do_not_expand_in_evaluation_and_folding(kind: str) -> None:
     source = read_model(KINDS[kind]().SerializeToString())
     tracemalloc.start()
     try:
-        with guard.limited(None, guard.resident_bytes() + ROOM_BYTES):
+        with guard.limit_call(None, guard.resident_bytes() + ROOM_BYTES):
             graph = import_model(source).graph
             folded = fold_constants(graph).graph
             for g in (graph, folded):
-                with pytest.raises(guard.OverMemory, match="max-memory"):
+                with pytest.raises(guard.MemoryLimitError, match="max-memory"):
                     evaluate(g, X, Reals(F64))
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -182,8 +184,8 @@ def test_nodes_are_counted(count: int) -> None:
 
 def test_reading_ends_at_the_end() -> None:
     source = read_model(chain(50).SerializeToString())
-    with guard.limited(60) as limits:
-        limits.end_within(-1)
+    with guard.limit_call(60) as limits:
+        limits.shorten_deadline(-1)
         with pytest.raises(OutOfTime, match=r"reading (the|a) model was (stopped|skipped)"):
             import_model(source)
         with pytest.raises(OutOfTime):
@@ -212,8 +214,8 @@ def test_digests_of_large_files_end_at_the_end(size: int, tmp_path: Path) -> Non
     """Of small ones they are made all the same: a report is for what was found by then."""
     source = read_model(sparse_external(tmp_path, size))
     array = np.zeros(size, np.uint8)
-    with guard.limited(60) as limits:
-        limits.end_within(-1)
+    with guard.limit_call(60) as limits:
+        limits.shorten_deadline(-1)
         if size < 1_000_000:
             assert len(source.sha256) == 64
             assert content_key(array)
@@ -231,36 +233,36 @@ def test_constants_beyond_the_memory_are_not_packed(tmp_path: Path) -> None:
 
 
 def test_an_endless_run_ends_in_this_process() -> None:
-    session = ort.session(loop(2**60).SerializeToString())
-    with guard.limited(60) as limits:
-        limits.end_within(0.5)
+    session = ort.load_session(loop(2**60).SerializeToString())
+    with guard.limit_call(60) as limits:
+        limits.shorten_deadline(0.5)
         with pytest.raises(OutOfTime, match="running a model in onnxruntime"):
             ort.run(session, X)
-    short = ort.session(loop(3).SerializeToString())
+    short = ort.load_session(loop(3).SerializeToString())
     assert ort.run(short, X)["y"].shape == (4,)
 
 
 def test_an_endless_run_ends_in_the_worker() -> None:
-    with ort.Worker() as worker, guard.limited(600) as limits:
-        assert not isinstance(worker.run(loop(3).SerializeToString(), X), ort.Failed)
-        limits.end_within(1.0)
+    with ort.Worker() as worker, guard.limit_call(600) as limits:
+        assert not isinstance(worker.run(loop(3).SerializeToString(), X), ort.Failure)
+        limits.shorten_deadline(1.0)
         found = worker.run(loop(2**60).SerializeToString(), X)
-        assert isinstance(found, ort.Failed)
+        assert isinstance(found, ort.Failure)
         assert found.kind == "time"
         found = worker.run(loop(3).SerializeToString(), X)
-        assert isinstance(found, ort.Failed)
+        assert isinstance(found, ort.Failure)
         assert "no time left" in found.message
 
 
 def test_the_worker_has_no_more_memory_than_is_left() -> None:
     large = KINDS["constant-of-shape"]().SerializeToString()
     with ort.Worker() as worker:
-        with guard.limited(None, guard.resident_bytes() + ROOM_BYTES):
+        with guard.limit_call(None, guard.resident_bytes() + ROOM_BYTES):
             found = worker.run(large, X)
-            assert isinstance(found, ort.Failed)
+            assert isinstance(found, ort.Failure)
             assert found.kind == "error"
             assert "needs more than" in found.message
-        assert not isinstance(worker.run(loop(3).SerializeToString(), X), ort.Failed)
+        assert not isinstance(worker.run(loop(3).SerializeToString(), X), ort.Failure)
 
 
 def test_optimize_of_an_endless_model_ends() -> None:
@@ -311,7 +313,10 @@ def test_verify_does_not_compare_elements_beyond_its_memory(tmp_path: Path) -> N
 def test_inputs_beyond_the_memory_are_not_drawn() -> None:
     rng = np.random.default_rng(0)
     large = TensorType(F64, (50_000, 50_000))
-    with guard.limited(None, guard.resident_bytes() + ROOM_BYTES):
-        with pytest.raises(guard.OverMemory, match="an input of shape"):
-            values(large, "normal", Limits(None), rng)
-        assert values(TensorType(F64, (3, 4)), "normal", Limits(None), rng).shape == (3, 4)
+    with guard.limit_call(None, guard.resident_bytes() + ROOM_BYTES):
+        with pytest.raises(guard.MemoryLimitError, match="an input of shape"):
+            random_array(large, "normal", IndexLimit(None), rng)
+        assert random_array(TensorType(F64, (3, 4)), "normal", IndexLimit(None), rng).shape == (
+            3,
+            4,
+        )

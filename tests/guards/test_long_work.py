@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import superopt
-from superopt import guard, rulebook
+from superopt import guard
+from superopt.api import rule_library as api_rule_library
 from superopt.errors import OutOfTime
+from superopt.loading import rule_library
 from superopt.onnx_io.check import forked_checker
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read import ir_conversion as through_ir
 from superopt.onnx_io.read.protos import all_bodies
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import certify, rule_library
+from superopt.optimization import certificate
 from superopt.te.eval import domain
 from tests.guards.hostile import BOOL, FLOAT, model, number, value
 
@@ -30,8 +32,8 @@ LIST = 20_000  # entries
 @pytest.fixture
 def out_of_time() -> Iterator[None]:
     """A call whose time is over."""
-    with guard.limited(60) as limits:
-        limits.end_within(-1)
+    with guard.limit_call(60) as limits:
+        limits.shorten_deadline(-1)
         yield
 
 
@@ -100,8 +102,8 @@ def many_branches() -> onnx.ModelProto:
 def test_reading_a_long_list_ends_at_the_end(build: object) -> None:
     assert callable(build)
     source = read_model(build().SerializeToString())
-    with guard.limited(60) as limits:
-        limits.end_within(-1)
+    with guard.limit_call(60) as limits:
+        limits.shorten_deadline(-1)
         with pytest.raises(OutOfTime, match=r"reading .* was (stopped|skipped)"):
             import_model(source)
         with pytest.raises(OutOfTime, match=r"reading .* was (stopped|skipped)"):
@@ -110,8 +112,8 @@ def test_reading_a_long_list_ends_at_the_end(build: object) -> None:
 
 def test_what_takes_longer_than_is_left_is_not_begun() -> None:
     source = read_model(many_initializers().SerializeToString())
-    with guard.limited(60) as limits:
-        limits.end_within(0.1)
+    with guard.limit_call(60) as limits:
+        limits.shorten_deadline(0.1)
         with pytest.raises(OutOfTime, match=r"converting 20001 nodes.* takes at least 0.24 s"):
             _ = source.model
     assert len(source.model.graph.initializers) == LIST
@@ -121,13 +123,13 @@ def test_a_message_beyond_the_memory_is_not_parsed() -> None:
     text = helper.make_tensor("t", onnx.TensorProto.STRING, [1], [b"a" * 50_000_000])
     data = model([helper.make_node("Relu", ["x"], ["y"])], [text]).SerializeToString()
     with (
-        guard.limited(None, guard.resident_bytes() + 200_000_000),
-        pytest.raises(guard.OverMemory, match="reading the model needs 400 MB"),
+        guard.limit_call(None, guard.resident_bytes() + 200_000_000),
+        pytest.raises(guard.MemoryLimitError, match="reading the model needs 400 MB"),
     ):
         read_model(data)
 
 
-@pytest.mark.parametrize("error", [OutOfTime("x"), guard.OverMemory("x"), MemoryError("x")])
+@pytest.mark.parametrize("error", [OutOfTime("x"), guard.MemoryLimitError("x"), MemoryError("x")])
 def test_an_end_is_no_fault_of_the_model(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where onnx_ir's model is written nor where it is read."""
 
@@ -149,15 +151,17 @@ def test_a_check_that_is_killed_says_for_which_limit(monkeypatch: pytest.MonkeyP
     """A valid model is not refused because the call ended before its check."""
     monkeypatch.setattr(forked_checker, "_read_until", lambda reader, end: None)
     data = many_initializers().SerializeToString()
-    with guard.limited(10), pytest.raises(OutOfTime, match="checking a model"):
+    with guard.limit_call(10), pytest.raises(OutOfTime, match="checking a model"):
         forked_checker.check_in_fork(data, 3)
-    with guard.limited(60):
+    with guard.limit_call(60):
         found = forked_checker.check_in_fork(data, 3)
     assert found == forked_checker.CheckFailure("it takes more than 30 seconds", False)
 
 
 @pytest.mark.parametrize("given_up", ["load_library", "own_rules"])
-@pytest.mark.parametrize("error", [OutOfTime("reading", "too late", "wait"), guard.OverMemory("x")])
+@pytest.mark.parametrize(
+    "error", [OutOfTime("reading", "too late", "wait"), guard.MemoryLimitError("x")]
+)
 def test_optimize_without_time_for_rules_keeps_the_model(
     given_up: str, error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -166,7 +170,7 @@ def test_optimize_without_time_for_rules_keeps_the_model(
     def late(*given: object) -> tuple[()]:
         raise error
 
-    owner = rule_library if given_up == "load_library" else rulebook
+    owner = rule_library if given_up == "load_library" else api_rule_library
     monkeypatch.setattr(owner, given_up, late)
     data = model([helper.make_node("Relu", ["x"], ["y"])]).SerializeToString()
     found = superopt.optimize(data, budget=60)
@@ -182,6 +186,6 @@ def test_a_certificate_without_time_is_not_decided(
     def late(*given: object) -> None:
         raise OutOfTime("replaying", "too late", "wait")
 
-    monkeypatch.setattr(certify, "read_file", late)
+    monkeypatch.setattr(certificate, "read_certificate_file", late)
     verdict = superopt.verify(b"", b"", certificate=tmp_path / "c.superopt.json")
     assert (verdict.decision, verdict.reason) == ("unknown", "replaying too late wait")

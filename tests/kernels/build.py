@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
+from superopt.compilation.cpu.cpu_compiler import tuned_compiler
+from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS
 from superopt.ir.graph import Node
 from superopt.ir.op import expression
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.runtime.engine import psabi_machine
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.allowed import ALL
-from superopt.pipeline.compile import compiler
 from superopt.plan.program.program import Program
 from superopt.te.analysis.walk import computed_tensors, loads
 from superopt.te.expr.dtype import BOOL, to_numpy
@@ -50,4 +50,6 @@ def blank(k: Kernel, results: int) -> list[np.ndarray]:
 
 def planned(m: onnx.ModelProto, level: str) -> Program:
     """The program that such a processor would run."""
-    return compiler(read_model(m), 1, psabi_machine(level), None, ALL).planned({}, {})[1]
+    return tuned_compiler(read_model(m), 1, psabi_machine(level), None, ALL_TRANSFORMS).replan(
+        {}, {}
+    )[1]

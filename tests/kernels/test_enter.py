@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.compilation.runtime.native_segment import NativeSegment
 from superopt.kernels.llvm import numpy_entry
-from superopt.pipeline.native import Native
 from superopt.plan.program import execute
 from tests.plan.test_compile import matmul, net, picture
 
@@ -35,7 +35,7 @@ def test_without_it_the_same_is_computed(threads: int, monkeypatch: pytest.Monke
     monkeypatch.setattr(execute, "object_offsets", lambda: None)
     exe = superopt.compile(net(9), threads=threads, specialize="eager")
     (step,) = exe.variant({"n": 1})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     assert step.code.enter is None
     for name, wanted in with_it.items():
         np.testing.assert_array_equal(exe(x=x)[name], wanted)

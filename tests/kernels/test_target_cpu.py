@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from superopt.cost import tuned
+from superopt.cost import tuning_records
 from superopt.errors import UsageError
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.loops.lower import lower_kernel
@@ -140,5 +140,5 @@ def test_times_of_one_level_are_not_those_of_another(monkeypatch: pytest.MonkeyP
     targets = set()
     for value in ("native", *LEVELS):
         monkeypatch.setenv(VARIABLE, value)
-        targets.add(tuned.target(1))
+        targets.add(tuning_records.cpu_target(1))
     assert len(targets) == 1 + len(LEVELS)

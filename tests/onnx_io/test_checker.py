@@ -99,8 +99,8 @@ def endless() -> bytes:
 def test_it_ends_with_the_time_of_the_call(served: bool) -> None:
     ask = checker_server.run_checker if served and server() else check_in_fork
     begin = time.monotonic()
-    with guard.limited(60) as limits:
-        limits.end_within(1.0)
+    with guard.limit_call(60) as limits:
+        limits.shorten_deadline(1.0)
         with pytest.raises(OutOfTime, match=r"checking a model was (stopped|skipped)"):
             ask(endless(), 30)
     assert time.monotonic() - begin < 15

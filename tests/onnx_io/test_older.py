@@ -74,7 +74,7 @@ def test_they_have_expressions(opset: int, node: str, shape: tuple[int, ...]) ->
     proto = model(opset, node, shape)
     assert imported(proto).opaque_reasons == ()
     exe = superopt.compile(proto)
-    assert exe.fallen({}) == []
+    assert exe.fallback_nodes({}) == []
     x = drawn(shape)
     (wanted,) = session(proto).run(None, {"x": x})
     np.testing.assert_allclose(exe(x=x)["y"], wanted, rtol=1e-5, atol=1e-6)

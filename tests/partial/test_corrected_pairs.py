@@ -7,6 +7,7 @@ import pytest
 
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
+from superopt.optimization.report.partial_rule_page import partial_rule_page
 from superopt.partial.correct.generalize import generalize
 from superopt.partial.correct.partial_rules import corrected_value, partial_rule
 from superopt.partial.correct.restrict import restrict, static_shape
@@ -14,7 +15,6 @@ from superopt.partial.correct.sized_pairs import pair_at
 from superopt.partial.correct.symbolic_boxes import NoFormula
 from superopt.partial.regions.boxes import Box, Span, slices
 from superopt.partial.regions.find import find_regions
-from superopt.pipeline.partial_page import page
 from superopt.rules.lang.rule import parse_rules, show_side
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
@@ -88,7 +88,7 @@ def test_numbers_stay_numbers() -> None:
 
 def test_nothing_is_drawn_of_nothing() -> None:
     (pair,) = parse_rules("empty(x: f[0,c]): Relu(x) => Neg(x)")
-    found = page("empty", [pair])
+    found = partial_rule_page("empty", [pair])
     assert found is not None
     assert found.picture == ()
     assert not found.different

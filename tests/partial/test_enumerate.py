@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from superopt.generate.journal import Journal
+from superopt.generate.engine.journal import Journal
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ops import OPS
@@ -21,9 +21,9 @@ from superopt.partial.enumerate.program import (
     free_channels,
     small_program,
 )
-from superopt.pipeline.own_journal import readable
-from superopt.pipeline.own_mutants import _proved
-from superopt.pipeline.program_mutants import enumerated, is_term
+from superopt.rulegen.model_journal import drop_unreadable_entries
+from superopt.rulegen.model_mutants import _prove_rule
+from superopt.rulegen.subprogram_mutants import enumerate_mutants, is_term_json
 from superopt.rules.lang.rule import parse_rules
 from superopt.rules.trial.try_rule import try_rule
 from superopt.te.eval.domain import Reals
@@ -340,12 +340,12 @@ def test_small_programs_are_of_the_same_operators(name: str) -> None:
 def test_what_is_found_is_kept_for_other_models() -> None:
     p = CASES["products by one matrix"].program
     journal = Journal()
-    lines = enumerated(p, journal, lambda: False, 2)
+    lines = enumerate_mutants(p, journal, lambda: False, 2)
     assert lines
     (key,) = journal.known
-    assert enumerated(p, readable(journal), lambda: False, 2) == lines
+    assert enumerate_mutants(p, drop_unreadable_entries(journal), lambda: False, 2) == lines
     assert list(journal.known) == [key]
-    assert enumerated(p, Journal(), lambda: True, 2) is None
+    assert enumerate_mutants(p, Journal(), lambda: True, 2) is None
 
 
 @pytest.mark.parametrize(
@@ -353,9 +353,9 @@ def test_what_is_found_is_kept_for_other_models() -> None:
     [["k"], ["k", -1], ["k", -2, []], ["", 10_000, []], ["", 0, []], ["", 0, [["k", -1, [1]]]], 3],
 )
 def test_what_is_no_term_is_lost(plain: object) -> None:
-    assert not is_term(plain)
+    assert not is_term_json(plain)
     journal = Journal(known={"hits of 2 (k(1,)) ": json.dumps([[plain, 1.0]])})
-    assert not readable(journal).known
+    assert not drop_unreadable_entries(journal).known
 
 
 PROVED = (
@@ -371,14 +371,14 @@ PROVED = (
 def test_rules_of_it_are_true(name: str) -> None:
     """What becomes a rule holds where it is tried, and is proved or is left out."""
     case = CASES[name]
-    lines = enumerated(case.program, Journal(), lambda: False, case.most) or []
+    lines = enumerate_mutants(case.program, Journal(), lambda: False, case.most) or []
     made = [line for line in lines if "corrected" in line]
     proved = 0
     for line in made[:3]:
         (rule,) = parse_rules(line["corrected"])
         assert len(rule.lhs) == len(case.program.outputs)
         assert try_rule(rule)
-        proved += "proof" in _proved(line["corrected"])
+        proved += "proof" in _prove_rule(line["corrected"])
     assert proved or name not in PROVED
 
 
@@ -386,7 +386,7 @@ def test_two_images_side_by_side_are_corrected_in_both_ways() -> None:
     """What copies an image, and computes half of the program, takes no place of theirs."""
     p = program(apply("Concat", *(conv(v, K, pads=SAME) for v in (X, Y)), axis=3))
     assert not any(str(h.term).startswith("(join") for h in find_hits(small_program(p), 2))
-    lines = enumerated(p, Journal(), lambda: False, 2) or []
+    lines = enumerate_mutants(p, Journal(), lambda: False, 2) or []
     rules = {r.name: r for x in lines for r in parse_rules(x["corrected"])}
     assert rules.keys() == {"join-convolve", "join-convolve-widened"}
     assert all(map(try_rule, rules.values()))

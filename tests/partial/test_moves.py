@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.api import generate_mutants
+from superopt.api.functions import generate_mutants
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate

@@ -11,36 +11,36 @@ from typing import Any
 
 import pytest
 
-from superopt.api import generate_mutants, partial_rule
-from superopt.cli import run
-from superopt.cost.model import Costs
+from superopt.api.functions import generate_mutants, partial_rule
+from superopt.cli.main import run
+from superopt.cost.graph_cost import GraphCosts
 from superopt.errors import UsageError
-from superopt.generate.enumerated import Enumerated, enumerated, read
-from superopt.generate.family import Family
-from superopt.generate.journal import Journal
-from superopt.generate.partial import Partial, instances
+from superopt.generate.engine.journal import Journal
+from superopt.generate.enumeration.partial_equality import PartialEquality, instance_positions
+from superopt.generate.enumeration.serialize import Enumeration, enumerate_family, read_enumeration
+from superopt.generate.families.family import Family
 from superopt.partial.correct.partial_rules import PartialRule, partial_rule_at
 from superopt.partial.correct.sized_pairs import SizedPair
 from superopt.partial.correct.symbolic_boxes import SymbolicRegions
-from superopt.pipeline import mutants
-from superopt.pipeline.family_journal import readable
-from superopt.pipeline.generate import operators
-from superopt.pipeline.mutant_candidates import (
-    DEARER,
-    FAMILIES,
-    FREE,
-    NEAR,
+from superopt.report.data.codec import dumps
+from superopt.report.text.partial_rule import partial_page_text
+from superopt.report.text.rules_text import mutation_text
+from superopt.rulegen import family_mutants
+from superopt.rulegen.family_candidates import (
+    DEARER_REASON,
+    FREE_REASON,
+    MAX_PRICE_RATIO,
+    MUTANT_FAMILIES,
     Candidate,
-    Dropped,
-    _where,
-    alone,
-    candidate,
-    candidates,
-    estimates,
+    RejectedPair,
+    _pair_conditions,
+    all_candidates,
+    cheapest_candidate,
+    estimated_costs,
+    uncorrected_price_ratio,
 )
-from superopt.report.codec import dumps
-from superopt.report.partial import text
-from superopt.report.rules_text import mutation
+from superopt.rulegen.family_journal import drop_unreadable_entries
+from superopt.rulegen.generate_rules import operators_to_enumerate
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.lang.term import show
 from superopt.verifier.prove import Limits, prove
@@ -60,8 +60,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert f.corrected > least[f.family][1]
         assert (f.enumerated, f.proved, f.corrected) == exactly[f.family]
         assert f.proved + sum(f.dropped.values()) == f.enumerated
-        assert f"{f.family}: " in mutation(made)
-    assert "of programs of up to 2 operators" in mutation(made)
+        assert f"{f.family}: " in mutation_text(made)
+    assert "of programs of up to 2 operators" in mutation_text(made)
     assert json.loads(dumps(made))
     return out
 
@@ -94,9 +94,9 @@ def test_a_run_goes_on_where_it_was(folder: Path, monkeypatch: pytest.MonkeyPatc
         proved.append(pair.name)
         return partial_rule_at(pair, some, limits)
 
-    monkeypatch.setattr(mutants, "partial_rule_at", again)
+    monkeypatch.setattr(family_mutants, "partial_rule_at", again)
     for name in ("enumerated", "alone"):
-        monkeypatch.setattr(mutants, name, None)
+        monkeypatch.setattr(family_mutants, name, None)
     made = generate_mutants(folder, max_ops=2)
     assert len(proved) == len(set(proved)) == sum(f.proved for f in made.families)
     assert {f: f.read_bytes() for f in folder.iterdir()} == before
@@ -110,9 +110,9 @@ def test_what_is_priced_and_proved_is_made_once(
 
     def counted(name: str, *given: Any) -> Candidate:
         made.append(name)
-        return candidate(name, *given)
+        return cheapest_candidate(name, *given)
 
-    monkeypatch.setattr(mutants, "candidate", counted)
+    monkeypatch.setattr(family_mutants, "cheapest_candidate", counted)
     (found,) = generate_mutants(tmp_path, families=["strided"], max_ops=2).families
     assert found.proved
     assert len(made) == len(set(made))
@@ -139,15 +139,15 @@ def test_no_proof_is_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
     """Nor is anything of another form; its sums are right."""
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    path = tmp_path / mutants.JOURNAL
+    path = tmp_path / family_mutants.JOURNAL_FILE
     journal = Journal.open(path, json.loads(path.read_text().partition("\n")[0])["run"])
     for key, value in TAMPERED.items():
         journal.add(key, value if isinstance(value, str) else json.dumps(value))
     journal.close()
     made = generate_mutants(tmp_path, max_ops=2)
     assert made.lost >= len(TAMPERED) - 1
-    assert f"{path}: {made.lost} lines could not be read; their" in mutation(made)
-    for name in {f.name for f in folder.iterdir()} - {mutants.JOURNAL}:
+    assert f"{path}: {made.lost} lines could not be read; their" in mutation_text(made)
+    for name in {f.name for f in folder.iterdir()} - {family_mutants.JOURNAL_FILE}:
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
@@ -166,18 +166,18 @@ def test_no_proof_is_taken_from_a_file(folder: Path, tmp_path: Path) -> None:
     ],
 )
 def test_pairs_of_another_family_are_not_read(change: dict[str, object], fine: bool) -> None:
-    family = FAMILIES["borders"].make()
-    plain = json.loads(enumerated((family, 1, 0))) | change
+    family = MUTANT_FAMILIES["borders"].make_family()
+    plain = json.loads(enumerate_family((family, 1, 0))) | change
     text = json.dumps(json.dumps(plain))
     journal = Journal(known={"borders pairs": text, "nosuch 1": "1"})
-    known = readable(journal, {"borders": family}).known
+    known = drop_unreadable_entries(journal, {"borders": family}).known
     assert list(known) == (["borders pairs"] if fine else [])
 
 
 def test_how_many_operators() -> None:
     """A default run enumerates three; with more for all families, these have more, too."""
-    for sizes in FAMILIES.values():
-        assert [operators(sizes.make(), n) for n in (2, 4, 5)] == [2, 3, 4]
+    for sizes in MUTANT_FAMILIES.values():
+        assert [operators_to_enumerate(sizes.make_family(), n) for n in (2, 4, 5)] == [2, 3, 4]
 
 
 def test_so_many_operators_as_are_asked_for(
@@ -187,15 +187,15 @@ def test_so_many_operators_as_are_asked_for(
 
     def small(what: tuple[Family, int, int], room: int) -> str:
         family, most, seed = what
-        assert family.whole >= most  # else nothing of the last level is compared
+        assert family.complete_ops >= most  # else nothing of the last level is compared
         asked.append(most)
-        return enumerated((family, 1, seed), room)
+        return enumerate_family((family, 1, seed), room)
 
-    monkeypatch.setattr(mutants, "enumerated", small)
+    monkeypatch.setattr(family_mutants, "enumerate_family", small)
     for most in (3, 4, 5):
         made = generate_mutants(tmp_path / str(most), max_ops=most)
-        assert [f.operators for f in made.families] == [most] * len(FAMILIES)
-    assert asked == [n for n in (3, 4, 5) for _ in FAMILIES]
+        assert [f.operators for f in made.families] == [most] * len(MUTANT_FAMILIES)
+    assert asked == [n for n in (3, 4, 5) for _ in MUTANT_FAMILIES]
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_of_what_is_right_everywhere_nothing_is_drawn(
     page = partial_rule("side-by-side-with-a-gap")
     assert page is not None
     assert page.picture
-    assert "100.0 % equal" not in text(page)
+    assert "100.0 % equal" not in partial_page_text(page)
 
     pairs = tmp_path / "own.pairs"
     pairs.write_text("side-by-side-with-a-gap(x: f[n, m]): Relu(Relu(x)) => Relu(x)\n")
@@ -235,35 +235,35 @@ def test_of_what_is_right_everywhere_nothing_is_drawn(
 def test_the_page(golden: Callable[[str, str], None]) -> None:
     page = partial_rule("product-with-the-first")
     assert page is not None
-    golden("partial.txt", text(page))
+    golden("partial.txt", partial_page_text(page))
 
 
 @pytest.mark.slow
 def test_pairs_that_may_save_something_come_first() -> None:
-    for sizes in FAMILIES.values():
-        family = sizes.make()
-        found = read(enumerated((family, 2, 0))).partial
-        dropped, chosen = mutants._chosen(found, sizes)
+    for sizes in MUTANT_FAMILIES.values():
+        family = sizes.make_family()
+        found = read_enumeration(enumerate_family((family, 2, 0))).partial
+        dropped, chosen = family_mutants._choose_pairs(found, sizes)
         assert len(dropped) + len(chosen) == len(found)
         assert len(set(chosen)) == len(chosen)
-        assert mutants._chosen(found, sizes)[1] == chosen
-        of_others = instances(found)
+        assert family_mutants._choose_pairs(found, sizes)[1] == chosen
+        of_others = instance_positions(found)
         assert not of_others & set(chosen)
 
 
 def test_no_more_than_some_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = FAMILIES["borders"]
-    found = read(enumerated((sizes.make(), 2, 0))).partial
-    _, every = mutants._chosen(found, sizes)
-    monkeypatch.setattr(mutants, "MOST", 3)
-    dropped, chosen = mutants._chosen(found, sizes)
+    sizes = MUTANT_FAMILIES["borders"]
+    found = read_enumeration(enumerate_family((sizes.make_family(), 2, 0))).partial
+    _, every = family_mutants._choose_pairs(found, sizes)
+    monkeypatch.setattr(family_mutants, "MAX_PROVED_PAIRS", 3)
+    dropped, chosen = family_mutants._choose_pairs(found, sizes)
     assert chosen == every[:3]
     assert len(dropped) == len(found) - 3
 
 
 @lru_cache(maxsize=4)
-def pairs_of(name: str, operators: int) -> Enumerated:
-    return read(enumerated((FAMILIES[name].make(), operators, 0)))
+def pairs_of(name: str, operators: int) -> Enumeration:
+    return read_enumeration(enumerate_family((MUTANT_FAMILIES[name].make_family(), operators, 0)))
 
 
 # What becomes of all pairs of two operators: of how many graphs, and why they are dropped.
@@ -272,33 +272,33 @@ ACCOUNTS = {
         (53, 899),
         22,
         0,
-        {"equal nowhere at other sizes": 4, "no formula of the sizes": 3, FREE: 2},
+        {"equal nowhere at other sizes": 4, "no formula of the sizes": 3, FREE_REASON: 2},
     ),
-    "strided": ((28, 288), 10, 0, {"equal nowhere at other sizes": 4, FREE: 3}),
+    "strided": ((28, 288), 10, 0, {"equal nowhere at other sizes": 4, FREE_REASON: 3}),
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", MUTANT_FAMILIES)
 def test_the_account_of_two_operators(name: str) -> None:
     graphs, pairs, of_others, why = ACCOUNTS[name]
     made = pairs_of(name, 2)
     assert tuple(v.candidates for v in made.levels) == graphs
     assert len(made.partial) == pairs
-    assert len(instances(made.partial)) == of_others
-    dropped, chosen = mutants._chosen(made.partial, FAMILIES[name])
+    assert len(instance_positions(made.partial)) == of_others
+    dropped, chosen = family_mutants._choose_pairs(made.partial, MUTANT_FAMILIES[name])
     assert Counter(line["dropped"] for line in dropped) == why
     assert len(chosen) == pairs - sum(why.values())
 
 
-def left_out(found: list[Partial], name: str) -> dict[int, str]:
+def left_out(found: list[PartialEquality], name: str) -> dict[int, str]:
     """The pairs that prices drop, and what is said of them."""
-    costs, out = estimates(), {}
-    for n in sorted(set(range(len(found))) - instances(found)):
+    costs, out = estimated_costs(), {}
+    for n in sorted(set(range(len(found))) - instance_positions(found)):
         try:
-            alone(found[n], FAMILIES[name], costs)
-            candidate("pair", found[n], FAMILIES[name], costs)
-        except Dropped as e:
-            if str(e) in (DEARER, FREE):
+            uncorrected_price_ratio(found[n], MUTANT_FAMILIES[name], costs)
+            cheapest_candidate("pair", found[n], MUTANT_FAMILIES[name], costs)
+        except RejectedPair as e:
+            if str(e) in (DEARER_REASON, FREE_REASON):
                 out[n] = str(e)
     return out
 
@@ -306,7 +306,7 @@ def left_out(found: list[Partial], name: str) -> dict[int, str]:
 @pytest.mark.parametrize(
     "operators", [2, pytest.param(3, marks=pytest.mark.slow)], ids=lambda n: f"{n}-operators"
 )
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", MUTANT_FAMILIES)
 def test_what_is_dropped_is_never_cheaper(name: str, operators: int) -> None:
     """With each correction, either way, at each of the sizes that are priced."""
     found = pairs_of(name, operators).partial
@@ -314,11 +314,11 @@ def test_what_is_dropped_is_never_cheaper(name: str, operators: int) -> None:
     assert dropped
     for n, why in dropped.items():
         try:
-            every = candidates("pair", found[n], FAMILIES[name], estimates())
-        except Dropped:
+            every = all_candidates("pair", found[n], MUTANT_FAMILIES[name], estimated_costs())
+        except RejectedPair:
             continue
-        assert all(after > before for c in every for before, after in c.us), n
-        assert not every or why == DEARER
+        assert all(after > before for c in every for before, after in c.prices_us), n
+        assert not every or why == DEARER_REASON
 
 
 @pytest.mark.parametrize(
@@ -336,51 +336,53 @@ def test_what_is_dropped_is_never_cheaper(name: str, operators: int) -> None:
 def test_what_hangs_on_halves_has_the_familys_condition(pair: str, halves: bool) -> None:
     (rule,) = parse_rules(f"r(x: f[n, c, h, w]): {pair}")
     whole = SymbolicRegions(("n", "c", "h", "w"), (), (), ())
-    sizes = FAMILIES["borders"]
-    assert [*map(show, _where(rule, whole, sizes))] == [*sizes.where] * halves
+    sizes = MUTANT_FAMILIES["borders"]
+    assert [*map(show, _pair_conditions(rule, whole, sizes))] == [*sizes.common_conditions] * halves
     cut = SymbolicRegions(("n", "c", "h//2", "w"), (), (), ())
-    assert len(_where(rule, cut, sizes)) == len(sizes.where)
+    assert len(_pair_conditions(rule, cut, sizes)) == len(sizes.common_conditions)
 
 
 def test_only_what_does_not_fit_is_dropped_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else goes wrong is seen."""
-    (p, *_) = read(enumerated((FAMILIES["borders"].make(), 2, 0))).partial
+    (p, *_) = read_enumeration(
+        enumerate_family((MUTANT_FAMILIES["borders"].make_family(), 2, 0))
+    ).partial
 
     def wrong(*given: object) -> None:
         raise ValueError("a fault")
 
-    monkeypatch.setattr("superopt.pipeline.mutant_candidates.symbolic_regions", wrong)
+    monkeypatch.setattr("superopt.rulegen.family_candidates.symbolic_regions", wrong)
     with pytest.raises(ValueError, match="a fault"):
-        candidate("pair", p, FAMILIES["borders"], estimates())
+        cheapest_candidate("pair", p, MUTANT_FAMILIES["borders"], estimated_costs())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", MUTANT_FAMILIES)
 def test_the_better_way_is_kept(name: str) -> None:
-    costs, sizes = estimates(), FAMILIES[name]
+    costs, sizes = estimated_costs(), MUTANT_FAMILIES[name]
     for p in pairs_of(name, 2).partial:
         try:
-            best = candidate("pair", p, sizes, costs)
-        except Dropped:
+            best = cheapest_candidate("pair", p, sizes, costs)
+        except RejectedPair:
             continue
-        every = candidates("pair", p, sizes, costs)
-        assert best.order == min(c.order for c in every)
-        assert best.ratio <= NEAR
+        every = all_candidates("pair", p, sizes, costs)
+        assert best.sort_key == min(c.sort_key for c in every)
+        assert best.price_ratio <= MAX_PRICE_RATIO
 
 
 def test_a_dilated_convolution_is_dearer_than_the_dense_one() -> None:
     """Which by the roofline it is not."""
     found = pairs_of("borders", 2).partial
-    costs = estimates()
+    costs = estimated_costs()
     least = min(found, key=lambda p: _alone(p, costs))
-    assert alone(least, FAMILIES["borders"], costs) < 0.5
-    made = candidate("pair", least, FAMILIES["borders"], costs)
+    assert uncorrected_price_ratio(least, MUTANT_FAMILIES["borders"], costs) < 0.5
+    made = cheapest_candidate("pair", least, MUTANT_FAMILIES["borders"], costs)
     assert "dilations=(2, 1)" in str(made.pair).partition("=>")[0]
     assert "dilations" not in str(made.pair).partition("=>")[2]
 
 
-def _alone(p: Partial, costs: Costs) -> float:
+def _alone(p: PartialEquality, costs: GraphCosts) -> float:
     try:
-        return alone(p, FAMILIES["borders"], costs)
-    except Dropped:
+        return uncorrected_price_ratio(p, MUTANT_FAMILIES["borders"], costs)
+    except RejectedPair:
         return 1.0

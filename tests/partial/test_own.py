@@ -15,27 +15,27 @@ import onnx
 import pytest
 from onnxruntime import InferenceSession
 
-from superopt.api import generate_mutants, optimize, verify
-from superopt.cost.machine import machine
-from superopt.cost.model import Clock
-from superopt.cost.roofline import roofline
+from superopt.api.functions import generate_mutants, optimize, verify
+from superopt.api.rule_library import read_pairs, read_rules
+from superopt.compilation.cache.entries import package_content_digest
+from superopt.cost.graph_cost import NodeCostModel
+from superopt.cost.machine import this_machine
+from superopt.cost.roofline import roofline_us
 from superopt.cost.signature import Signature
 from superopt.cost.store import Store
 from superopt.errors import UsageError
-from superopt.generate.journal import Journal
+from superopt.generate.engine.journal import Journal
+from superopt.loading.request import Deadline, Request
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import optimize as pipeline
-from superopt.pipeline import own_mutants, program_mutants
-from superopt.pipeline.admit import prove_now
-from superopt.pipeline.entries import own_contents
-from superopt.pipeline.own_mutants import with_mutants
-from superopt.pipeline.partial_page import in_parts
-from superopt.pipeline.request import Deadline, Request
-from superopt.pipeline.windows import mutated, windows_of
-from superopt.report.mutation import MutantCount
-from superopt.report.text import explanation
-from superopt.rulebook import own_pairs, own_rules
+from superopt.optimization import optimize as pipeline
+from superopt.optimization.admit_rules import prove_user_rule
+from superopt.optimization.report.partial_rule_page import describe_partial_equality
+from superopt.report.data.mutation import MutantCount
+from superopt.report.text.report_text import explanation_text
+from superopt.rulegen import model_mutants, subprogram_mutants
+from superopt.rulegen.model_mutants import add_mutant_rules
+from superopt.rulegen.window_mutants import find_windows, mutate_window
 from superopt.rules.lang.rule import parse_rules
 from superopt.rules.library.records import tier
 from tests.partial.test_moves import net
@@ -64,7 +64,7 @@ def kept(some: list, costs: object) -> Iterator[dict]:
 
 @pytest.fixture
 def any_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_mutants, "_faster", kept)
+    monkeypatch.setattr(model_mutants, "_faster_mutants", kept)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
     folder = tmp_path_factory.mktemp("generated")
     onnx.save(net(), folder / "my net (1).onnx")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own_mutants, "_faster", kept)
+        patch.setattr(model_mutants, "_faster_mutants", kept)
         (made,) = generate_mutants(
             folder, model=folder / "my net (1).onnx", store=folder / "costs.db"
         ).families
@@ -84,7 +84,9 @@ def asked(path: Path, **given: object) -> tuple[Request, tuple[str, ...]]:
     request = Request(budget=60.0, cost="roofline", store=path.parent / "costs.db", **given)  # type: ignore[arg-type]
     with Store.open(request.store) as store:
         model = import_model(read_model(path))
-        found, deadline, told = with_mutants(model, request, Deadline.of(request), store, machine())
+        found, deadline, told = add_mutant_rules(
+            model, request, Deadline.for_request(request), store, this_machine()
+        )
     assert found.budget == deadline.seconds <= 60
     return found, told
 
@@ -96,12 +98,12 @@ def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
     names = [r.name for r in found.rules]
     assert len(names) >= 3
     assert len(set(names)) == len(names)
-    assert found.untried == set(names) == found.pairs.keys()
+    assert found.untried_rules == set(names) == found.partial_pairs.keys()
     assert told == (f"{len(names)} rules of the model's own mutants, of 4 of 4 subprograms",)
     for rule in found.rules:
-        assert not prove_now(rule)
+        assert not prove_user_rule(rule)
         assert tier(rule) == "A"
-        shown = in_parts(rule, found.pairs)
+        shown = describe_partial_equality(rule, found.partial_pairs)
         assert shown is not None
         assert (shown.how == "equal") == (shown.share == 1)
     begin = time.process_time()
@@ -118,9 +120,11 @@ def test_of_any_number_of_pictures(path: Path, any_price: None) -> None:
     for rule in found.rules:
         assert "f[n, c, 8, 8]" in str(rule)
         assert "of-n" not in rule.name
-        assert not prove_now(rule)
+        assert not prove_user_rule(rule)
         assert tier(rule) == "A"
-    some = {w.priced for w in windows_of(import_model(read_model(path)).graph, {"n": 4}) if w}
+    some = {
+        w.priced_batch for w in find_windows(import_model(read_model(path)).graph, {"n": 4}) if w
+    }
     assert some == {4}
 
 
@@ -141,14 +145,14 @@ def test_what_is_found_is_said_by_the_boxes_of_any_channels(generated: Generated
 def test_reports_of_files_say_where_they_are_right(generated: Generated) -> None:
     out, _ = generated
     rules = out / "my net (1).corrected.rules"
-    pairs = own_pairs([rules, out / "other.rules"])
+    pairs = read_pairs([rules, out / "other.rules"])
     found = parse_rules(rules.read_text())
-    assert all(in_parts(r, pairs) for r in found)
-    assert in_parts(found[0], {}) is None
-    shown = in_parts(found[0], pairs)
+    assert all(describe_partial_equality(r, pairs) for r in found)
+    assert describe_partial_equality(found[0], {}) is None
+    shown = describe_partial_equality(found[0], pairs)
     assert shown is not None
     step = replace(FASTER.steps[0], rule=found[0].name)
-    text = explanation("x", [step], [], partial=[shown])
+    text = explanation_text("x", [step], [], partial=[shown])
     assert all(line in text for line in shown.picture)
     assert "equal in parts" in text
 
@@ -168,8 +172,8 @@ def test_a_pair_that_is_not_the_rules_shows_nothing(pair: str) -> None:
     true, false = (
         parse_rules(f"own{text}")[0] for text in ("(x: f[n, h]): Relu(Relu(x)) => Relu(x)", pair)
     )
-    assert in_parts(rule, {"own": true}) is not None
-    assert in_parts(rule, {"own": false}) is None
+    assert describe_partial_equality(rule, {"own": true}) is not None
+    assert describe_partial_equality(rule, {"own": false}) is None
 
 
 @pytest.mark.parametrize(("asked", "why"), [({"max_ops": 3}, "max_ops 3"), ({"seed": 1}, "seed 1")])
@@ -182,7 +186,7 @@ def test_what_means_nothing_for_a_model_is_refused(
 
 def test_pairs_that_cannot_be_read_end_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.pairs").write_text("no pair at all\n")
-    assert own_pairs([tmp_path / "mine.corrected.rules"]) == {}
+    assert read_pairs([tmp_path / "mine.corrected.rules"]) == {}
 
 
 def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -190,21 +194,21 @@ def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
     a.write_text("own(x: f[n, h]): Relu(Relu(x)) => Relu(x)\n")
     b.write_text("own(x: f[n, h]): Neg(Neg(x)) => x\n")
     with pytest.raises(UsageError, match="two rules have the name 'own'"):
-        own_rules([a, b])
-    assert len(own_rules([a, a])) == 1
+        read_rules([a, b])
+    assert len(read_rules([a, a])) == 1
 
 
 def test_a_window_goes_on_where_it_was(path: Path) -> None:
     """Not only one after the other: what is known of some of a window's mutants is kept."""
     whole = Journal()
     (window,) = {
-        w for w in windows_of(import_model(read_model(path)).graph) if w and w.channels == (4, 8)
+        w for w in find_windows(import_model(read_model(path)).graph) if w and w.channels == (4, 8)
     }
-    wanted = mutated(window, whole, lambda: False)
+    wanted = mutate_window(window, whole, lambda: False)
     assert wanted
     journal, asked_ = Journal(), count()
     times = 0
-    while (found := mutated(window, journal, lambda: next(asked_) % 4 == 3)) is None:
+    while (found := mutate_window(window, journal, lambda: next(asked_) % 4 == 3)) is None:
         times += 1
     assert found == wanted
     assert times > 1
@@ -216,7 +220,7 @@ def test_a_wide_picture_has_several_elements_in_a_character() -> None:
         " Concat(Conv(x, k, pads=(1, 1, 1, 1)), Conv(y, k, pads=(1, 1, 1, 1)), axis=3)"
         " => Conv(Concat(x, y, axis=3), k, pads=(1, 1, 1, 1))"
     )
-    shown = in_parts(pair, {"wide": pair})
+    shown = describe_partial_equality(pair, {"wide": pair})
     assert shown is not None
     *lines, told = shown.picture
     assert {len(x) for x in lines} == {60}
@@ -231,13 +235,13 @@ def test_there_is_no_time(path: Path) -> None:
 
 
 def test_another_process_has_the_folder(path: Path, any_price: None) -> None:
-    folder = path.parent / "mutants" / own_contents()[:16]
+    folder = path.parent / "mutants" / package_content_digest()[:16]
     folder.mkdir(parents=True)
-    with (folder / own_mutants.JOURNAL).open("w") as held:
+    with (folder / model_mutants.JOURNAL_FILE).open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         found, _ = asked(path)
     assert found.rules
-    assert not (folder / own_mutants.JOURNAL).read_text()
+    assert not (folder / model_mutants.JOURNAL_FILE).read_text()
 
 
 def test_a_model_is_optimized_with_them(path: Path, any_price: None) -> None:
@@ -265,15 +269,15 @@ def test_a_corrected_model_is_certified(
         whole = n.operands[0].type.shape[2:] == (8, 8)
         return whole if how == "recomputed" else dict(n.attrs)["dilations"] != (1, 1)
 
-    def priced(threads: int) -> Clock:
-        return lambda some: [roofline(n, threads) * (1000 if dear(n) else 1) for n in some]
+    def priced(threads: int) -> NodeCostModel:
+        return lambda some: [roofline_us(n, threads) * (1000 if dear(n) else 1) for n in some]
 
     def some(found: list, costs: object) -> Iterator[dict]:
         of = [(w, [x for x in own if (x["share"] == 1) == (how == "equal")]) for w, own in found]
         return kept(of, costs)
 
-    monkeypatch.setattr(own_mutants, "_faster", some)
-    monkeypatch.setattr(pipeline, "by_roofline", priced)
+    monkeypatch.setattr(model_mutants, "_faster_mutants", some)
+    monkeypatch.setattr(pipeline, "roofline_cost_model", priced)
     out = path.parent / "out.onnx"
     found = optimize(
         path, budget=60, cost="roofline", library=False, mutants=True,
@@ -306,12 +310,12 @@ def test_two_windows_through_one_kernel_are_certified(
 ) -> None:
     """Where a convolution is dear, whatever its size."""
 
-    def priced(threads: int) -> Clock:
+    def priced(threads: int) -> NodeCostModel:
         return lambda some: [1000.0 if n.op.name == "Conv" else 1.0 for n in some]
 
-    monkeypatch.setattr(own_mutants, "_faster", kept)
-    monkeypatch.setattr(program_mutants, "DEARER", 4.0)
-    monkeypatch.setattr(pipeline, "by_roofline", priced)
+    monkeypatch.setattr(model_mutants, "_faster_mutants", kept)
+    monkeypatch.setattr(subprogram_mutants, "MAX_PRICE_RATIO", 4.0)
+    monkeypatch.setattr(pipeline, "roofline_cost_model", priced)
     path, out = tmp_path / "two.onnx", tmp_path / "out.onnx"
     onnx.save(two(), path)
     found = optimize(

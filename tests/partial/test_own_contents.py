@@ -10,7 +10,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from superopt.pipeline import entries, own_mutants
+from superopt.compilation.cache import entries
+from superopt.rulegen import model_mutants
 from tests.partial.test_moves import F, model, weights
 from tests.partial.test_own import kept
 from tests.partial.test_own_journal import found
@@ -25,7 +26,7 @@ def in_place(path: Path, content: bytes) -> None:
     assert path.stat().st_mtime_ns == was.st_mtime_ns
 
 
-@pytest.mark.parametrize("of", [entries.own_files, entries.own_contents])
+@pytest.mark.parametrize("of", [entries.package_state_digest, entries.package_content_digest])
 def test_a_file_of_superopt_that_is_changed_in_place(
     of: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,7 +34,7 @@ def test_a_file_of_superopt_that_is_changed_in_place(
     (package / "rules").mkdir(parents=True)
     rules = package / "rules" / "some.rules"
     rules.write_text("a: Add(x, y) => Add(y, x)\n")
-    monkeypatch.setattr(entries, "OWN", package)
+    monkeypatch.setattr(entries, "PACKAGE_FOLDER", package)
     own = of.__wrapped__  # type: ignore[attr-defined]
     before = own()
     assert own() == before
@@ -48,16 +49,16 @@ def test_the_same_files_at_another_place(tmp_path: Path, monkeypatch: pytest.Mon
         package = tmp_path / name
         package.mkdir()
         (package / "some.py").write_text("x = 1\n")
-        monkeypatch.setattr(entries, "OWN", package)
-        made.append(entries.own_contents.__wrapped__())
+        monkeypatch.setattr(entries, "PACKAGE_FOLDER", package)
+        made.append(entries.package_content_digest.__wrapped__())
     assert made[0] == made[1]
     shutil.move(package / "some.py", package / "any.py")
-    assert entries.own_contents.__wrapped__() != made[0]
+    assert entries.package_content_digest.__wrapped__() != made[0]
 
 
 def test_a_model_that_is_changed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its mutants are of its own windows, not of those that it had."""
-    monkeypatch.setattr(own_mutants, "_faster", kept)
+    monkeypatch.setattr(model_mutants, "_faster_mutants", kept)
 
     def net(by: int) -> bytes:
         attrs = {"dilations": [by, by], "pads": [by] * 4}

@@ -9,17 +9,17 @@ from pathlib import Path
 import onnx
 import pytest
 
-from superopt.cost.machine import machine
+from superopt.compilation.node_timing import COMPILED_TIMERS
+from superopt.cost.machine import this_machine
 from superopt.cost.store import Store
-from superopt.generate.journal import Journal
+from superopt.generate.engine.journal import Journal
+from superopt.loading.request import Deadline, Request
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import own_mutants
-from superopt.pipeline.own_journal import opened
-from superopt.pipeline.own_mutants import with_mutants
-from superopt.pipeline.request import Deadline, Request
-from superopt.pipeline.timed import TIMERS
-from superopt.report.rules_text import mutation
+from superopt.report.text.rules_text import mutation_text
+from superopt.rulegen import model_mutants
+from superopt.rulegen.model_journal import open_journal
+from superopt.rulegen.model_mutants import add_mutant_rules
 from tests.partial.test_moves import F, model, net, weights
 from tests.partial.test_own import kept
 
@@ -48,7 +48,7 @@ def written(path: Path, content: Mapping[object, object]) -> Path:
 
 
 def known(path: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    journal, notes = opened(path, RUN)
+    journal, notes = open_journal(path, RUN)
     journal.close()
     return journal.known, notes
 
@@ -114,17 +114,19 @@ def found(path: Path, **asked: object) -> tuple[list[str], tuple[str, ...]]:
     request = Request(budget=6000.0, cost="roofline", store=path.parent / "costs.db", **asked)  # type: ignore[arg-type]
     with Store.open(request.store) as store:
         given = import_model(read_model(path))
-        made, _, notes = with_mutants(given, request, Deadline.of(request), store, machine())
+        made, _, notes = add_mutant_rules(
+            given, request, Deadline.for_request(request), store, this_machine()
+        )
         return [str(r) for r in made.rules], notes
 
 
 def test_a_damaged_file_beside_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_mutants, "mutated", lambda window, journal, stop: [])
+    monkeypatch.setattr(model_mutants, "mutate_window", lambda window, journal, stop: [])
     path = tmp_path / "net.onnx"
     conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"])
     onnx.save(model([conv], {"x": (F, [1, 4, 4, 4])}, ["y"], weights(w=(4, 4, 3, 3))), path)
     (whole,) = told(path)
-    (file,) = tmp_path.glob(f"mutants/*/{own_mutants.JOURNAL}")
+    (file,) = tmp_path.glob(f"mutants/*/{model_mutants.JOURNAL_FILE}")
     file.write_text("nonsense")
     note, same = told(path)
     assert "a new one was started" in note
@@ -144,11 +146,11 @@ def test_a_rule_that_is_not_what_was_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
     """Its sum is right; it is not used as it is, and ends nothing."""
-    monkeypatch.setattr(own_mutants, "_faster", kept)
+    monkeypatch.setattr(model_mutants, "_faster_mutants", kept)
     path = tmp_path / "net.onnx"
     onnx.save(net(), path)
     rules, (whole,) = found(path)
-    (file,) = tmp_path.glob(f"mutants/*/{own_mutants.JOURNAL}")
+    (file,) = tmp_path.glob(f"mutants/*/{model_mutants.JOURNAL_FILE}")
     head, *lines = file.read_text().splitlines()
     journal = Journal.open(file, json.loads(head)["run"])
     proofs = {k: v for k, v in journal.known.items() if '"proof"' in v}
@@ -171,18 +173,18 @@ def test_generate_says_what_of_a_journal_was_not_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a line of its own, once; what is written is what was proved."""
-    monkeypatch.setattr(own_mutants, "_faster", kept)
+    monkeypatch.setattr(model_mutants, "_faster_mutants", kept)
     path, out = tmp_path / "net.onnx", tmp_path / "out"
     onnx.save(net(), path)
 
     def generated() -> tuple[str, str]:
-        made = own_mutants.own_mutants(
-            read_model(path), out, tmp_path / "costs.db", lambda event: None, TIMERS
+        made = model_mutants.generate_model_mutants(
+            read_model(path), out, tmp_path / "costs.db", lambda event: None, COMPILED_TIMERS
         )
-        return mutation(made), (out / "net.corrected.rules").read_text()
+        return mutation_text(made), (out / "net.corrected.rules").read_text()
 
     whole, rules = generated()
-    file = out / own_mutants.JOURNAL
+    file = out / model_mutants.JOURNAL_FILE
     assert "otherwise" not in whole
     journal = Journal.open(file, json.loads(file.read_text().partition("\n")[0])["run"])
     proofs = {k: v for k, v in journal.known.items() if '"proof"' in v}

@@ -8,6 +8,10 @@ from random import Random
 import pytest
 
 from scripts.correct_pairs import price
+from superopt.optimization.report.partial_rule_page import (
+    describe_partial_equality,
+    partial_rule_page,
+)
 from superopt.partial.correct import claims
 from superopt.partial.correct.corrections import NoCorrection
 from superopt.partial.correct.partial_rules import (
@@ -28,8 +32,7 @@ from superopt.partial.correct.symbolic_boxes import (
     symbolic_regions,
 )
 from superopt.partial.regions.find import find_regions
-from superopt.pipeline.partial_page import in_parts, page
-from superopt.report.partial import text
+from superopt.report.text.partial_rule import partial_page_text
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.library.load import load_library
 from superopt.verifier.prove import Limits, prove
@@ -116,7 +119,7 @@ def test_what_is_split() -> None:
 )
 def test_where_a_split_one_is_right(name: str) -> None:
     rule = replace(SPLIT_PAIRS[name], source="partial/corrected.rules")
-    found = in_parts(rule, PAIRS)
+    found = describe_partial_equality(rule, PAIRS)
     assert found is not None
     assert found.how == "split"
     assert 0 < found.share < 1
@@ -174,9 +177,9 @@ def test_the_library_has_the_cheaper_correction(name: str) -> None:
 def made_of(line: str) -> str:
     """What is said of a pair of one's own."""
     (pair,) = parse_rules(line, "own")
-    found = page(pair.name, [pair])
+    found = partial_rule_page(pair.name, [pair])
     assert found is not None
-    return text(found)
+    return partial_page_text(found)
 
 
 def test_a_number_of_the_program_is_no_hindrance() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.generate.build import value
-from superopt.generate.enumerated import enumerated, read
-from superopt.generate.families import FAMILIES
+from superopt.generate.enumeration.serialize import enumerate_family, read_enumeration
+from superopt.generate.families.registry import FAMILIES
+from superopt.generate.generalize.term_graphs import term_value
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
@@ -72,9 +72,9 @@ def test_of_enumerated_pairs(family: str, every: int) -> None:
     """Of products and sums: of maxima chance says more than two inputs do."""
     held = FAMILIES[family]()
     count = 0
-    for p in read(enumerated((held, min(3, held.top), 0))).partial[::every]:
-        inputs = tuple(given_(f"v{k}", *held.inputs[i]) for k, i in enumerate(p.sides.inputs))
-        a, b = (value(s, held, inputs) for s in (p.sides.left, p.sides.right))
+    for p in read_enumeration(enumerate_family((held, min(3, held.max_ops), 0))).partial[::every]:
+        inputs = tuple(given_(f"v{k}", *held.inputs[i]) for k, i in enumerate(p.equation.inputs))
+        a, b = (term_value(s, held, inputs) for s in (p.equation.left, p.equation.right))
         found = find_regions(a, b)
         if found.chance is not None:
             np.testing.assert_array_equal(found.mask(), truth(a, b))
@@ -114,9 +114,9 @@ def test_a_maximum_next_to_zeros() -> None:
 def test_of_enumerated_pairs_with_maxima(family: str) -> None:
     held = FAMILIES[family]()
     count = 0
-    for p in read(enumerated((held, min(3, held.top), 0))).partial:
-        inputs = tuple(given_(f"v{k}", *held.inputs[i]) for k, i in enumerate(p.sides.inputs))
-        a, b = (value(s, held, inputs) for s in (p.sides.left, p.sides.right))
+    for p in read_enumeration(enumerate_family((held, min(3, held.max_ops), 0))).partial:
+        inputs = tuple(given_(f"v{k}", *held.inputs[i]) for k, i in enumerate(p.equation.inputs))
+        a, b = (term_value(s, held, inputs) for s in (p.equation.left, p.equation.right))
         found = find_regions(a, b)
         if found.chance is None:
             np.testing.assert_array_equal(found.mask(), by_floats(a, b, 300))

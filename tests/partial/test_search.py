@@ -10,17 +10,17 @@ import onnx
 import pytest
 
 from scripts.fuzz_partial import subgraph, usable, wrong
-from superopt.api import optimize
+from superopt.api.functions import optimize
 from superopt.ir.substitute import replace_all
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
+from superopt.optimization.report.applied_sizes import rule_sizes_at
+from superopt.optimization.report.partial_rule_page import describe_partial_equality
 from superopt.partial.correct.partial_rules import load_pairs
-from superopt.pipeline.applied import sizes_at
-from superopt.pipeline.partial_page import in_parts
-from superopt.report import partial as texts
-from superopt.report.codec import from_json, to_json
-from superopt.report.html import page
-from superopt.report.text import summary
+from superopt.report.data.codec import from_json, to_json
+from superopt.report.html.report_page import report_page
+from superopt.report.text import partial_rule as texts
+from superopt.report.text.report_text import report_summary
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.library.load import load_library
 from superopt.rules.library.records import tier
@@ -38,7 +38,7 @@ MADE = {r.name: r for r in load_library() if r.is_from_pair}
 @pytest.mark.parametrize("name", MADE)
 def test_every_one_is_proved_and_says_where_it_is_right(name: str) -> None:
     assert tier(MADE[name]) == "A"
-    found = in_parts(MADE[name], {})
+    found = describe_partial_equality(MADE[name], {})
     assert found is not None
     assert 0 < found.share <= 1
     assert (found.share == 1) == (not found.wrong)
@@ -54,8 +54,14 @@ def test_most_pairs_have_one() -> None:
 
 
 def test_what_is_said(golden: Callable[[str, str], None]) -> None:
-    some = [in_parts(MADE[n], {}) for n in ("side-by-side-recomputed", "dilated-as-a-batch")]
-    golden("in_parts.txt", "\n".join(line for p in some if p for line in texts.in_parts(p)) + "\n")
+    some = [
+        describe_partial_equality(MADE[n], {})
+        for n in ("side-by-side-recomputed", "dilated-as-a-batch")
+    ]
+    golden(
+        "in_parts.txt",
+        "\n".join(line for p in some if p for line in texts.partial_use_lines(p)) + "\n",
+    )
 
 
 def siamese() -> onnx.ModelProto:
@@ -87,21 +93,21 @@ def applied(h: int | str, v: int) -> tuple[Step, Rule]:
 @pytest.mark.parametrize("h", [14, "H"])
 def test_the_picture_is_at_the_models_sizes(h: int | str) -> None:
     step, rule = applied(h, 9)
-    sizes = sizes_at(rule, step, {"H": 14})
+    sizes = rule_sizes_at(rule, step, {"H": 14})
     assert sizes == {"c": 16, "h": 14, "w": 15, "v": 9, "o": 16}
-    shown = in_parts(rule, {}, lambda: sizes)
+    shown = describe_partial_equality(rule, {}, lambda: sizes)
     assert shown is not None
     assert dict(shown.sizes) == sizes
     assert shown.picture == ("." * 14 + "##" + "." * 8,) * 14
     assert shown.share == 22 / 24
-    assert "at c = 16, h = 14, w = 15, v = 9, o = 16" in "".join(texts.in_parts(shown))
+    assert "at c = 16, h = 14, w = 15, v = 9, o = 16" in "".join(texts.partial_use_lines(shown))
 
 
 def test_elsewhere_it_is_at_small_ones() -> None:
     step, rule = applied(14, 9)
-    assert sizes_at(rule, replace(step, change={}), {}) == {}
-    shown = in_parts(rule, {}, dict)
-    assert shown == in_parts(rule, {})
+    assert rule_sizes_at(rule, replace(step, change={}), {}) == {}
+    shown = describe_partial_equality(rule, {}, dict)
+    assert shown == describe_partial_equality(rule, {})
 
 
 @pytest.mark.parametrize("partial", [True, False])
@@ -114,11 +120,11 @@ def test_the_search_takes_them(partial: bool) -> None:
 def test_reports() -> None:
     """The picture is in the text, the page and the document."""
     found = optimize(siamese(), budget=10, cost="roofline").report
-    shown = in_parts(MADE["side-by-side-recomputed"], {})
+    shown = describe_partial_equality(MADE["side-by-side-recomputed"], {})
     assert shown is not None
     report = replace(found, partial=(shown,))
-    assert all(line in summary(report) for line in shown.picture)
-    assert all(line in page(report) for line in shown.picture)
+    assert all(line in report_summary(report) for line in shown.picture)
+    assert all(line in report_page(report) for line in shown.picture)
     assert from_json(to_json(report)) == report
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from superopt.ir import graph
 from superopt.ops import OPS
-from superopt.pipeline.subprograms import subprograms
+from superopt.rulegen.subprograms import find_subprograms
 from tests.partial.test_enumerate import apply
 from tests.partial.test_moves import given
 
@@ -90,6 +90,6 @@ MODELS: dict[str, tuple[Sequence[graph.Value], set[str]]] = {
 def test_each_is_found_once(name: str) -> None:
     outs, keys = MODELS[name]
     given_ = (X, Y, IMAGE, *HEADS)
-    found = subprograms(graph.Graph(given_, tuple(outs)))
+    found = find_subprograms(graph.Graph(given_, tuple(outs)))
     assert [p.key for p in found] == list(dict.fromkeys(p.key for p in found))
     assert {p.key for p in found} == keys

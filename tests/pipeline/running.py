@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
+from superopt.loading.model import load_model
+from superopt.loading.request import Request
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import optimize
-from superopt.pipeline.load import load_model
-from superopt.pipeline.optimize import Done
-from superopt.pipeline.reporting import report_of
-from superopt.pipeline.request import Request
-from superopt.report.data import Report
+from superopt.optimization import optimize
+from superopt.optimization.optimize import OptimizationResult
+from superopt.optimization.report.optimization_report import make_report
+from superopt.report.data.report import Report
 from superopt.rules.lang.rule import Rule, parse_rules
 
 RULES = """
@@ -40,21 +40,21 @@ def request(**asked: object) -> Request:
     return Request(**given)  # type: ignore[arg-type]
 
 
-def run(data: bytes | Path, **asked: object) -> Done:
+def run(data: bytes | Path, **asked: object) -> OptimizationResult:
     """`optimize` on a model."""
     return optimize.optimize(load_model(read_model(data)), request(**asked))
 
 
-def report(done: Done) -> Report:
+def report(done: OptimizationResult) -> Report:
     """Its report."""
     digest = done.winner.sha256 if done.winner else done.source.sha256
-    return report_of(done, done.request.rules, digest)
+    return make_report(done, done.request.rules, digest)
 
 
-def saved(done: Done, folder: Path) -> onnx.ModelProto:
+def saved(done: OptimizationResult, folder: Path) -> onnx.ModelProto:
     """The model that it writes, which onnx's checker accepts."""
     path = folder / "saved.onnx"
-    optimize.save(done, path)
+    optimize.save_model(done, path)
     onnx.checker.check_model(str(path), full_check=True)
     return onnx.load(str(path))
 

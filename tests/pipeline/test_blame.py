@@ -6,23 +6,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from superopt.check.compare import failed
-from superopt.check.numeric import Result
+from superopt.check.compare import failed_comparison
+from superopt.check.numeric_check import PlaceResult
 from superopt.errors import CheckFailed, ExitCode
 from superopt.ir import graph as ir_graph
 from superopt.ops import OPS
-from superopt.pipeline import blame, checking
-from superopt.pipeline.blame import culprit
-from superopt.pipeline.optimize import Done
+from superopt.optimization import bisect_steps
+from superopt.optimization.bisect_steps import find_culprit
+from superopt.optimization.optimize import OptimizationResult
 from superopt.search.move import Step
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import TensorType
+from superopt.verification import candidate_check
 from tests.pipeline import models, running
 from tests.pipeline.models import data
 from tests.pipeline.running import rules
 
 
-def run(given: bytes, **asked: object) -> Done:
+def run(given: bytes, **asked: object) -> OptimizationResult:
     """`optimize` with rules of every float class: what is computed of a wrong one's is E3."""
     return running.run(given, **{"float_class": "E3", **asked})
 
@@ -147,7 +148,7 @@ def wrong_from(n: int) -> Callable[[ir_graph.Graph], bool]:
 def test_bisection_finds_every_step(rounds: list[int]) -> None:
     steps, _ = trace(rounds)
     for n in range(sum(rounds)):
-        found = culprit(steps, wrong_from(n))
+        found = find_culprit(steps, wrong_from(n))
         assert found is not None
         assert (found.step.rule, found.number) == (f"r{n}", n + 1)
 
@@ -161,7 +162,7 @@ def test_bisection_asks_few_questions() -> None:
         asked += 1
         return wrong_from(20)(graph)
 
-    found = culprit(steps, is_wrong)
+    found = find_culprit(steps, is_wrong)
     assert found is not None
     assert found.number == 21
     assert asked <= 8
@@ -169,8 +170,8 @@ def test_bisection_asks_few_questions() -> None:
 
 def test_no_step_is_to_blame_for_a_right_graph() -> None:
     steps, _ = trace([2, 2])
-    assert culprit(steps, lambda graph: False) is None
-    assert culprit([], lambda graph: True) is None
+    assert find_culprit(steps, lambda graph: False) is None
+    assert find_culprit([], lambda graph: True) is None
 
 
 # --- errors that no rule made ---------------------------------------------------------------------
@@ -180,13 +181,13 @@ def test_a_runtime_that_computes_otherwise_is_not_blamed_on_a_rule_in_float64(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if onnxruntime gave something else for every rewritten file, but not for the original."""
-    found = checking._found
+    found = candidate_check._values_and_reference
 
     def off(*args: object, **named: object) -> object:
         values, ref = found(*args, **named)  # type: ignore[arg-type]
         return tuple(None if v is None else v + 1 for v in values), ref
 
-    monkeypatch.setattr(checking, "_found", off)
+    monkeypatch.setattr(candidate_check, "_values_and_reference", off)
     with pytest.raises(CheckFailed) as caught:
         run(data(models.PLAIN))
     assert "writing or running the graph changes the results" in caught.value.what
@@ -195,7 +196,7 @@ def test_a_runtime_that_computes_otherwise_is_not_blamed_on_a_rule_in_float64(
 
 def test_folding_is_blamed_where_it_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     from superopt.ir import constant_folding as folding
-    from superopt.pipeline import candidate
+    from superopt.optimization import candidate
 
     real = folding.fold_constants
 
@@ -217,15 +218,17 @@ def test_a_step_that_only_the_runtime_gets_wrong_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     steps, graphs = trace([1, 1, 1])
-    bad = Result("y", "normal", failed("off"))
-    wrong = checking.Wrong(graphs[-1], None, None, bad)  # type: ignore[arg-type]
-    monkeypatch.setattr(blame, "_in_float64", lambda original, wrong: lambda graph: False)
-    monkeypatch.setattr(blame, "_in_runtime", lambda *args: wrong_from(1))
+    bad = PlaceResult("y", "normal", failed_comparison("off"))
+    wrong = candidate_check.WrongResult(graphs[-1], None, None, bad)  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        bisect_steps, "_differs_in_float64", lambda original, wrong: lambda graph: False
+    )
+    monkeypatch.setattr(bisect_steps, "_differs_in_runtime", lambda *args: wrong_from(1))
 
     source = SimpleNamespace(label="m")
     model = SimpleNamespace(source=source, names={graphs[0].outputs[1]: "here"})
     original = SimpleNamespace(model=model)
-    error = blame.blame(original, steps, wrong, {}, tmp_path, 1)  # type: ignore[arg-type]
+    error = bisect_steps.explain_wrong_result(original, steps, wrong, {}, tmp_path, 1)  # type: ignore[arg-type]
     assert error.what == "m: rule r1 changes the results at here; nothing was written"
     assert "step 2 of 3" in error.why
     assert "in float64 both agree" in error.why

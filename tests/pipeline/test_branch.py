@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.compilation.cpu import compile_if
+from superopt.compilation.cpu.executable import Executable
+from superopt.compilation.cpu.steps import DynamicIf
 from superopt.errors import ModelError, UsageError
+from superopt.jobs import cpu_compile_report
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.onnx_io.transform.split_if import first_dynamic_if, split_at_if
-from superopt.pipeline import branching, compilation
-from superopt.pipeline.executable import Executable
-from superopt.pipeline.steps import Branch
 from tests.onnx_io.rounds import session, text
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -129,8 +130,8 @@ def test_results_are_those_of_the_branch_that_is_taken(name: str, threads: int) 
         for w, x in zip(wanted, got.values(), strict=True):
             assert w.shape == x.shape
             np.testing.assert_allclose(x, w, rtol=1e-5, atol=1e-6)
-        (step,) = exe.variant(exe.sizes(exe.given(feeds)))
-        assert isinstance(step, Branch)
+        (step,) = exe.variant(exe.infer_sizes(exe.input_arrays(feeds)))
+        assert isinstance(step, DynamicIf)
 
 
 @pytest.mark.parametrize("name", ["nested", "inside"])
@@ -138,13 +139,13 @@ def test_nothing_runs_in_onnxruntime(name: str) -> None:
     graph, calls = CASES[name]
     exe = superopt.compile(text(graph))
     exe.run(calls[0])
-    sizes = exe.sizes(exe.given(calls[0]))
-    assert exe.fallen(sizes) == []
+    sizes = exe.infer_sizes(exe.input_arrays(calls[0]))
+    assert exe.fallback_nodes(sizes) == []
 
 
 def test_parts_of_branches_that_run_in_onnxruntime_are_told() -> None:
     exe = superopt.compile(text(PARTLY))
-    fallen = {n.op.name for n, _ in exe.fallen({})}
+    fallen = {n.op.name for n, _ in exe.fallback_nodes({})}
     assert {"CumSum", "NonZero"} <= fallen
     assert not {"If", "Exp", "Tanh"} & fallen
 
@@ -153,7 +154,7 @@ def test_a_condition_from_the_sizes_is_decided_when_they_are_known() -> None:
     exe = superopt.compile(text(SIZES.replace("And (many, flag)", "Identity (many)")))
     exe.run({"x": numbers(2), "flag": np.array(True)})
     (step,) = exe.variant({"n": 2})
-    assert not isinstance(step, Branch)
+    assert not isinstance(step, DynamicIf)
 
 
 def test_what_the_condition_needs_is_computed_once() -> None:
@@ -196,7 +197,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     exe.save(tmp_path / "m.superopt")
     loaded = superopt.load(tmp_path / "m.superopt")
     assert isinstance(loaded, Executable)
-    assert [type(s) for s in loaded.variant({})] == [Branch]
+    assert [type(s) for s in loaded.variant({})] == [DynamicIf]
     for feeds in CASES["nested"][1]:
         for a, b in zip(exe.run(feeds).values(), loaded.run(feeds).values(), strict=True):
             np.testing.assert_array_equal(a, b)
@@ -219,7 +220,7 @@ def test_it_cannot_be_exported(tmp_path: Path) -> None:
 
 
 def test_what_is_said_of_it() -> None:
-    about = compilation.compilation(read_model(text(NESTED)), 1, {}, None)
+    about = cpu_compile_report.report_compilation(read_model(text(NESTED)), 1, {}, None)
     assert not about.foreign
     assert about.kernels > 2
     assert any("'first'" in note for note in about.notes)
@@ -234,24 +235,24 @@ def test_an_if_without_kernels_stays_in_onnxruntime() -> None:
     exe = superopt.compile(m)
     x = np.array([0, 1, 2], np.float32)
     assert exe.run({"x": x, "flag": np.array(True)})["y"].tolist() == [[1, 2]]
-    assert {n.op.name for n, _ in exe.fallen({})} == {"If"}
+    assert {n.op.name for n, _ in exe.fallback_nodes({})} == {"If"}
 
 
 def test_more_ifs_than_are_compiled_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branching, "MAX_DEPTH", 1)
+    monkeypatch.setattr(compile_if, "MAX_IF_DEPTH", 1)
     exe = superopt.compile(text(NESTED))
     m = session(text(NESTED))
     for feeds in CASES["nested"][1]:
         for a, b in zip(exe.run(feeds).values(), m.run(None, feeds), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5)
-    assert [n.op.name for n, _ in exe.fallen({})].count("If") == 1
+    assert [n.op.name for n, _ in exe.fallback_nodes({})].count("If") == 1
 
 
 def test_deep_branches_are_compiled_when_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branching, "MAX_DEPTH_AHEAD", 0)
+    monkeypatch.setattr(compile_if, "MAX_EAGER_IF_DEPTH", 0)
     exe = superopt.compile(text(NESTED))
     (step,) = exe.variant({})
-    assert isinstance(step, Branch)
-    assert not any(arm.variants for arm in step.arms.values())
+    assert isinstance(step, DynamicIf)
+    assert not any(arm.variants for arm in step.branches.values())
     exe.run({"x": numbers(8), "k": np.array(1)})
-    assert [bool(arm.variants) for arm in step.arms.values()] == [True, False]
+    assert [bool(arm.variants) for arm in step.branches.values()] == [True, False]

@@ -5,12 +5,12 @@ import pytest
 from onnx import parser
 
 import superopt
-from superopt.pipeline import chains
-from superopt.pipeline.chains import proved_rules
-from superopt.report.data import Verdict
+from superopt.report.data.report import Verdict
 from superopt.rules.library.load import load_library
 from superopt.rules.library.records import tier
 from superopt.rules.trial.new_divisors import new_divisors
+from superopt.verification import rule_chains
+from superopt.verification.rule_chains import proved_rules
 
 
 def model(body: str, outputs: str = "float[4, 6] y") -> onnx.ModelProto:
@@ -66,7 +66,7 @@ def test_only_what_is_proved_and_divides_by_nothing_new_is_used(
 ) -> None:
     library = {r.name: r for r in load_library()}
     some = {"relu-relu", "neg-neg"}
-    monkeypatch.setattr(chains, "tier", lambda r: "C" if r.name in some else tier(r))
+    monkeypatch.setattr(rule_chains, "tier", lambda r: "C" if r.name in some else tier(r))
     used = {r.name for r in proved_rules.__wrapped__().rules}
     assert len(used) > 1000
     assert all(tier(library[n]) == "A" and not new_divisors(library[n]) for n in used)

@@ -10,14 +10,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import superopt
-from superopt.check.numeric import Reference
-from superopt.check.regions import opaque_nodes
+from superopt.check.numeric_check import Reference
+from superopt.check.opaque_regions import opaque_nodes
+from superopt.loading.model import load_model
+from superopt.loading.request import Request
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.comparison import output_reference
-from superopt.pipeline.load import load_model
-from superopt.pipeline.opaque_nodes import OpaqueNodes, UnknownResults
-from superopt.pipeline.original import prepare
-from superopt.pipeline.request import Request
+from superopt.verification.opaque_nodes import OpaqueNodeEvaluator, UnknownResults
+from superopt.verification.original import prepare_original
+from superopt.verification.output_comparison import output_reference
 
 pytest.importorskip("onnxruntime")
 
@@ -66,7 +66,9 @@ def layer_norm() -> bytes:
 
 
 def reference(data: bytes, n: int, tmp_path) -> tuple[Reference, Mapping[str, np.ndarray]]:  # type: ignore[no-untyped-def]
-    original = prepare(load_model(read_model(data)).model, Request(), tmp_path, lambda note: None)
+    original = prepare_original(
+        load_model(read_model(data)).model, Request(), tmp_path, lambda note: None
+    )
     with original.session:
         found = output_reference(original, n)
     assert isinstance(found, Reference)
@@ -81,10 +83,10 @@ def test_outputs_behind_an_opaque_node_have_a_float64_reference(tmp_path) -> Non
     mean = x.mean(1, keepdims=True)
     epsilon = np.float64(np.float32(1e-6))
     wanted = (x - mean) / np.sqrt(np.square(x).mean(1, keepdims=True) - mean**2 + epsilon)
-    assert not found.rounded
+    assert not found.is_rounded
     np.testing.assert_allclose(found.exact[0], wanted, rtol=1e-9)
-    assert found.own[0] is not None
-    assert np.abs(found.own[0] - wanted).max() > 1e-6  # the model's own rounding
+    assert found.native[0] is not None
+    assert np.abs(found.native[0] - wanted).max() > 1e-6  # the model's own rounding
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -164,7 +166,7 @@ def test_opaque_nodes_are_computed_in_float64(
 ) -> None:
     source = read_model(data)
     (node,) = opaque_nodes(load_model(source).model.graph)
-    found = OpaqueNodes(source)(node, operands)
+    found = OpaqueNodeEvaluator(source)(node, operands)
     assert found[0].dtype == np.float64
     np.testing.assert_allclose(found[0], wanted, rtol=1e-15)
 
@@ -176,7 +178,7 @@ def test_a_node_that_has_no_float64_kernel_is_rounded_alone() -> None:
     arrays = {"x": x.astype(F32), "w": w.astype(F32), "r": r.astype(F32)}
     source = read_model(one_node("GRU", arrays, 2, hidden_size=4))
     (node,) = opaque_nodes(load_model(source).model.graph)
-    _, last = OpaqueNodes(source)(node, [x, w, r])
+    _, last = OpaqueNodeEvaluator(source)(node, [x, w, r])
     h = np.zeros((2, 4))
     for step in x:
         gates = [step @ w[0, 4 * k : 4 * k + 4].T for k in range(3)]
@@ -211,7 +213,7 @@ def test_values_that_an_if_reads_from_outside_are_given_to_it() -> None:
     source = read_model(made.SerializeToString())
     (carried,) = opaque_nodes(load_model(source).model.graph)
     for condition, wanted in ((True, X + X), (False, X * X)):
-        (found,) = OpaqueNodes(source)(carried, [np.array(condition), X])
+        (found,) = OpaqueNodeEvaluator(source)(carried, [np.array(condition), X])
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
@@ -229,4 +231,4 @@ def test_what_nothing_computes_says_so() -> None:
     source = read_model(made.SerializeToString())
     (carried,) = opaque_nodes(load_model(source).model.graph)
     with pytest.raises(UnknownResults, match="Mystery"):
-        OpaqueNodes(source)(carried, [X[0]])
+        OpaqueNodeEvaluator(source)(carried, [X[0]])

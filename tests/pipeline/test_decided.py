@@ -41,7 +41,7 @@ def test_the_branch_that_is_taken(rows: int, symbolic: bool) -> None:
     got = exe(x=x)["y"]
     assert got.shape == wanted.shape
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
-    assert exe.fallen({"n": rows} if symbolic else {}) == []
+    assert exe.fallback_nodes({"n": rows} if symbolic else {}) == []
 
 
 def test_other_outputs_of_branches() -> None:
@@ -70,7 +70,7 @@ def test_other_outputs_of_branches() -> None:
     got = exe(x=x)
     for name, wanted in zip("yzu", session(m).run(None, {"x": x}), strict=True):
         np.testing.assert_allclose(got[name], wanted, rtol=1e-6)
-    assert exe.fallen({}) == []
+    assert exe.fallback_nodes({}) == []
 
 
 def test_what_a_call_decides_stays() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from superopt.pipeline import doctor
+from superopt.jobs import doctor
 
 VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Release Build\n"
 H100 = "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 0\n"
@@ -39,14 +39,14 @@ def test_a_gpu(
         place, text = texts.get(name, ("dev/nvidiactl", ""))
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text(text)
-    monkeypatch.setattr(doctor, "DRIVER", tmp_path / "driver")
-    monkeypatch.setattr(doctor, "DEVICES", tmp_path / "dev")
-    monkeypatch.setattr(doctor, "_version", lambda name: torch if name == "torch" else "1")
+    monkeypatch.setattr(doctor, "DRIVER_FOLDER", tmp_path / "driver")
+    monkeypatch.setattr(doctor, "DEVICE_FOLDER", tmp_path / "dev")
+    monkeypatch.setattr(doctor, "_package_version", lambda name: torch if name == "torch" else "1")
     for name in ("TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    (found,) = [f for f in doctor.doctor() if f.name == "gpu"]
+    (found,) = [f for f in doctor.diagnose() if f.name == "gpu"]
     status, version, text = said
     assert found.status == status
     assert version in found.version

@@ -15,14 +15,15 @@ from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
 import superopt
+from superopt.compilation.cpu.cpu_compiler import Compiler
+from superopt.compilation.cpu.steps import Fallback, OrtSegment
+from superopt.compilation.fallback import fallback_cache, ort_segment
+from superopt.compilation.fallback.ort_segment import atomic_units
 from superopt.cost.disk_cache import cache_files
+from superopt.jobs import cpu_compile_report
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.onnx_io.transform.contrib_decomposition import decompose_contrib_ops, replaced_result
-from superopt.pipeline import compilation, foreign, kept_fallback
-from superopt.pipeline.compile import Compiler
-from superopt.pipeline.foreign import units
-from superopt.pipeline.steps import Fallback, Foreign
 from superopt.plan.graph.partition import partition_by_cost
 from tests.plan.test_ready import at_rest, counting, written
 
@@ -141,13 +142,13 @@ def partly() -> onnx.ModelProto:
 
 def test_a_part_has_the_original_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     files: list[bytes] = []
-    own = foreign.ort.session_of_part
+    own = ort_segment.ort.load_part_session
 
     def session(file: bytes, *how: object) -> object:
         files.append(file)
         return own(file, *how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(foreign.ort, "session_of_part", session)
+    monkeypatch.setattr(ort_segment.ort, "load_part_session", session)
     m = partly()
     exe = superopt.compile(m)
     x = numbers(400, WIDTH)
@@ -155,7 +156,7 @@ def test_a_part_has_the_original_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     (wanted,) = whole.run(None, {"x": x})
     np.testing.assert_allclose(exe(x=x)["y"], wanted, rtol=1e-3, atol=1e-3)
     steps = exe.variant({})
-    assert any(isinstance(s, Foreign) for s in steps)
+    assert any(isinstance(s, OrtSegment) for s in steps)
     ops = [[n.op_type for n in onnx.load_from_string(f).graph.node] for f in files]
     assert [{*some} <= {n.op_type for n in m.graph.node} for some in ops] == [True] * len(ops)
     assert any("CumSum" in some for some in ops)
@@ -166,7 +167,7 @@ def test_a_unit_runs_in_one_place() -> None:
     source = decompose_contrib_ops(read_model(partly()))
     assert source is not None
     model = import_model(source)
-    found = units(model)
+    found = atomic_units(model)
     assert {replaced_result(model.origins[n].node) for n in found} == {"c", "d"}
     for parts in {*found.values()}:
         (odd, *_) = parts
@@ -196,7 +197,9 @@ def test_that_nothing_is_compiled_is_remembered(
         assert exe(x=some)["y"].shape == some.shape
     assert len(compiled) == 1
     assert exe._compiler is None
-    assert {n.op.name for n, _ in exe.fallen({"length": 5} if symbolic else {})}  # asks for it
+    assert {
+        n.op.name for n, _ in exe.fallback_nodes({"length": 5} if symbolic else {})
+    }  # asks for it
 
 
 def test_at_sizes_at_which_nothing_is_compiled(folder: Path, tmp_path: Path) -> None:
@@ -218,9 +221,9 @@ def test_another_processor_asks_again(
     path = written(tmp_path / "m.onnx", transformer(5, 17))
     superopt.compile(path)
     compiled = counting(Compiler, monkeypatch)
-    own = kept_fallback.machine()
+    own = fallback_cache.this_machine()
     other = type(own)(own.cpu, "others", own.cores_allowed, own.memory, own.os)
-    monkeypatch.setattr(kept_fallback, "machine", lambda: other)
+    monkeypatch.setattr(fallback_cache, "this_machine", lambda: other)
     superopt.compile(path)
     assert len(compiled) == 1
 
@@ -228,7 +231,7 @@ def test_another_processor_asks_again(
 def test_a_damaged_entry_is_made_again(folder: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "m.onnx", transformer(5, 17))
     superopt.compile(path)
-    some = [*folder.glob(f"*.{kept_fallback.KIND}")]
+    some = [*folder.glob(f"*.{fallback_cache.FALLBACK_KIND}")]
     assert some
     for entry in some:
         entry.write_bytes(entry.read_bytes()[:-1])
@@ -284,10 +287,13 @@ def test_quantization_of_what_kernels_compute_is_told() -> None:
     quantized = node("DynamicQuantizeMatMul", ["h", "w", "s"], ["y"], domain=MICROSOFT)
     shapes = {"x": [4000, wide]}, {"y": [4000, wide]}
     m = made([node("MatMul", ["x", "a"], ["h"]), quantized], held, *shapes)
-    (note,) = compilation.compilation(read_model(m), 1, {}, None).notes
+    (note,) = cpu_compile_report.report_compilation(read_model(m), 1, {}, None).notes
     assert note.startswith("1 quantization, first DynamicQuantizeMatMul y, of what kernels compute")
     moved = made([node("Neg", ["x"], ["h"]), quantized], held, *shapes)
-    about = compilation.compilation(read_model(moved), 1, {}, None)
+    about = cpu_compile_report.report_compilation(read_model(moved), 1, {}, None)
     assert about.kernels == 1
     assert about.notes == ()
-    assert compilation.compilation(read_model(transformer(5, 14)), 1, {}, None).notes == ()
+    assert (
+        cpu_compile_report.report_compilation(read_model(transformer(5, 14)), 1, {}, None).notes
+        == ()
+    )

@@ -10,9 +10,13 @@ from onnx import TensorProto as T
 from onnx import helper
 
 import superopt
+from superopt.compilation.fallback import ort_segment
+from superopt.compilation.fallback.integer_mode import (
+    DEFAULT_MODE,
+    choose_integer_mode,
+    saturates_uint8_products,
+)
 from superopt.onnx_io.check.int8_saturation import Remedy, SaturatingNode
-from superopt.pipeline import foreign
-from superopt.pipeline.integer_mode import DEFAULT, integer_mode, sums_in_16_bits
 from tests.plan.test_compile import model
 
 AVX2 = {"avx", "avx2", "fma"}  # Haswell
@@ -39,7 +43,7 @@ AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}  # S
     ],
 )
 def test_processors(flags: set[str], architecture: str, system: str, found: bool) -> None:
-    assert sums_in_16_bits(flags, architecture, system) is found
+    assert saturates_uint8_products(flags, architecture, system) is found
 
 
 FIXED, FLOATS, NONE = (
@@ -66,12 +70,12 @@ FIXED, FLOATS, NONE = (
 def test_models(
     nodes: tuple[SaturatingNode, ...], level: str, unsigned: bool, notes: list[str]
 ) -> None:
-    found = integer_mode(nodes)
+    found = choose_integer_mode(nodes)
     assert (found.level, found.unsigned_weights) == (level, unsigned)
     assert len(found.notes) == len(notes)
     for note, pattern in zip(found.notes, notes, strict=True):
         assert re.search(pattern, note)
-    assert (found == DEFAULT) == (not nodes)
+    assert (found == DEFAULT_MODE) == (not nodes)
 
 
 @pytest.mark.parametrize(
@@ -86,16 +90,16 @@ def test_the_session_is_opened_so(
     weight: int, flags: set[str], asked: tuple[str, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the flags of the processor, which are in one place; results are exact on any."""
-    monkeypatch.setattr(foreign, "processor", lambda: ("one", [*flags]))
+    monkeypatch.setattr(ort_segment, "processor_info", lambda: ("one", [*flags]))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     opened = []
-    own = foreign.ort.session_of_part
+    own = ort_segment.ort.load_part_session
 
     def session(file: object, threads: int, *how: object) -> object:
         opened.append(how)
         return own(file, threads, *how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(foreign.ort, "session_of_part", session)
+    monkeypatch.setattr(ort_segment.ort, "load_part_session", session)
     node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
     held = {"w": np.full((4, 4), weight, np.int8)}
     m = model([node], {"x": (T.UINT8, [2, 4])}, ["y"], held)

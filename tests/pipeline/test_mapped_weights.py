@@ -13,10 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import superopt
 from superopt import ort
+from superopt.compilation.cache import constant_files
+from superopt.compilation.fallback import mapped_weights
+from superopt.compilation.fallback.mapped_weights import map_large_weights
 from superopt.onnx_io import external_weights
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import constant_files, mapped_weights
-from superopt.pipeline.mapped_weights import mapped_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ROWS, LARGE_ROWS, COLUMNS = 4_000, 80_000, 256  # 4 and 78 MiB
@@ -25,7 +26,7 @@ ROWS, LARGE_ROWS, COLUMNS = 4_000, 80_000, 256  # 4 and 78 MiB
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(mapped_weights, "MAPPED_MODEL_BYTES", 2 << 20)
+    monkeypatch.setattr(mapped_weights, "MIN_MAPPED_MODEL_BYTES", 2 << 20)
 
 
 def table(rows: int = ROWS) -> onnx.ModelProto:
@@ -81,14 +82,14 @@ def test_results_are_those_of_the_file(as_file: bool, tmp_path: Path) -> None:
 
 def test_a_damaged_file_is_written_again() -> None:
     source = read_model(table())
-    assert mapped_model(source) is not None
+    assert map_large_weights(source) is not None
     (file,) = constant_files.constants_folder().glob("*")
     was = file.read_bytes()
     file.write_bytes(bytes(len(was)))
-    found = mapped_model(source)
+    found = map_large_weights(source)
     assert found is not None
     assert file.read_bytes() == was
-    session = ort.session(found.data, weights=found.folder)
+    session = ort.load_session(found.data, weights=found.folder)
     (y,) = plain_session(table().SerializeToString()).run(None, {"i": indices(5)})
     np.testing.assert_array_equal(ort.run(session, {"i": indices(5)})["y"], y)
 
@@ -104,7 +105,7 @@ def test_other_models_are_loaded_as_they_are(
         monkeypatch.setenv("SUPEROPT_CACHE_MAX_SIZE", "6MiB")
     if why == "no folder":
         (tmp_path / "cache").write_text("a file")
-    assert mapped_model(read_model(path)) is None
+    assert map_large_weights(read_model(path)) is None
     exe = superopt.compile(path, specialize="never")
     (y,) = plain_session(str(path)).run(None, {"i": np.arange(5)})
     np.testing.assert_array_equal(exe(i=np.arange(5))["y"], y)

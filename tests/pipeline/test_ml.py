@@ -69,7 +69,11 @@ def compared(made: onnx.ModelProto, xs: list[np.ndarray], ours: bool = True) -> 
         else:
             np.testing.assert_array_equal(found, want)
     sizes = {"n": len(xs[0])} if xs[0].ndim > 1 else {}
-    assert [n.op.name for n, _ in exe.fallen(sizes)] == [] if ours else exe.fallen(sizes)
+    assert (
+        [n.op.name for n, _ in exe.fallback_nodes(sizes)] == []
+        if ours
+        else exe.fallback_nodes(sizes)
+    )
 
 
 def linear(rows: int, **more: object) -> dict[str, object]:

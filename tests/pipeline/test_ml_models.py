@@ -95,7 +95,7 @@ def test_what_follows_a_scaler_is_compiled() -> None:
     model = scaled()
     exe = superopt.compile(model, threads=1)
     same(exe, model, {"x": RNG.standard_normal((32, WIDTH)).astype(np.float32)})
-    assert exe.fallen({}) == []
+    assert exe.fallback_nodes({}) == []
 
 
 def test_a_model_is_written_back_with_its_own_nodes() -> None:
@@ -164,7 +164,7 @@ def test_what_follows_a_table_of_strings_is_compiled(node: onnx.NodeProto, indic
     )  # fmt: skip
     exe = superopt.compile(model, threads=1)
     same(exe, model, {"x": RNG.choice([*CATEGORIES, "z"], 512).astype(object)})
-    assert [n.op.name for n, _ in exe.fallen({})] == [node.op_type]
+    assert [n.op.name for n, _ in exe.fallback_nodes({})] == [node.op_type]
 
 
 @pytest.mark.parametrize("strings", [False, True])
@@ -192,4 +192,4 @@ def test_maps_of_probabilities_are_carried(strings: bool) -> None:
     for one, two in zip(got["maps"], want[1], strict=True):
         np.testing.assert_allclose(list(one.values()), list(two.values()), rtol=1e-4, atol=1e-6)
     own = [] if not strings else ["TreeEnsembleClassifier"]
-    assert [n.op.name for n, _ in exe.fallen({})] == [*own, "ZipMap"]
+    assert [n.op.name for n, _ in exe.fallback_nodes({})] == [*own, "ZipMap"]

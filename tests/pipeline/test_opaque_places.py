@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import superopt
-from superopt.api import METHODS
+from superopt.api.functions import VERIFY_METHODS
 from superopt.errors import SuperoptError
 from tests.pipeline.opaque_models import OPAQUE, PLAIN, SHAPE, model
 
@@ -65,7 +65,7 @@ def test_equal_graphs_around_an_opaque_operator(kind: str, place: str) -> None:
             n.op_type, end = "Neg", n.output[0]
             n.output[0] = "negative"
             twice.graph.node.add(op_type="Neg", input=["negative"], output=[end])
-    for method in METHODS:
+    for method in VERIFY_METHODS:
         verdict = superopt.verify(once, twice, method=method, limit=3)
         allowed = ("proved", "agrees") if method in ("auto", "numeric") else ("proved", "unknown")
         assert verdict.decision in allowed, (method, verdict.reason)
@@ -79,7 +79,7 @@ def test_a_random_node_is_not_another_random_node() -> None:
         y = Sub (a, {0})
     }}"""
     two, one = (onnx.parser.parse_model(text.format(name)) for name in ("b", "a"))
-    for method in METHODS:
+    for method in VERIFY_METHODS:
         assert superopt.verify(two, one, method=method, limit=3).decision != "proved"
 
 
@@ -128,7 +128,7 @@ def test_an_operator_that_nobody_has(kind: str) -> None:
         if n.op_type == kind:
             n.domain = "acme"
     assert superopt.optimize(m, budget=1, cost="roofline").report.opaque
-    for method in METHODS:
+    for method in VERIFY_METHODS:
         assert superopt.verify(m, renamed(m), method=method, limit=3).decision == "proved"
     with pytest.raises(SuperoptError, match="acme"):
         superopt.compile(m)

@@ -11,11 +11,12 @@ import pytest
 
 import superopt
 from superopt.errors import ExitCode, ModelError, UsageError
+from superopt.loading import rule_library
+from superopt.loading.model import load_model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import optimize, rule_library
-from superopt.pipeline.load import load_model
-from superopt.pipeline.optimize import Done
-from superopt.report.data import Event
+from superopt.optimization import optimize
+from superopt.optimization.optimize import OptimizationResult
+from superopt.report.data.report import Event
 from superopt.rules.lang.rule import Rule
 from superopt.rules.library.load import load_library
 from tests.pipeline import models
@@ -50,7 +51,7 @@ def test_a_model_gets_smaller_and_computes_the_same(tmp_path: Path) -> None:
 def test_a_model_that_cannot_get_faster_is_copied_byte_for_byte(tmp_path: Path) -> None:
     given = data(models.DONE)
     done = run(given)
-    optimize.save(done, tmp_path / "copy.onnx")
+    optimize.save_model(done, tmp_path / "copy.onnx")
     assert (tmp_path / "copy.onnx").read_bytes() == given
     found = report(done)
     assert not found.changed
@@ -104,12 +105,12 @@ def test_symbolic_sizes_are_checked_at_several_sizes(tmp_path: Path) -> None:
     assert [s.feed.sizes["batch"] for s in done_sets(done)] == [3, 2, 1, 3, 3]
 
 
-def done_sets(done: Done) -> tuple[object, ...]:
+def done_sets(done: OptimizationResult) -> tuple[object, ...]:
     """The sets of inputs that a model was checked on: the same again."""
-    from superopt.pipeline.original import prepare
+    from superopt.verification.original import prepare_original
 
     folder = done.scratch.path / "again"
-    return prepare(done.model, done.request, folder, lambda line: None).sets
+    return prepare_original(done.model, done.request, folder, lambda line: None).sets
 
 
 def test_other_sizes_are_found_where_the_defaults_do_not_run() -> None:
@@ -160,7 +161,7 @@ def test_inputs_of_the_users_on_which_the_model_fails() -> None:
 def test_inputs_of_the_users_are_checked_first() -> None:
     done = run(data(models.PLAIN), inputs={"x": X})
     assert done.winner is not None
-    assert done.winner.checked.sets == ("given", "normal", "adversarial", "uniform")
+    assert done.winner.check.input_sets == ("given", "normal", "adversarial", "uniform")
 
 
 def test_a_custom_operator_is_left_alone_and_our_own_evaluation_decides(tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_a_custom_operator_is_left_alone_and_our_own_evaluation_decides(tmp_path
     (note,) = (n for n in found.notes if "onnxruntime does not run the original" in n)
     assert "acme:Secret" in note
     assert "/" not in note.partition("Load model from ")[2].partition(" failed")[0]
-    optimize.save(done, tmp_path / "saved.onnx")
+    optimize.save_model(done, tmp_path / "saved.onnx")
     after = onnx.load(str(tmp_path / "saved.onnx"))
     assert [n.op_type for n in after.graph.node] == ["Relu"]  # nobody reads the secret
 
@@ -210,7 +211,7 @@ def test_a_model_whose_inputs_would_fill_the_memory_stays_as_it_is() -> None:
 def test_without_onnxruntime_the_check_is_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     from superopt import ort
 
-    monkeypatch.setattr(ort, "available", lambda: None)
+    monkeypatch.setattr(ort, "installed_version", lambda: None)
     found = report(run(data(models.PLAIN), cost="auto"))
     assert found.changed
     assert found.check is not None
@@ -246,7 +247,7 @@ def test_external_data_stays_outside(tmp_path: Path) -> None:
 
 def test_decisions_are_repeated_without_searching(tmp_path: Path) -> None:
     first = run(data(models.PLAIN))
-    text = optimize.decisions(first)
+    text = optimize.decision_log(first)
     again = run(data(models.PLAIN), replay=text, cost="auto")
     assert saved(first, tmp_path).graph == saved(again, tmp_path).graph
     assert any("decisions were replayed" in n for n in report(again).notes)
@@ -270,8 +271,8 @@ def test_a_stop_gives_the_best_that_was_checked(stage: str, tmp_path: Path) -> N
     assert same(model(models.PLAIN), after, x=X)
     if stage == "check":
         assert done.winner is not None
-        assert done.winner.checked.sets == ("normal",)
-        assert done.winner.checked.skipped == (
+        assert done.winner.check.input_sets == ("normal",)
+        assert done.winner.check.skipped == (
             "adversarial, uniform inputs: no time was left for float64; outputs are close to"
             " those of the original in onnxruntime",
         )

@@ -11,8 +11,8 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 import superopt
-from superopt.api import check_rules
-from superopt.cli import run
+from superopt.api.functions import check_rules
+from superopt.cli.main import run
 from superopt.errors import CheckFailed, ExitCode, UsageError
 from superopt.verifier.prove import Limits
 
@@ -66,11 +66,11 @@ def test_a_rule_that_cannot_be_tried_is_not_trusted(tmp_path) -> None:  # type: 
     found = superopt.optimize(given, **asked)
     assert not found.changed
     assert any("rule sly was not used: it is not proved" in n for n in found.report.notes)
-    (verdict,) = superopt.api.check_rules(rules)  # type: ignore[attr-defined]
+    (verdict,) = superopt.api.functions.check_rules(rules)  # type: ignore[attr-defined]
     assert verdict.decision == "untestable"
     rules.write_text("# nothing\n")
     with pytest.raises(UsageError, match="contains no rules"):
-        superopt.api.check_rules(rules)  # type: ignore[attr-defined]
+        superopt.api.functions.check_rules(rules)  # type: ignore[attr-defined]
 
 
 def test_a_mutant_that_cannot_be_tried_is_left_out(tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -275,7 +275,9 @@ def test_a_rule_that_is_proved_up_to_a_bound_is_used_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a prover that has no time for all sizes, but for the small ones."""
-    monkeypatch.setattr("superopt.pipeline.admit.WORK", Limits(seconds=60, work=1, work_beyond=1))
+    monkeypatch.setattr(
+        "superopt.optimization.admit_rules.PROOF_LIMITS", Limits(seconds=60, work=1, work_beyond=1)
+    )
     rules = tmp_path / "my.rules"
     rules.write_text("small(x: f[n, m]): Mul(Add(x, x), x) => Mul(Mul(x, x), 2) ; float=E2\n")
     given = parser.parse_model("""

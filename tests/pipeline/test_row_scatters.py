@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.pipeline.native import Native
+from superopt.compilation.runtime.native_segment import NativeSegment
 from tests.onnx_io.rounds import session, text
 
 ROWS, PLACES = 300, 900  # more than a kernel compares
@@ -45,9 +45,9 @@ def test_rows(shape: str, reduction: str) -> None:
     given = drawn(shape)
     (wanted,) = session(m).run(None, given)
     np.testing.assert_allclose(exe.run(given)["y"], wanted, rtol=1e-5, atol=1e-5)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     (step,) = exe.variant({})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     shapes = [t.shape for k in step.code.program.kernels.values() for t in k.params]
     assert (PLACES, 1) in shapes  # indices, as of ScatterND
 
@@ -59,4 +59,4 @@ def test_another_axis_stays() -> None:
     (wanted,) = session(m).run(None, given)
     exe = superopt.compile(m)
     np.testing.assert_allclose(exe.run(given)["y"], wanted, rtol=1e-5, atol=1e-5)
-    assert "ScatterND" not in {n.op.name for n, _ in exe.fallen({})}
+    assert "ScatterND" not in {n.op.name for n, _ in exe.fallback_nodes({})}

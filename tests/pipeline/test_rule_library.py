@@ -9,8 +9,8 @@ import pytest
 
 from superopt.cost import disk_cache
 from superopt.errors import OutOfTime
-from superopt.guard import limited
-from superopt.pipeline import rule_library
+from superopt.guard import limit_call
+from superopt.loading import rule_library
 from superopt.rules.library import load
 from superopt.rules.library.records import rules_digest
 
@@ -85,8 +85,8 @@ def test_a_cache_that_others_may_write_to_is_not_read(
 
 def test_parsing_ends_at_the_end(folder: Path) -> None:
     load.load_library.cache_clear()
-    with limited(60) as limits:
-        limits.end_within(-1)
+    with limit_call(60) as limits:
+        limits.shorten_deadline(-1)
         with pytest.raises(OutOfTime, match="parsing the rule library"):
             rule_library.load_library()
     assert not [*folder.glob(KEPT)]

@@ -8,8 +8,8 @@ import pytest
 from onnx import parser
 
 import superopt
-from superopt.api import METHODS
-from superopt.check.special import special_feeds
+from superopt.api.functions import VERIFY_METHODS
+from superopt.check.special_values import special_feeds
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 
@@ -140,7 +140,7 @@ def test_the_same_guard_is_the_same_graph() -> None:
         assert superopt.verify(a, b, method=method, limit=5).decision == "proved"
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", VERIFY_METHODS)
 def test_outputs_without_elements(method: str) -> None:
     """An empty output is not one with elements, whichever model has it."""
 

@@ -42,7 +42,7 @@ def compared(made: onnx.ModelProto, x: np.ndarray, kernels: bool = True) -> None
             np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-6)
         else:
             np.testing.assert_array_equal(found, want)
-    assert (exe.fallen({"n": len(x)}) == []) == kernels
+    assert (exe.fallback_nodes({"n": len(x)}) == []) == kernels
 
 
 def ensembles() -> list[tuple[str, Attributes]]:
@@ -301,5 +301,5 @@ def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
     got, want = exe.run({"x": x}), session.run(None, {"x": x})
     assert got["y0"].tolist() == want[0].tolist()
     np.testing.assert_array_equal(got["y1"], want[1])
-    ((_, why),) = exe.fallen({"n": len(x)})
+    ((_, why),) = exe.fallback_nodes({"n": len(x)})
     assert "labels are strings" in why

@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import superopt
-from superopt.report.data import Verdict
+from superopt.report.data.report import Verdict
 
 RNG = np.random.default_rng(3)
 Weights = dict[str, np.ndarray]

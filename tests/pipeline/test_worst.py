@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from superopt.check.compare import Compared
-from superopt.check.inputs import KINDS
-from superopt.check.numeric import Result
+from superopt.check.compare import Comparison
+from superopt.check.numeric_check import PlaceResult
+from superopt.check.random_inputs import INPUT_KINDS
 from superopt.ir import graph as ir_graph
-from superopt.pipeline.worst import bisected, most_added
+from superopt.optimization.bisect_error import bisect_error, largest_added_error
 from tests.pipeline.models import data
 from tests.pipeline.running import report, rules, run
 from tests.pipeline.test_blame import trace
@@ -76,7 +76,7 @@ def test_the_step_that_adds_most_is_named() -> None:
     assert (worst.first, worst.of, worst.output) == (worst.last, len(found.steps), "y")
     assert worst.before < worst.after
     (output,) = found.check.outputs if found.check else ()
-    assert worst.inputs in KINDS
+    assert worst.inputs in INPUT_KINDS
     assert worst.after <= output.max_error  # which is of the worst of all inputs
 
 
@@ -103,13 +103,13 @@ def test_bisection_finds_the_only_step_that_adds(rounds: list[int]) -> None:
     for n in range(len(steps)):
         error_of = growing({n: 2.0})
         ends = (error_of(graphs[0]), error_of(graphs[-1]))
-        assert bisected(steps, ends, error_of, lambda: False) == (n + 1, n + 1, 0.0, 2.0)
+        assert bisect_error(steps, ends, error_of, lambda: False) == (n + 1, n + 1, 0.0, 2.0)
 
 
 def test_bisection_goes_to_the_half_that_adds_more() -> None:
     steps, _ = trace([1] * 16)
     error_of = growing({2: 1.0, 9: 3.0, 12: -1.0})
-    assert bisected(steps, (0.0, 3.0), error_of, lambda: False) == (10, 10, 1.0, 4.0)
+    assert bisect_error(steps, (0.0, 3.0), error_of, lambda: False) == (10, 10, 1.0, 4.0)
 
 
 def test_bisection_says_how_far_it_came() -> None:
@@ -120,16 +120,18 @@ def test_bisection_says_how_far_it_came() -> None:
         asked.append(graph)
         return growing({9: 3.0})(graph)
 
-    assert bisected(steps, (0.0, 3.0), error_of, lambda: len(asked) == 2) == (9, 12, 0.0, 3.0)
-    assert bisected(steps, (0.0, 3.0), lambda graph: None, lambda: False) == (1, 16, 0.0, 3.0)
+    assert bisect_error(steps, (0.0, 3.0), error_of, lambda: len(asked) == 2) == (9, 12, 0.0, 3.0)
+    assert bisect_error(steps, (0.0, 3.0), lambda graph: None, lambda: False) == (1, 16, 0.0, 3.0)
 
 
 def test_most_is_added_as_a_part_of_what_is_allowed() -> None:
-    small = Compared(3e-6, 0, 0, 1e-6, 1e-4, 1e-6, "")
-    large = Compared(5e-3, 0, 0, 4e-3, 1e-4, 1e-2, "")
-    exact = Compared(0, 0, 0, 0, 0, 0, "")
-    results = [Result(n, "normal", c) for n, c in zip("abc", (large, small, exact), strict=True)]
-    found = most_added(results)
+    small = Comparison(3e-6, 0, 0, 1e-6, 1e-4, 1e-6, "")
+    large = Comparison(5e-3, 0, 0, 4e-3, 1e-4, 1e-2, "")
+    exact = Comparison(0, 0, 0, 0, 0, 0, "")
+    results = [
+        PlaceResult(n, "normal", c) for n, c in zip("abc", (large, small, exact), strict=True)
+    ]
+    found = largest_added_error(results)
     assert found is not None
     assert found.place == "b"
-    assert most_added([replace(results[2])]) is None
+    assert largest_added_error([replace(results[2])]) is None

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from superopt.report.compiled import Exported
+from superopt.report.compilation.compile_report import ExportReport
 from tests.plan.test_compile import F, I, model, net, picture
 
 node = helper.make_node
@@ -21,7 +21,7 @@ OK, NO_FILE, OTHER_FILE, DAMAGED, NO_PROCESSOR, _, _, NO_TENSOR = range(8)
 class InC:
     """An exported model that is open, called as C would."""
 
-    def __init__(self, e: Exported, weights: str = "") -> None:
+    def __init__(self, e: ExportReport, weights: str = "") -> None:
         lib = ctypes.CDLL(e.files[0][0], mode=os.RTLD_NOW | os.RTLD_GLOBAL)
         self.e, error = e, ctypes.c_int(-1)
         self._run, self._close = (getattr(lib, f"{e.name}_{f}") for f in ("run", "close"))

@@ -11,21 +11,21 @@ import pytest
 from onnx import TensorProto, helper
 
 import superopt
+from superopt.compilation.accuracy import measure_accuracy
+from superopt.compilation.cpu.executable import Executable
 from superopt.errors import UsageError
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.accuracy import accuracy
-from superopt.pipeline.executable import Executable
 from tests.plan.test_compile import F, model, net
 
 
 def test_what_is_right_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(net("s"))
     found = exe.accuracy({"s": 14}, sets=1)
-    assert found.ok, str(found)
+    assert found.passed, str(found)
     for x in found.outputs:
-        assert 0 < x.mean < x.largest < 1e-4
+        assert 0 < x.mean_error < x.max_error < 1e-4
     assert "in fp32: within the tolerance, on 1 set of drawn inputs" in str(found)
     run = Executable.run
 
@@ -33,7 +33,7 @@ def test_what_is_right_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
         return {k: x * np.float32(1.01) for k, x in run(self, feeds).items()}
 
     monkeypatch.setattr(Executable, "run", wrong)
-    assert not exe.accuracy({"s": 14}, sets=1).ok
+    assert not exe.accuracy({"s": 14}, sets=1).passed
 
 
 def test_a_node_without_an_expression_has_no_value_in_float64() -> None:
@@ -51,7 +51,7 @@ def test_an_output_without_one_is_left_out_and_named() -> None:
     m = model(nodes, {"x": (F, [3, 8])}, ["z", "y"], {"w": w})
     found = superopt.compile(m).accuracy(sets=1)
     assert [x.name for x in found.outputs] == ["y"]
-    assert found.ok
+    assert found.passed
     assert str(found).endswith("z is not compared: NonZero has no tensor expression\n")
 
 
@@ -65,7 +65,7 @@ def test_inputs_are_what_all_of_the_model_takes() -> None:
     ]
     given = {"ids": (TensorProto.INT64, [4]), "x": (F, [4])}
     m = model(nodes, given, ["z", "y"], {"w": np.ones((2, 8), np.float32)})
-    assert superopt.compile(m).accuracy(sets=3).ok
+    assert superopt.compile(m).accuracy(sets=3).passed
 
 
 @dataclass
@@ -94,8 +94,8 @@ def test_what_is_beyond_a_precisions_numbers_excuses_nothing(precision: str) -> 
         lambda y: y * np.float32("nan"), lambda y: y * 0 + np.float32("inf"), lambda y: -y,
         lambda y: np.where(np.arange(y.size).reshape(y.shape) == 4, np.float32("nan"), y),
     ]  # fmt: skip
-    assert accuracy(Answering(m, precision, lambda y: y), {}, 1).ok
+    assert measure_accuracy(Answering(m, precision, lambda y: y), {}, 1).passed
     for how in wrong:
-        assert not accuracy(Answering(m, precision, how), {}, 1).ok
+        assert not measure_accuracy(Answering(m, precision, how), {}, 1).passed
     with pytest.raises(UsageError, match="0 sets of inputs"):
-        accuracy(Answering(m, precision, lambda y: y), {}, 0)
+        measure_accuracy(Answering(m, precision, lambda y: y), {}, 0)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import superopt
 import superopt.plan.rewrites.matmul.attention
 from superopt import ort
-from superopt.pipeline.steps import Native
+from superopt.compilation.cpu.steps import NativeSegment
 
 F, B = TensorProto.FLOAT, TensorProto.BOOL
 
@@ -110,7 +110,7 @@ def test_one_kernel_computes_it(
     made = CASES[name]
     exe = superopt.compile(made, threads=threads)
     onnx.save(made, tmp_path / "m.onnx")
-    session = ort.session(tmp_path / "m.onnx", 1)
+    session = ort.load_session(tmp_path / "m.onnx", 1)
     rng = np.random.default_rng(1)
     feeds = {}
     for i in made.graph.input:
@@ -120,7 +120,7 @@ def test_one_kernel_computes_it(
     (got,) = exe.run(feeds).values()
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5 * np.sqrt(np.mean(wanted**2)))
     (step,) = exe.variant({})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     kinds = [o.algorithm for o in step.code.program.options.values()]
     assert kinds.count("attention") == 1
     assert "rows" not in kinds
@@ -132,7 +132,7 @@ def test_what_is_read_elsewhere_is_computed_by_itself(monkeypatch: pytest.Monkey
     made.graph.output.append(helper.make_tensor_value_info("p", F, [1, 2, 32, 48]))
     exe = superopt.compile(onnx.shape_inference.infer_shapes(made))
     (step,) = exe.variant({})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     kinds = [o.algorithm for o in step.code.program.options.values()]
     assert "rows" in kinds
     assert "attention" not in kinds

@@ -56,7 +56,7 @@ def test_functions_are_written_out(name: str) -> None:
     m, times = CASES[name]
     x = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
     exe = superopt.compile(m)
-    assert exe.fallen({}) == []
+    assert exe.fallback_nodes({}) == []
     y = x
     for _ in range(times):
         y = np.tanh(y) + y / 2
@@ -97,7 +97,7 @@ def test_attributes_that_a_call_leaves_out_are_the_function_s(
     x = np.random.default_rng(0).standard_normal((40, 50)).astype(np.float32)
     slope = (stated or 0.5) ** (4 if nested else 2)
     exe = superopt.compile(m)
-    assert exe.fallen({}) == []
+    assert exe.fallback_nodes({}) == []
     near(exe(x=x), {"y": np.where(x < 0, slope * x, x)})
 
 

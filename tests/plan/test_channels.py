@@ -261,12 +261,12 @@ def test_what_onnxruntime_does_faster_runs_there() -> None:
     m = build(nodes, {"x": (900, 3), "u": (8, 2)}, {"i": indices})
     feeds = feeds_of({"x": (900, 3), "u": (8, 2)})
     exe = superopt.compile(m)
-    ((_, why),) = exe.fallen({})
+    ((_, why),) = exe.fallback_nodes({})
     assert why == "a kernel would compare each element with all indices"
     near(exe.run(feeds), reference(m, feeds))
     for count in (1, 8):  # where it is next to nothing
         one = build(nodes, {"x": (9, 3), "u": (count, 2)}, {"i": indices[:count]})
-        assert not superopt.compile(one).fallen({})
+        assert not superopt.compile(one).fallback_nodes({})
 
 
 def test_a_stride_longer_than_the_kernel_leaves_phases_of_nothing() -> None:

@@ -17,10 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import superopt
 from superopt import ort
+from superopt.compilation.cpu.steps import NativeSegment
 from superopt.cost import machine
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.read.weightless import draw_weights
-from superopt.pipeline.steps import Native
 from superopt.plan.program.image import ALIGNMENT_BYTES, MIN_HUGE_PAGE_BYTES, aligned_zeros
 
 Model = onnx.ModelProto
@@ -79,7 +79,7 @@ def near(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
 
 
 def reference(m: Model, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return ort.run(ort.session(m.SerializeToString()), feeds)
+    return ort.run(ort.load_session(m.SerializeToString()), feeds)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -89,7 +89,7 @@ def test_it_computes_the_model_at_any_size(threads: int) -> None:
         x = picture(n, size)
         near(exe(x=x), reference(net("s"), {"x": x}))
     assert len(exe.variants) == 3  # one is used again
-    assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
+    assert all(isinstance(s, NativeSegment) for v in exe.variants.values() for s in v)
 
 
 def halves() -> Model:
@@ -115,8 +115,8 @@ def test_sizes_that_fit_only_as_numbers_have_kernels(tmp_path: Path) -> None:
         x = picture(n, size)
         near(exe(x=x), reference(halves(), {"x": x}))
     assert len(exe.variants) == 2
-    assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
-    assert not exe.fallen({"n": 1, "h": 8})
+    assert all(isinstance(s, NativeSegment) for v in exe.variants.values() for s in v)
+    assert not exe.fallback_nodes({"n": 1, "h": 8})
     assert "y" in str(exe.profile({"x": picture(2, 14)}, seconds=0.01))
     exe.save(tmp_path / "model.superopt")
     again = superopt.load(tmp_path / "model.superopt")
@@ -132,7 +132,7 @@ def test_sizes_may_stay_symbolic() -> None:
     x, z = np.ones((2, 3), np.float32), np.arange(5)
     exe = superopt.compile(m)
     assert exe(x=x, z=z)["y"].shape == (2, 6)
-    assert exe.at({"a": 5}) is exe
+    assert exe.executable_for({"a": 5}) is exe
 
 
 def test_results_stay_the_same_and_are_the_caller_s() -> None:
@@ -239,7 +239,7 @@ def test_sizes_that_take_much_memory_are_forgotten(monkeypatch: pytest.MonkeyPat
     for n in (1, 2, 3, 1):
         exe(x=x[:n])
     assert [dict(k)["n"] for k in exe.variants] == [2, 3, 1]
-    monkeypatch.setattr(machine, "memory", lambda: 1)
+    monkeypatch.setattr(machine, "memory_bytes", lambda: 1)
     for n in (4, 2, 1):
         np.testing.assert_array_equal(exe(x=x[:n])["y"], np.tile([12, 16], (n, 1)))
         assert [dict(k)["n"] for k in exe.variants] == [n]
@@ -309,7 +309,7 @@ SMALL = ("squeezenet1_1", "nasrnn", "two_tower", "mobilenet_v2", "llama_block", 
 def test_real_models(name: str, weightless_models: dict[str, Path]) -> None:
     made = draw_weights(weightless_models[name])
     rng = np.random.default_rng(0)
-    session = ort.session(made.SerializeToString())
+    session = ort.load_session(made.SerializeToString())
     feeds = {}
     for port in session.inputs:
         shape = [d if isinstance(d, int) else 2 for d in port.shape]
@@ -319,7 +319,7 @@ def test_real_models(name: str, weightless_models: dict[str, Path]) -> None:
         )
     exe = superopt.compile(made)
     near(exe.run(feeds), ort.run(session, feeds))
-    assert all(isinstance(s, Native) for v in exe.variants.values() for s in v)
+    assert all(isinstance(s, NativeSegment) for v in exe.variants.values() for s in v)
 
 
 def test_without_tiles_and_folded_weights_where_floats_must_not_change_so_much() -> None:
@@ -339,7 +339,7 @@ def test_without_tiles_and_folded_weights_where_floats_must_not_change_so_much()
         exe = superopt.compile(m, float_class=float_class)
         near(exe(x=x), reference(m, {"x": x}))
         (step,) = exe.variants[()]
-        assert isinstance(step, Native)
+        assert isinstance(step, NativeSegment)
         found[float_class] = {o.algorithm for o in step.code.program.options.values()}
     assert "winograd" in found["E2"] - found["E1"]
     with pytest.raises(UsageError, match="float_class"):

@@ -16,11 +16,12 @@ import pytest
 from onnx import TensorProto
 
 import superopt
+from superopt.compilation.cuda import executable, segments
+from superopt.compilation.runtime import fork_safety
 from superopt.errors import UsageError
 from superopt.kernels.runtime.gpu_device import copy_to_device
 from superopt.kernels.runtime.gpu_timer import measure_ms
 from superopt.kernels.triton import codegen
-from superopt.pipeline import forks, gpu_parts, on_gpu
 from tests.gpu import REAL
 from tests.plan.gpu_models import I64, node
 from tests.plan.test_compile import F, model, reference
@@ -73,16 +74,16 @@ def test_calls_like_the_last_one_are_not_asked_again(monkeypatch: pytest.MonkeyP
 
     exe = superopt.compile(ROWS, target="cuda")
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
-        monkeypatch.setattr(gpu_parts.Variant, "number", -1)
+        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(segments.Variant, "gpu_number", -1)
     asked = []
-    given = on_gpu.OnGpu.given
+    given = executable.CudaExecutable.input_arrays
 
-    def counted(self: on_gpu.OnGpu, feeds: dict[str, Any]) -> list[Any]:
+    def counted(self: executable.CudaExecutable, feeds: dict[str, Any]) -> list[Any]:
         asked.append(len(feeds.get("x", ())))
         return given(self, feeds)
 
-    monkeypatch.setattr(on_gpu.OnGpu, "given", counted)
+    monkeypatch.setattr(executable.CudaExecutable, "input_arrays", counted)
 
     def same(n: int) -> None:
         x = torch.from_numpy(rows(n)["x"]).to(exe.device)
@@ -122,7 +123,7 @@ def test_what_triton_has_no_words_for_runs_in_onnxruntime(name: str) -> None:
     exe = superopt.compile(make(), target="cuda")
     got, wanted = exe.run(given), reference(make(), given)
     np.testing.assert_allclose(got["y"], wanted["y"], rtol=1e-12)
-    assert why in [x for _, x in exe.fallen({})]
+    assert why in [x for _, x in exe.fallback_nodes({})]
 
 
 def test_tensors_of_too_many_elements_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +134,7 @@ def test_tensors_of_too_many_elements_run_in_onnxruntime(monkeypatch: pytest.Mon
     exe = superopt.compile(m, target="cuda")
     x = np.random.default_rng(0).standard_normal((4, 24)).astype(np.float32)
     near(exe.run({"x": x}), reference(m, {"x": x}), "fp32")
-    some = {n.op.name: why for n, why in exe.fallen({})}
+    some = {n.op.name: why for n, why in exe.fallback_nodes({})}
     assert "Relu" in some
     assert "indices of more than 32 bits" in some["Relu"]
 
@@ -147,7 +148,7 @@ def test_a_model_that_only_onnxruntime_reads(size: int | str, tmp_path: Path) ->
     x = {"x": np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)}
     exe = superopt.compile(m, target="cuda", precision="fp16")
     np.testing.assert_array_equal(exe.run(x)["y"], superopt.compile(m).run(x)["y"])
-    ((_, why),) = exe.fallen({} if size == 2 else {"n": 2})
+    ((_, why),) = exe.fallback_nodes({} if size == 2 else {"n": 2})
     assert why.startswith("onnxruntime reads the model, superopt does not")
     with pytest.raises(UsageError, match="cannot be saved"):
         exe.save(tmp_path / "m.superopt")
@@ -181,8 +182,8 @@ def test_a_fork_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     exe.run(rows(3))
     exe.device = "cuda"
     with monkeypatch.context() as m:
-        m.setattr(forks, "known", {exe})
-        forks._free()  # as in a child
+        m.setattr(fork_safety, "lock_owners", {exe})
+        fork_safety._replace_locks()  # as in a child
     with pytest.raises(UsageError, match=r"before this process was forked\n.*\nstart processes"):
         exe.run(rows(3))
 
@@ -226,10 +227,10 @@ def test_another_gpu_is_current_when_it_is_called(tuned: bool) -> None:
         pytest.skip("there is one GPU")
     with torch.cuda.device(1):
         exe = superopt.compile(ROWS, target="cuda", precision="fp16")
-        assert exe.number == 1
+        assert exe.gpu_number == 1
         exe.run(rows(3))
         if tuned:
-            exe.tune({"n": 3}, budget=5, most=2)
+            exe.tune({"n": 3}, budget=5, max_options=2)
     assert torch.cuda.current_device() == 0
     for n in (3, 4):
         near(exe.run(rows(n)), reference(ROWS, rows(n)), "fp16")
@@ -240,8 +241,8 @@ def test_another_gpu_is_current_when_it_is_called(tuned: bool) -> None:
     assert torch.cuda.memory_allocated(0) == 0
     if tuned:  # what was tuned there first says nothing of where the next one is
         again = superopt.compile(ROWS, target="cuda", precision="fp16")
-        assert again.number == 0
-        again.tune({"n": 3}, budget=5, most=2)
+        assert again.gpu_number == 0
+        again.tune({"n": 3}, budget=5, max_options=2)
         near(again.run(rows(3)), reference(ROWS, rows(3)), "fp16")
 
 
@@ -263,7 +264,7 @@ def test_a_graph_of_the_user_s_is_left_alone() -> None:
     before = out.clone()
     exe = superopt.compile(ROWS, target="cuda", precision="fp16")
     exe.run(rows(3))
-    running = exe.variant({"n": 3}).running
+    running = exe.variant({"n": 3}).gpu_program
     for _ in range(40):
         measure_ms(running, 1, 1)
     torch.cuda.empty_cache()
@@ -282,7 +283,7 @@ def test_threads_compile_and_tune_at_once() -> None:
         try:
             for _ in range(2):
                 exe = superopt.compile(ROWS, target="cuda", precision="fp16")
-                exe.tune({"n": n}, budget=5, most=4)
+                exe.tune({"n": n}, budget=5, max_options=4)
                 near(exe.run(rows(n)), reference(ROWS, rows(n)), "fp16")
         except BaseException as e:
             errors.append(e)

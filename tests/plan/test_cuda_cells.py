@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
+from superopt.compilation.cuda import cuda_compiler
 from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
 from superopt.plan.program.program import Program
 from superopt.plan.rewrites.matmul.cell_fusion import MAX_GEMV_ROWS, MAX_SUM_TERMS
 from superopt.te.analysis.walk import computed_tensors, reductions
@@ -106,7 +106,7 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], list[int]]] = {
 def checked(m: onnx.ModelProto, precision: str) -> Program:
     """Its outputs are right; the program that computes them."""
     given = drawn_for(m)
-    exe = cuda.compile(read_model(m), precision)
+    exe = cuda_compiler.compile_model(read_model(m), precision)
     near(exe.run(given), reference(m, given), precision)
     return exe.variant({}).program
 
@@ -128,13 +128,14 @@ def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_products(seed: int, rows: int) -> None:
     m = tangled(seed, rows)
-    exe = cuda.compile(read_model(m), "fp32")
+    exe = cuda_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
 
 
 def test_there_are_some() -> None:
     made = (
-        cuda.compile(read_model(tangled(seed)), "fp32").variant({}).program for seed in range(12)
+        cuda_compiler.compile_model(read_model(tangled(seed)), "fp32").variant({}).program
+        for seed in range(12)
     )
     assert sum(bool(found(x)) for x in made) > 3
 
@@ -173,7 +174,7 @@ def test_every_way(name: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(gpu_space, "choose", choose)
     m = MODELS[name][0]()
     given = drawn_for(m)
-    near(cuda.compile(read_model(m), "fp32").run(given), reference(m, given), "fp32")
+    near(cuda_compiler.compile_model(read_model(m), "fp32").run(given), reference(m, given), "fp32")
     assert used
 
 
@@ -184,9 +185,9 @@ def test_kernels_of_steps_are_one(kind: str, batch: int, direction: str) -> None
     counts = []
     for steps in (6, 12):
         m = recurrent(kind, steps=steps, batch=batch, hidden=16, size=5, direction=direction)
-        made = cuda.compile(read_model(m), "fp16").variant({})
-        counts.append(len({c.kernel.name for c in made.running.calls}))
-        assert len(made.running.launches) > steps
+        made = cuda_compiler.compile_model(read_model(m), "fp16").variant({})
+        counts.append(len({c.kernel.name for c in made.gpu_program.calls}))
+        assert len(made.gpu_program.launches) > steps
     assert counts[0] == counts[1] < 12
 
 
@@ -194,11 +195,11 @@ def test_parts_that_begin_anywhere() -> None:
     """Of 216 bytes each: what Triton takes for granted holds of none, and kernels are others."""
     m = recurrent("LSTM", batch=3, hidden=9, steps=4)
     given = drawn_for(m)
-    exe = cuda.compile(read_model(m), "fp16")
+    exe = cuda_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(given), reference(m, given), "fp16")
     begins = [
         r.position
-        for c in exe.variant({}).running.calls
+        for c in exe.variant({}).gpu_program.calls
         for r in c.arguments
         if r.region == "memory"
     ]
@@ -208,6 +209,6 @@ def test_parts_that_begin_anywhere() -> None:
 def test_hundreds_of_steps() -> None:
     m = recurrent("RNN", steps=257, batch=1, hidden=4)
     given = drawn_for(m)
-    exe = cuda.compile(read_model(m), "fp32")
+    exe = cuda_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(given), reference(m, given), "fp32")
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})

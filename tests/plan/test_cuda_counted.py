@@ -81,7 +81,7 @@ def test_they_are_exact(name: str, precision: str) -> None:
 def test_their_report() -> None:
     """Integers are those of float64, though the original's are others in halves."""
     exe = superopt.compile(MODELS["a sum"], target="cuda", precision="fp16")
-    assert exe.accuracy().ok
+    assert exe.accuracy().passed
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
@@ -110,8 +110,8 @@ def test_a_weight_that_is_compared_is_short_in_its_products(precision: str) -> N
     feeds = {"x": drawn(64, 64, of="x"), "t": known["w"]}  # none is less than itself
     exe = superopt.compile(m, target="cuda", precision=precision)
     assert not exe.run(feeds)["z"].any()
-    (part,) = exe.variant({}).parts
-    read = [{p.dtype for p in c.kernel.params[:-1]} for c in part.running.calls]
+    (part,) = exe.variant({}).gpu_segments
+    read = [{p.dtype for p in c.kernel.params[:-1]} for c in part.gpu_program.calls]
     assert precision == "tf32" or any(kinds <= {F16, BF16} for kinds in read)
 
 
@@ -125,8 +125,10 @@ def test_floats_beside_them_are_short() -> None:
     known = {"v": drawn(64, 96), "u": drawn(128, 64)}
     given = {"x": (F, [256, 64]), "i": (I64, [256, 32])}
     exe = superopt.compile(model(nodes, given, ["y", "z"], known), target="cuda", precision="fp16")
-    (part,) = exe.variant({}).parts
-    kinds = {str(b.dtype) for k in part.running.calls for b in k.kernel.params if b.shape[0] == 256}
+    (part,) = exe.variant({}).gpu_segments
+    kinds = {
+        str(b.dtype) for k in part.gpu_program.calls for b in k.kernel.params if b.shape[0] == 256
+    }
     assert "f16" in kinds
-    written = [k.kernel.params[-1] for k in part.running.calls]
+    written = [k.kernel.params[-1] for k in part.gpu_program.calls]
     assert all(t.dtype == F16 for t in written if t.shape[-1] in (96, 128))

@@ -149,7 +149,7 @@ def test_it_writes_what_is_its_own(
     assert libraries(exe)[-1] == "mm 64 16384 64"
     if kept:
         exe = superopt.compile(path, target="cuda", precision=precision)
-        assert isinstance(next(iter(exe.found.values())).program, DeviceProgram)
+        assert isinstance(next(iter(exe.cached_programs.values())).program, DeviceProgram)
     before = exe.run(feeds(tall()))
     near(before, reference(tall(), feeds(tall())), precision)
     as_left = cleared()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from superopt.compilation.cuda import cuda_compiler
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
 from tests.plan.test_cuda import interpreted
 from tests.plan.test_decisions import CASES, check, drawn, model
 
@@ -16,6 +16,6 @@ __all__ = ["interpreted"]  # a fixture of this module, too
 @pytest.mark.parametrize("name", CASES)
 def test_on_gpus(name: str) -> None:
     case, (a, b) = CASES[name], drawn("float16")
-    exe = cuda.compile(read_model(model(case, "float16")))
-    assert not exe.fallen({})
+    exe = cuda_compiler.compile_model(read_model(model(case, "float16")))
+    assert not exe.fallback_nodes({})
     check(exe.run({"a": a, "b": b})["y"], case, "float16")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from superopt.compilation.cuda import cuda_compiler
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
 from tests.ops.exceptional import (
     DYNAMIC,
     RULES,
@@ -32,15 +32,15 @@ PAIRS = [
 
 @pytest.mark.parametrize(("rule", "kind"), PAIRS)
 def test_on_gpus(rule: Rule, kind: str) -> None:
-    exe = cuda.compile(read_model(model(rule, kind)))
+    exe = cuda_compiler.compile_model(read_model(model(rule, kind)))
     given = feeds(kind)
     got = exe.run(given)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     check(rule, kind, dict(got))
 
 
 @pytest.mark.parametrize(("x", "y", "scale", "zero"), [row for row in DYNAMIC if row[0]])
 def test_dynamic_quantization(x: list[float], y: list[int], scale: float, zero: int) -> None:
-    exe = cuda.compile(read_model(dynamic_model(len(x))))
+    exe = cuda_compiler.compile_model(read_model(dynamic_model(len(x))))
     check_dynamic(dict(exe.run({"x": np.array(x, np.float32)})), y, scale, zero)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.compilation.cuda import cuda_compiler
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model
@@ -59,11 +59,11 @@ def test_all_digits(name: str) -> None:
 def test_which_one_is_taken(precision: str) -> None:
     nodes = [node("MatMul", "x", "w", "a"), node("Exp", "a", "b"), node("MatMul", "b", "w", "y")]
     m = model(nodes, {"x": (F, [32, 32])}, ["y"], {"w": drawn(32, 32)})
-    made = cuda.compile(read_model(m), precision).variant({}).program
+    made = cuda_compiler.compile_model(read_model(m), precision).variant({}).program
     (text,) = (t for k in made.kernels.values() if "_exp(" in (t := of_text(k, precision)))
     assert ("tl.fma(" in text) == (precision == "fp32")
     assert ("tl.exp(x)" in text) == (precision != "fp32")
 
 
 def of_text(kernel: object, precision: str) -> str:
-    return triton_text(kernel, cuda.PRECISIONS[precision][1]).source  # type: ignore[arg-type]
+    return triton_text(kernel, cuda_compiler.PRECISIONS[precision][1]).source  # type: ignore[arg-type]

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import pytest
 
+from superopt.compilation.cuda import cuda_compiler
 from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near
@@ -47,7 +47,11 @@ def product(name: str) -> onnx.ModelProto:
 
 
 def ways(name: str) -> tuple[Problem, list[Option]]:
-    p = cuda.compile(read_model(product(name)), "fp16", vendor=False).variant({}).program
+    p = (
+        cuda_compiler.compile_model(read_model(product(name)), "fp16", vendor=False)
+        .variant({})
+        .program
+    )
     (found,) = (x for x in p.problems.values() if x.constants)
     return found, list(gpu_space.options(found, False))
 
@@ -66,7 +70,11 @@ def test_every_way(name: str, turn: int, precision: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(gpu_space, "choose", choose)
     m = product(name)
-    near(cuda.compile(read_model(m), precision).run(feeds(m)), reference(m, feeds(m)), precision)
+    near(
+        cuda_compiler.compile_model(read_model(m), precision).run(feeds(m)),
+        reference(m, feeds(m)),
+        precision,
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,9 +98,9 @@ def test_rows_are_columns_of_dots(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(gpu_space, "choose", choose)
     m = product(name)
-    exe = cuda.compile(read_model(m), "fp16")
+    exe = cuda_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
-    (text,) = (x.text.source for x in exe.variant({}).running.loaded.values())
+    (text,) = (x.text.source for x in exe.variant({}).gpu_program.loaded.values())
     assert "tl.dot" in text
 
 
@@ -103,5 +111,5 @@ def test_large_constants_are_for_tensor_cores() -> None:
             [node("MatMul", "x", "w", "p"), node("Tanh", "p", "y")], {"x": (F, [8, terms])}, ["y"],
             {"w": drawn(terms, 1024, scale=terms**-0.5)},
         )  # fmt: skip
-        p = cuda.compile(read_model(m), "fp16", vendor=False).variant({}).program
+        p = cuda_compiler.compile_model(read_model(m), "fp16", vendor=False).variant({}).program
         assert first in {o.algorithm.replace("split", "dot") for o in p.options.values()}

@@ -13,10 +13,10 @@ import onnx
 import pytest
 
 import superopt
+from superopt.compilation.cuda import cuda_compiler
 from superopt.kernels.triton.module import vendor_name
 from superopt.kernels.vendor.sdpa import fused_backends, parse_sdpa
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
 from tests.plan.gpu_models import ATTENTION, heads, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import feeds, interpreted, near
@@ -76,13 +76,13 @@ def test_torch_computes_the_same(
     make, sizes, causal = OFFERED[name]
     m = make()
     taken(monkeypatch)
-    exe = cuda.compile(read_model(m), precision)
+    exe = cuda_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     (text,) = (x for x in libraries(exe) if x.startswith("sdpa"))
     assert str(parse_sdpa(text)) == text
     assert (parse_sdpa(text).sizes, parse_sdpa(text).causal) == (sizes, causal)
     assert any("torch's attention" in p.how for p in exe.profile(feeds(m), seconds=0.01).parts)
-    own = cuda.compile(read_model(m), precision, vendor=False)
+    own = cuda_compiler.compile_model(read_model(m), precision, vendor=False)
     assert not libraries(own)
 
 
@@ -91,7 +91,7 @@ def test_what_torch_is_not_asked_for(name: str, monkeypatch: pytest.MonkeyPatch)
     """Numbers of a query that are no whole vectors, and masks that it has not."""
     m = ATTENTION[name]()
     taken(monkeypatch)
-    exe = cuda.compile(read_model(m), "fp16")
+    exe = cuda_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not [x for x in libraries(exe) if x.startswith("sdpa")]
 
@@ -107,7 +107,7 @@ def test_what_no_score_makes_up_for(
     of bfloat16 are as large as a float32's."""
     m = between(masked(24, 16, least))
     taken(monkeypatch)
-    exe = cuda.compile(read_model(m), precision)
+    exe = cuda_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     found = [parse_sdpa(x) for x in libraries(exe) if x.startswith("sdpa")]
     assert [x.causal for x in found] == [True] * offered
@@ -123,7 +123,7 @@ def test_rows_that_are_no_whole_vectors_apart(monkeypatch: pytest.MonkeyPatch) -
     m.graph.node[at].input[0] = "q_2"
     m.graph.node.insert(at, node("Slice", "q_1", "from", "to", "axis", "q_2"))
     taken(monkeypatch)
-    exe = cuda.compile(read_model(m), "fp16")
+    exe = cuda_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not [x for x in libraries(exe) if x.startswith("sdpa")]
 
@@ -134,7 +134,7 @@ def test_it_is_found_again(tmp_path: Path, files: Path, monkeypatch: pytest.Monk
     path = written(tmp_path / "m.onnx", m)
     found = [superopt.compile(path, target="cuda", precision="fp16") for _ in range(2)]
     np.testing.assert_array_equal(*(exe.run(feeds(m))["y"] for exe in found))
-    (ready,) = found[1].found.values()
+    (ready,) = found[1].cached_programs.values()
     assert [vendor_name(f.name) for f in ready.program.image.functions if f.begin == f.end] == [
         "torch's attention"
     ]

@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import pytest
 
+from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda.segments import GpuSegment
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
-from superopt.pipeline.gpu_parts import Part
 from tests.gpu import choose
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -44,11 +44,13 @@ def sampled() -> onnx.ModelProto:
 def test_one_graph(make: object, monkeypatch: pytest.MonkeyPatch) -> None:
     m = make()  # type: ignore[operator]
     given = feeds(m)
-    exe = cuda.compile(read_model(m))
+    exe = cuda_compiler.compile_model(read_model(m))
     near(exe.run(given), reference(m, given), "fp32")
-    assert exe.fallen({}) == []
-    monkeypatch.setattr(cuda, "LITTLE", 1)
-    assert [n.op.name for n, _ in cuda.compile(read_model(m)).fallen({})] != []
+    assert exe.fallback_nodes({}) == []
+    monkeypatch.setattr(cuda_compiler, "MAX_SMALL_OPERATIONS", 1)
+    assert [
+        n.op.name for n, _ in cuda_compiler.compile_model(read_model(m)).fallback_nodes({})
+    ] != []
 
 
 def test_shapes_that_are_not_known() -> None:
@@ -61,6 +63,6 @@ def test_shapes_that_are_not_known() -> None:
         nodes, {"x": (F, [4, 4])}, ["y"], {"rows": np.zeros((1, 1), int), "u": drawn(1, 1)},
     )  # fmt: skip
     given = feeds(m)
-    exe = cuda.compile(read_model(m))
+    exe = cuda_compiler.compile_model(read_model(m))
     near(exe.run(given), reference(m, given), "fp32")
-    assert not any(isinstance(s, Part) for s in exe.variant({}).steps)
+    assert not any(isinstance(s, GpuSegment) for s in exe.variant({}).steps)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.compilation.cuda import executable, load_program
 from superopt.errors import OutOfMemory, UsageError
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_program import GpuProgram, build_program
 from superopt.kernels.triton.compiler import TritonCompileError
-from superopt.pipeline import gpu_running, on_gpu
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -41,7 +41,7 @@ def test_sizes_before_go_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatc
             raise RuntimeError("CUDA out of memory")
         return build_program(*given, **how)
 
-    monkeypatch.setattr(gpu_running, "build_program", two)
+    monkeypatch.setattr(load_program, "build_program", two)
     for n in (3, 4, 5, 3):
         near(exe.run(rows(n)), reference(ROWS, rows(n)), "fp32")
     assert [dict(key) for key in exe.variants] == [{"n": 5}, {"n": 3}]
@@ -51,7 +51,7 @@ def test_no_memory_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*given: Any, **how: Any) -> GpuProgram:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(gpu_running, "build_program", none)
+    monkeypatch.setattr(load_program, "build_program", none)
     with pytest.raises(OutOfMemory, match=r"out of memory on the device\n.*bytes\npass smaller"):
         superopt.compile(ROWS, target="cuda").run(rows(3))
 
@@ -60,7 +60,7 @@ def test_what_triton_does_not_compile_is_said(monkeypatch: pytest.MonkeyPatch) -
     def none(*given: Any, **how: Any) -> GpuProgram:
         raise TritonCompileError("k1: Triton does not compile it: at 3:4:\n  a cause")
 
-    monkeypatch.setattr(gpu_running, "build_program", none)
+    monkeypatch.setattr(load_program, "build_program", none)
     with pytest.raises(UsageError, match=r"cannot be compiled .*\n.*k1: .* at 3:4: a cause\nuse"):
         superopt.compile(ROWS, target="cuda").run(rows(3))
 
@@ -82,7 +82,7 @@ def test_another_way_where_triton_does_not_compile_one(
     nodes = [node("MatMul", "x", "w", "y")]
     m = model(nodes, {"x": (F, [64, 64])}, ["y"], {"w": drawn(64, 64, scale=0.1)})
     given = {"x": drawn(64, 64)}
-    monkeypatch.setattr(gpu_running, "build_program", picky)
+    monkeypatch.setattr(load_program, "build_program", picky)
     if refuses == 9:
         with pytest.raises(UsageError, match="cannot be compiled for this GPU"):
             superopt.compile(m, target="cuda")
@@ -106,9 +106,11 @@ def test_no_way_is_given_twice() -> None:
 
     def next_one() -> Option:
         given = "m", made, TritonCompileError("no", "k1_2"), lambda p: iter(ways), tried
-        return gpu_running.another(*given)["key"]
+        return load_program.next_option(*given)["key"]
 
-    assert [next_one() for _ in range(gpu_running.WAYS - 1)] == ways[1 : gpu_running.WAYS]
+    assert [next_one() for _ in range(load_program.MAX_TRIED_OPTIONS - 1)] == ways[
+        1 : load_program.MAX_TRIED_OPTIONS
+    ]
     with pytest.raises(UsageError, match="cannot be compiled"):
         next_one()
 
@@ -120,9 +122,9 @@ def test_tensors_of_another_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     exe.run(rows(3))
     x = torch.from_numpy(rows(3)["x"])
     if not REAL:  # a tensor of the processor stands for one of another GPU
-        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
         (made,) = exe.variants.values()
-        monkeypatch.setattr(type(made), "number", 1)
+        monkeypatch.setattr(type(made), "gpu_number", 1)
     elif torch.cuda.device_count() > 1:
         x = x.to("cuda:1")
     else:

@@ -11,11 +11,11 @@ import onnx
 import pytest
 
 import superopt
+from superopt.compilation.cuda import executable
 from superopt.kernels.cuda import driver
 from superopt.kernels.cuda.input_aliasing import WrittenRanges
 from superopt.kernels.runtime.gpu_device import to_array
 from superopt.kernels.triton import compiler
-from superopt.pipeline import on_gpu
 from tests.gpu import REAL
 from tests.plan import fake_cuda
 from tests.plan.gpu_models import drawn, node
@@ -48,7 +48,7 @@ def test_another_input_s_buffer(
     for _ in range(1 + again):
         exe = superopt.compile(path, target="cuda")
         held = exe.buffers()
-    assert bool(exe.found) == again
+    assert bool(exe.cached_programs) == again
     a, b = held["a"], held["b"]
 
     def written() -> None:
@@ -84,7 +84,7 @@ def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
     m = model(nodes, inputs, ["y", "n", "z"], {"w": w, "q": drawn(64, 64), "v": v})
     exe = superopt.compile(m, target="cuda")
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     assert len(exe.variant({}).steps) > 1
     first, second, other = drawn(64, 64, of="1"), drawn(64, 64, of="2"), drawn(64, 128)
     a, b, c = (torch.from_numpy(x).to(exe.device) for x in (first, second, other))
@@ -122,14 +122,14 @@ def test_a_call_on_another_stream_waits_for_all_parts(monkeypatch: pytest.Monkey
     known = {"w": drawn(64, 128), "q": drawn(128, 64), "v": drawn(128, 64)}
     m = model(nodes, {"a": (F, [64, 64])}, ["n", "z"], known)
     exe = superopt.compile(m, target="cuda")
-    parts = exe.variant({}).parts
+    parts = exe.variant({}).gpu_segments
     assert len(parts) == 2
     d = fake_cuda.driver(device := Standing())
     gpu, events = compiler.TorchStreamCuda(d, driver.Gpu("a GPU", (9, 0), 0)), []
     for p in parts:
         with gpu.activate():
-            p.running.end_event, p.running.last_stream = gpu.Event(), 1
-        events.append(p.running.end_event.handle)
+            p.gpu_program.end_event, p.gpu_program.last_stream = gpu.Event(), 1
+        events.append(p.gpu_program.end_event.handle)
     for stream, waits in ((1, []), (2, events), (2, []), (1, events)):
         device.ends.clear()
         monkeypatch.setattr(compiler, "torch_stream", lambda number, stream=stream: stream)
@@ -148,7 +148,7 @@ def test_inputs_that_are_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(m, target="cuda")
     held = exe.buffers()
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     a, b = (torch.from_numpy(x).to(exe.device) for x in (A, B))
 
     def gives(x: Any, feeds: dict[str, Any]) -> dict[str, Any]:

@@ -15,8 +15,11 @@ import onnx
 import pytest
 
 import superopt
-from superopt import cli
-from superopt import torch as peer
+from superopt.baselines import torch_compile as peer
+from superopt.cli import main
+from superopt.compilation.cuda import cuda_compiler, executable, tune_kernels
+from superopt.compilation.cuda.cuda_compiler import PRECISIONS
+from superopt.compilation.cuda.executable import CudaExecutable
 from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
@@ -26,9 +29,6 @@ from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime import gpu_timer
 from superopt.kernels.runtime.gpu_device import GpuPeak
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda, gpu_tune, on_gpu
-from superopt.pipeline.cuda import PRECISIONS
-from superopt.pipeline.on_gpu import OnGpu
 from superopt.plan.timing import gpu
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
@@ -61,7 +61,7 @@ def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
     near({"y": got["y"]}, {"y": wanted["y"]}, "fp16")
     assert np.array_equal(got["x"], wanted["x"])
     assert got["n"].dtype == wanted["n"].dtype
-    fallen = {n.op.name: why for n, why in exe.fallen({})}
+    fallen = {n.op.name: why for n, why in exe.fallback_nodes({})}
     assert "Unique" in fallen
     assert "MatMul" not in fallen
 
@@ -92,7 +92,7 @@ def test_outputs_are_where_the_inputs_are(monkeypatch: pytest.MonkeyPatch) -> No
     m = between()
     exe = superopt.compile(m, target="cuda")
     if not REAL:  # tensors of the processor stand for some of the GPU
-        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     where = "cuda" if REAL else "cpu"
     got = exe.run({k: torch.from_numpy(x).to(where) for k, x in feeds(m).items()})
     assert all(isinstance(x, torch.Tensor) for x in got.values())
@@ -115,7 +115,7 @@ def test_it_is_saved(tmp_path: Path) -> None:
     exe = superopt.compile(m, target="cuda", precision="fp16", streams=2, vendor=False)
     exe.save(tmp_path / "m.superopt")
     again = superopt.load(tmp_path / "m.superopt")
-    assert isinstance(again, OnGpu)
+    assert isinstance(again, CudaExecutable)
     made = again.compiler
     assert (made.precision, made.streams, made.vendor) == ("fp16", 2, False)
     assert again.variant({}).program.options == exe.variant({}).program.options
@@ -142,16 +142,16 @@ def test_its_profile() -> None:
 def test_its_accuracy(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(MODELS["a block"](), target="cuda", precision=precision)
     found = exe.accuracy()
-    assert found.ok, str(found)
+    assert found.passed, str(found)
     assert [x.name for x in found.outputs] == ["y"]
     assert f"in {precision}: within the tolerance" in str(found)
-    run = OnGpu.run
+    run = CudaExecutable.run
 
-    def wrong(self: OnGpu, given: Mapping[str, Any]) -> dict[str, Any]:
+    def wrong(self: CudaExecutable, given: Mapping[str, Any]) -> dict[str, Any]:
         return {k: x * np.float32(1.1) for k, x in run(self, given).items()}
 
-    monkeypatch.setattr(OnGpu, "run", wrong)
-    assert not exe.accuracy().ok
+    monkeypatch.setattr(CudaExecutable, "run", wrong)
+    assert not exe.accuracy().passed
     assert "NOT within" in str(exe.accuracy())
 
 
@@ -159,10 +159,10 @@ def test_how_long_tuning_takes_by_default(monkeypatch: pytest.MonkeyPatch) -> No
     """On a GPU less than two minutes, with what compiling takes; or as long as is said."""
     asked = []
 
-    def tune(self: OnGpu, sizes: Any, *, budget: float, **more: Any) -> Any:
+    def tune(self: CudaExecutable, sizes: Any, *, budget: float, **more: Any) -> Any:
         asked.append(budget)
 
-    monkeypatch.setattr(OnGpu, "tune", tune)
+    monkeypatch.setattr(CudaExecutable, "tune", tune)
     m = MODELS["a convolution"]()
     superopt.compile(m, target="cuda", tune=True)
     superopt.compile(m, target="cuda", tune=True, budget=7)
@@ -182,14 +182,18 @@ def test_what_was_measured_another_day_is_timed_beside_what_is_new(
         asked.append(list(some))
         return {o: slower / (n + 1) for n, o in enumerate(some)}  # the last one is the best
 
-    monkeypatch.setattr(gpu_tune, "measure_options", seconds)
-    monkeypatch.setattr(gpu_tune, "device_name", lambda device: "a GPU")
-    programs = [cuda.compile(read_model(MODELS["a convolution"]()), "fp16").variant({}).program]
+    monkeypatch.setattr(tune_kernels, "measure_options", seconds)
+    monkeypatch.setattr(tune_kernels, "device_name", lambda device: "a GPU")
+    programs = [
+        cuda_compiler.compile_model(read_model(MODELS["a convolution"]()), "fp16")
+        .variant({})
+        .program
+    ]
 
     def tuned(most: int) -> Mapping[str, Option]:
         with Store.open(tmp_path) as store:
             given = programs, gpu_space.options, "cuda", "ieee", store, 60.0, most
-            return gpu_tune.tuned(*given, lambda p, found: None, lambda: False).chosen
+            return tune_kernels.tune_programs(*given, lambda p, found: None, lambda: False).options
 
     before = tuned(4)
     count, slower = len(asked), 100.0
@@ -215,33 +219,36 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         failed.append("a way: why")
         return {o: 1.0 / (n + 1) for n, o in enumerate(some)}
 
-    monkeypatch.setattr(gpu_tune, "measure_options", seconds)
-    monkeypatch.setattr(gpu_tune, "device_name", lambda device: "a GPU")
+    monkeypatch.setattr(tune_kernels, "measure_options", seconds)
+    monkeypatch.setattr(tune_kernels, "device_name", lambda device: "a GPU")
     m = MODELS["a convolution"]()
-    programs = [cuda.compile(read_model(m), "fp16").variant({}).program]
+    programs = [cuda_compiler.compile_model(read_model(m), "fp16").variant({}).program]
 
-    def tuned(dots: str) -> gpu_tune.Found:
+    def tuned(dots: str) -> tune_kernels.TuningResult:
         with Store.open(tmp_path) as store:
             given = programs, gpu_space.options, "cuda", dots, store, 60.0, 4
-            return gpu_tune.tuned(*given, lambda p, found: None, lambda: False)
+            return tune_kernels.tune_programs(*given, lambda p, found: None, lambda: False)
 
     first = tuned("ieee")
     assert len(asked) > 0
     said = f"{len(asked)} options could not be measured, first a way: why"
     assert first.report.notes == (said,)
     last = {k: list(islice(gpu_space.options(p), 4))[-1] for k, p in programs[0].problems.items()}
-    assert {k: o for k, o in last.items() if k in first.chosen} == first.chosen
+    assert {k: o for k, o in last.items() if k in first.options} == first.options
     count = len(asked)
-    assert tuned("ieee").chosen == first.chosen
+    assert tuned("ieee").options == first.options
     assert len(asked) == count
     tuned("tf32")
     assert len(asked) > count
     with Store.open(tmp_path) as store:
-        assert gpu_tune.known(store, "cuda", "ieee", vendor=True) == first.chosen
-    exe = cuda.compile(read_model(m), "fp16", store=tmp_path)
-    assert exe.variant({}).program.options.items() >= first.chosen.items()
-    monkeypatch.setattr(gpu_tune, "device_name", lambda device: "another GPU")
-    assert cuda.compile(read_model(m), "fp16", store=tmp_path).compiler.chosen == {}
+        assert tune_kernels.stored_options(store, "cuda", "ieee", vendor=True) == first.options
+    exe = cuda_compiler.compile_model(read_model(m), "fp16", store=tmp_path)
+    assert exe.variant({}).program.options.items() >= first.options.items()
+    monkeypatch.setattr(tune_kernels, "device_name", lambda device: "another GPU")
+    assert (
+        cuda_compiler.compile_model(read_model(m), "fp16", store=tmp_path).compiler.tuned_options
+        == {}
+    )
 
 
 @pytest.mark.parametrize("command", ["bench", "compile", "profile", "run", "tune"])
@@ -258,7 +265,7 @@ def test_the_commands(command: str, tmp_path: Path, capsys: pytest.CaptureFixtur
         "tune": ["--budget", "20s" if REAL else "1s", "--store", str(tmp_path / "store")],
     }[command]
     given = [command, str(path), "--target", "cuda", "--precision", "fp16", *more]
-    assert cli.run(given) == 0
+    assert main.run(given) == 0
     output = capsys.readouterr().out
     if command == "compile":
         assert "a GPU, in fp16" in output
@@ -280,7 +287,7 @@ def test_torch_on_a_device(tmp_path: Path) -> None:
 
     made = pytest.importorskip("onnx2torch").convert(m := MODELS["a convolution"]()).eval()
     (x,) = feeds(m).values()
-    module, (given,) = peer.there(made, [torch.from_numpy(x)], "cpu", torch.float16)
+    module, (given,) = peer.move_to_device(made, [torch.from_numpy(x)], "cpu", torch.float16)
     assert given.is_contiguous(memory_format=torch.channels_last)
     assert {p.dtype for p in module.parameters()} == {torch.float16}
     with torch.no_grad():
@@ -294,7 +301,11 @@ def test_torch_on_a_device(tmp_path: Path) -> None:
 
 def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """When options are timed: each run reads its own ones, and computes the same from the same."""
-    made = cuda.compile(read_model(MODELS["of a long sum"]()), "fp16").variant({}).program
+    made = (
+        cuda_compiler.compile_model(read_model(MODELS["of a long sum"]()), "fp16")
+        .variant({})
+        .program
+    )
     ways = ((p, o) for p in made.problems.values() for o in gpu_space.options(p, vendor=False))
     p, option = next((p, o) for p, o in ways if p.constants and o.algorithm == "split")
     r, fixed = gpu.build_running(p, option, "ieee", "cuda" if REAL else "cpu")
@@ -360,11 +371,11 @@ def test_features_of_every_option() -> None:
     """Of each model's problems, and of every way to compute them, for the ranking that learns."""
     lengths = set()
     for name in ("a block", "heads", "layer norm", "depthwise", "turned", "of a long sum"):
-        made = cuda.compile(read_model(MODELS[name]()), "fp16").variant({}).program
+        made = cuda_compiler.compile_model(read_model(MODELS[name]()), "fp16").variant({}).program
         for p in made.problems.values():
-            given = gpu_features.numbers(p)
-            assert len(given) == gpu_features.LENGTH
-            found = [gpu_features.features(given, o) for o in gpu_space.options(p)]
+            given = gpu_features.problem_numbers(p)
+            assert len(given) == gpu_features.PROBLEM_LENGTH
+            found = [gpu_features.gpu_option_features(given, o) for o in gpu_space.options(p)]
             assert np.isfinite(np.array(found)).all()
             lengths |= {len(f) for f in found}
     assert len(lengths) == 1

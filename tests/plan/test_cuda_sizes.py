@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.pipeline import on_gpu, rare, recent
+from superopt.compilation.cuda import executable, program_lru, shape_policy
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -45,27 +45,31 @@ def test_those_used_longest_ago_go(
         exe = superopt.compile(path, target="cuda")
         for n in range(1, 5):
             same(exe, n)
-    held = exe.found if again else exe.variants
+    held = exe.cached_programs if again else exe.variants
     assert len(held) == 4
-    size = max(x.bytes for x in held.values())
+    size = max(x.device_bytes for x in held.values())
     assert size > M.graph.initializer[0].dims[0] ** 2 * 4  # a copy of the weights
-    monkeypatch.setattr(recent, "memory", lambda number: recent.PART * 7 * size // 2)
+    monkeypatch.setattr(
+        program_lru,
+        "memory_bytes",
+        lambda number: program_lru.PROGRAM_MEMORY_DIVISOR * 7 * size // 2,
+    )
     for n, left in ((1, {1, 3, 4}), (5, {1, 4, 5}), (4, {1, 4, 5}), (6, {4, 5, 6})):
         same(exe, n)
-        assert {dict(key)["n"] for key in {*exe.variants, *exe.found}} == left
-    monkeypatch.setattr(recent, "memory", lambda number: 0)
+        assert {dict(key)["n"] for key in {*exe.variants, *exe.cached_programs}} == left
+    monkeypatch.setattr(program_lru, "memory_bytes", lambda number: 0)
     for n in (2, 5):
         same(exe, n)
-        assert len({*exe.variants, *exe.found}) == 1
+        assert len({*exe.variants, *exe.cached_programs}) == 1
 
 
 def test_memory_is_the_device_s() -> None:
     number = 0 if REAL else None
-    assert recent.memory(number) > 1 << 30
+    assert program_lru.memory_bytes(number) > 1 << 30
     if REAL:
         import torch
 
-        assert recent.memory(0) == torch.cuda.get_device_properties(0).total_memory
+        assert program_lru.memory_bytes(0) == torch.cuda.get_device_properties(0).total_memory
 
 
 def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,47 +77,49 @@ def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch
     import torch
 
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(rare, "SEVERAL", 2)
+    monkeypatch.setattr(shape_policy, "EAGER_SIZES", 2)
     exe = superopt.compile(M, target="cuda")
     for n in range(1, 8):
         same(exe, n)
     assert {dict(key)["n"] for key in exe.variants} == {1, 2}
-    assert len(exe.rare.spent) == 5
+    assert len(exe.shape_policy.fallback_seconds) == 5
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     y = exe.run({"x": torch.from_numpy(rows(4)["x"]).to(exe.device)})["y"]
     assert isinstance(y, torch.Tensor)
     assert y.device.type == exe.device
     near({"y": y.cpu().numpy()}, reference(M, rows(4)), "fp32")
     assert len(exe.variants) == 2
-    exe.rare.spent.update(dict.fromkeys(exe.rare.spent, 1e9))
+    exe.shape_policy.fallback_seconds.update(dict.fromkeys(exe.shape_policy.fallback_seconds, 1e9))
     same(exe, 5)
     assert {dict(key)["n"] for key in exe.variants} == {1, 2, 5}
-    assert exe.fallen({"n": 6}) == []  # who asks for a size has it compiled
+    assert exe.fallback_nodes({"n": 6}) == []  # who asks for a size has it compiled
     assert len(exe.variants) == 4
 
 
 def test_sizes_that_went_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or each call would compile the model, where there is no room for all sizes that come."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(rare, "SEVERAL", 2)
-    monkeypatch.setattr(recent, "memory", lambda number: 0)
+    monkeypatch.setattr(shape_policy, "EAGER_SIZES", 2)
+    monkeypatch.setattr(program_lru, "memory_bytes", lambda number: 0)
     exe = superopt.compile(M, target="cuda")
     for n in range(1, 5):
         same(exe, n)
-    exe.rare.spent.update(dict.fromkeys(exe.rare.spent, 1e9))
+    exe.shape_policy.fallback_seconds.update(dict.fromkeys(exe.shape_policy.fallback_seconds, 1e9))
     made = []
-    compiled = on_gpu.OnGpu._compiled
+    compiled = executable.CudaExecutable._compile
 
-    def counted(self: on_gpu.OnGpu, sizes: dict[str, int], how: dict[str, str]) -> object:
+    def counted(
+        self: executable.CudaExecutable, sizes: dict[str, int], how: dict[str, str]
+    ) -> object:
         made.append(sizes["n"])
         return compiled(self, sizes, how)
 
-    monkeypatch.setattr(on_gpu.OnGpu, "_compiled", counted)
+    monkeypatch.setattr(executable.CudaExecutable, "_compile", counted)
     for n in (3, 4, 3, 4):
         same(exe, n)
     assert made == [3, 4]
-    assert len(exe.rare.made) == 2
+    assert len(exe.shape_policy.compile_seconds) == 2
 
 
 def test_an_input_with_a_value_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +134,7 @@ def test_an_input_with_a_value_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         np.testing.assert_allclose(exe.run({"a": a})["y"], a + drawn(3, of="k"), rtol=1e-6)
         np.testing.assert_allclose(exe.run({"a": a, "k": k})["y"], a + k, rtol=1e-6)
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(on_gpu, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     there = torch.from_numpy(a).to(exe.device)
     for _ in range(2):
         y = exe.run({"a": there})["y"]

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
+from superopt.compilation.cuda import cuda_compiler
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
 from superopt.te.analysis.walk import loads, reductions
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -70,7 +70,7 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int]] = {
 def test_slices_at_once(name: str, precision: str) -> None:
     made, kernels = MODELS[name]
     m = made()
-    exe = cuda.compile(read_model(m), precision, vendor=False)
+    exe = cuda_compiler.compile_model(read_model(m), precision, vendor=False)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     sums = [

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
+from superopt.compilation.cuda import cuda_compiler
 from superopt.kernels.cuda.launch import launch_on_streams
 from superopt.kernels.runtime.gpu_device import to_array
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
 from superopt.plan.program import streams
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
@@ -74,11 +74,11 @@ def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
         return streams.minimal_waits(some, streams.dependencies(reads, writes))
 
     m = (MADE | MODELS)[name]()
-    alone = cuda.compile(read_model(m), "fp16").variant({})
-    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
-    exe = cuda.compile(read_model(m), "fp16", streams=3)
+    alone = cuda_compiler.compile_model(read_model(m), "fp16").variant({})
+    monkeypatch.setattr(cuda_compiler, "on_gpu_streams", lanes)
+    exe = cuda_compiler.compile_model(read_model(m), "fp16", streams=3)
     made = exe.variant({})
-    order, r = made.program.stream_order, made.running
+    order, r = made.program.stream_order, made.gpu_program
     assert order is not None
     assert len(set(order.streams)) > 1
     assert made.program.options == alone.program.options
@@ -91,14 +91,22 @@ def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
 
 def test_streams_are_used_where_it_should_pay() -> None:
     """Small branches; not where each fills the GPU, and not where one is asked for."""
-    made = cuda.compile(read_model(branches()), "fp16", streams=4).variant({}).program
+    made = (
+        cuda_compiler.compile_model(read_model(branches()), "fp16", streams=4).variant({}).program
+    )
     assert made.stream_order is not None
     assert len(set(made.stream_order.streams)) > 1
     assert (
-        cuda.compile(read_model(branches()), "fp16", streams=1).variant({}).program.stream_order
+        cuda_compiler.compile_model(read_model(branches()), "fp16", streams=1)
+        .variant({})
+        .program.stream_order
         is None
     )
-    chain = cuda.compile(read_model(MODELS["pointwise"]()), "fp16", streams=4).variant({}).program
+    chain = (
+        cuda_compiler.compile_model(read_model(MODELS["pointwise"]()), "fp16", streams=4)
+        .variant({})
+        .program
+    )
     assert chain.stream_order is not None
     assert set(chain.stream_order.streams) == {0}
 
@@ -122,10 +130,10 @@ def test_calls_that_launch_nothing(size: int) -> None:
     """Of what is empty: others wait through them."""
     m = over_a_memory()
     given = {n: drawn(size, 64, of=n) for n in "kv"} | {"x": drawn(8, 64, of="x")}
-    exe = cuda.compile(read_model(m), "fp16", streams=4)
+    exe = cuda_compiler.compile_model(read_model(m), "fp16", streams=4)
     near(exe.run(given), reference(m, given), "fp16")
     made = exe.variant({"P": size})
-    order, r = made.program.stream_order, made.running
+    order, r = made.program.stream_order, made.gpu_program
     assert order is not None
     assert len(set(order.streams)) > 1
     assert any(order.waits)

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import helper
 
+from superopt.compilation.cuda import cuda_compiler
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda
 from superopt.plan.graph.partition import MAX_TOPK_EXTENT
 from tests.plan.gpu_models import drawn
 from tests.plan.test_compile import model, reference
@@ -40,26 +40,26 @@ def test_the_first(
                            {"x": x.astype(np.float32)})  # fmt: skip
     else:
         wanted = reference(m, {"x": x})
-    exe = cuda.compile(read_model(m))
+    exe = cuda_compiler.compile_model(read_model(m))
     got = exe.run({"x": x})
-    assert exe.fallen({}) == []
+    assert exe.fallback_nodes({}) == []
     for name, numbers in wanted.items():
         np.testing.assert_array_equal(got[name], numbers)
     assert got["v"].dtype == kind
 
 
 def test_of_many_they_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "LITTLE", 1)
+    monkeypatch.setattr(cuda_compiler, "MAX_SMALL_OPERATIONS", 1)
     for n, fallen in ((MAX_TOPK_EXTENT, 0), (MAX_TOPK_EXTENT + 1, 1)):
-        exe = cuda.compile(read_model(top(drawn(2, n), 3)))
+        exe = cuda_compiler.compile_model(read_model(top(drawn(2, n), 3)))
         exe.run({"x": drawn(2, n)})
-        assert len(exe.fallen({})) == fallen
+        assert len(exe.fallback_nodes({})) == fallen
 
 
 def test_an_axis_of_one_and_its_index() -> None:
     """Comparisons of indices that are numbers."""
     x = drawn(4, 1)
-    got = cuda.compile(read_model(top(x, 1, axis=1))).run({"x": x})
+    got = cuda_compiler.compile_model(read_model(top(x, 1, axis=1))).run({"x": x})
     np.testing.assert_array_equal(got["v"], x)
     assert got["i"].dtype == np.int64
     assert not got["i"].any()

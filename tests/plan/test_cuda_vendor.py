@@ -17,8 +17,10 @@ import onnx
 import pytest
 
 import superopt
-from superopt.cost import tuned
-from superopt.cost.gpu_features import numbers
+from superopt.compilation.cuda import cuda_compiler, tune_kernels
+from superopt.compilation.cuda.cuda_compiler import PRECISIONS
+from superopt.cost import tuning_records
+from superopt.cost.gpu_features import problem_numbers
 from superopt.cost.store import Store
 from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.gpu.vendor_convolution import match_convolution
@@ -29,8 +31,6 @@ from superopt.kernels.runtime.gpu_device import device_name
 from superopt.kernels.triton.module import VendorFunction, vendor_name
 from superopt.kernels.vendor.cudnn import parse_convolution
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda, gpu_tune
-from superopt.pipeline.cuda import PRECISIONS
 from tests.gpu import REAL
 from tests.plan import fake_cuda
 from tests.plan.gpu_models import drawn, node
@@ -172,7 +172,7 @@ def test_the_library_computes_the_same(
     make, asked, count = OFFERED[name]
     m = make()
     taken(monkeypatch)
-    exe = cuda.compile(read_model(m), precision)
+    exe = cuda_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     found = list(map(parse_convolution, libraries(exe)))
     assert len(found) == count
@@ -201,7 +201,7 @@ REFUSED: dict[str, Callable[[], onnx.ModelProto]] = {
 def test_what_the_library_has_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     m = REFUSED[name]()
     taken(monkeypatch)
-    exe = cuda.compile(read_model(m), "fp16")
+    exe = cuda_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not libraries(exe)
 
@@ -211,7 +211,8 @@ def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatc
     """Its own search among its ways is another option, which is written down as others are."""
     m = OFFERED["plain"][0]()
     (p,) = (
-        p for p in cuda.compile(read_model(m), precision).variant({}).program.problems.values()
+        p for p in cuda_compiler.compile_model(read_model(m), precision).variant({}).program
+        .problems.values()
         if match_convolution(p) is not None
     )  # fmt: skip
     some = list(gpu_space.options(p))
@@ -223,7 +224,7 @@ def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatc
         assert gpu_space.choose(p, Option.parse(str(o))).option == o
         assert gpu_space.choose(p, o, vendor=False).option == some[0]
     taken(monkeypatch, tried=True)
-    exe = cuda.compile(read_model(m), precision)
+    exe = cuda_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     assert [parse_convolution(x).autotune for x in libraries(exe)] == [True]
 
@@ -231,11 +232,13 @@ def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatc
 def test_they_are_measured_where_ours_are_ranked() -> None:
     """What was learned of our kernels says nothing of the library's, which are measured first."""
     p = next(
-        p for p in cuda.compile(read_model(conv(16, 24, 9, 3)), "fp16").variant({}).program
-        .problems.values() if match_convolution(p) is not None
+        p for p in cuda_compiler.compile_model(read_model(conv(16, 24, 9, 3)), "fp16").variant({})
+        .program.problems.values() if match_convolution(p) is not None
     )  # fmt: skip
     ranking: Any = SimpleNamespace(ordered=lambda numbers, some: some[::-1])
-    plain, ranked = (gpu_tune._order(p, gpu_space.options, x, 12) for x in (None, ranking))
+    plain, ranked = (
+        tune_kernels._ordered_options(p, gpu_space.options, x, 12) for x in (None, ranking)
+    )
     assert ranked[:3] == plain[:3]
     assert ranked[1].algorithm == "library"
     assert ranked[3:] != plain[3:]
@@ -245,14 +248,14 @@ def test_sums_stay_sums_where_they_are_to(monkeypatch: pytest.MonkeyPatch) -> No
     """cuDNN may compute them as Winograd does, which float class E1 has not; cuBLAS does not."""
     taken(monkeypatch)
     for m, count in ((behind("Relu"), 0), (gemms(), 2)):
-        exe = cuda.compile(read_model(m), "fp32", "E1")
+        exe = cuda_compiler.compile_model(read_model(m), "fp32", "E1")
         assert len(libraries(exe)) == count
 
 
 def test_a_profile_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     taken(monkeypatch)
     for m, wanted in ((behind("Relu"), "cuDNN"), (gemms(), "cuBLAS")):
-        exe = cuda.compile(read_model(m), "fp32")
+        exe = cuda_compiler.compile_model(read_model(m), "fp32")
         parts = exe.profile(feeds(m), seconds=0.01).parts
         some = [p.how for p in parts if wanted in p.how]
         assert set(some) == {f"library: {wanted}, its first step", f"library: {wanted}"}
@@ -281,13 +284,15 @@ def test_the_store_says_it(tmp_path: Path, files: Path) -> None:
     made = superopt.compile(m, target="cuda", precision="fp16")
     ours: dict[str, Option] = {}
     with Store.open(tmp_path / "s") as store:
-        on = tuned.gpu(device_name(made.device), made.compiler.dots)
+        on = tuning_records.gpu_target(device_name(made.device), made.compiler.dot_precision)
         for key, p in made.variant({}).program.problems.items():
             if match_convolution(p) is not None:
                 *_, ours[key] = (o for o in gpu_space.options(p) if o.algorithm != "library")
                 times = {Option.make("library"): (1e-6, 1e-6, 1e-6, 1)}
-                tuned.keep(store, on, key, numbers(p), times)
-                tuned.keep(store, on, key, numbers(p), {ours[key]: (2e-6, 2e-6, 2e-6, 1)})
+                tuning_records.store_times(store, on, key, problem_numbers(p), times)
+                tuning_records.store_times(
+                    store, on, key, problem_numbers(p), {ours[key]: (2e-6, 2e-6, 2e-6, 1)}
+                )
     for may, count in ((True, 2), (False, 0)):
         exe = superopt.compile(m, target="cuda", precision="fp16", vendor=may, store=tmp_path / "s")
         near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
@@ -307,7 +312,7 @@ def test_it_is_found_again(tmp_path: Path, files: Path, monkeypatch: pytest.Monk
     found = [superopt.compile(path, target="cuda", precision="bf16") for _ in range(2)]
     for _ in range(2):
         np.testing.assert_array_equal(*(exe.run(feeds(m))["y"] for exe in found))
-    (ready,) = found[1].found.values()
+    (ready,) = found[1].cached_programs.values()
     assert sum(f.name.startswith("conv ") for f in ready.program.image.functions) == 2
 
 

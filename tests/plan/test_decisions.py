@@ -153,7 +153,7 @@ def check(got: Array, case: Case, kind: str) -> None:
 def test_on_processors(name: str, kind: str, float_class: str) -> None:
     case, (a, b) = CASES[name], drawn(kind)
     exe = superopt.compile(model(case, kind), float_class=float_class)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     check(exe(a=a, b=b)["y"], case, kind)
 
 
@@ -199,6 +199,6 @@ def test_what_operators_outside_of_a_segment_decide_by() -> None:
     a, b = (rng.uniform(0.6, 1.9, shape).astype(np.float16) for _ in "ab")
     exe = superopt.compile(m)
     got = exe(a=a, b=b)
-    assert [n.op.name for n, _ in exe.fallen({})] == ["TopK"]
+    assert [n.op.name for n, _ in exe.fallback_nodes({})] == ["TopK"]
     wanted = np.argsort(-((a * b) * a).astype("f"), 1, kind="stable")[:, :9]
     np.testing.assert_array_equal(got["y"], wanted)

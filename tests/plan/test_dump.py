@@ -4,7 +4,7 @@ from pathlib import Path
 
 import onnx
 
-from superopt import api
+from superopt.api import functions
 from superopt.plan.passes import PASSES
 from tests.kernels.test_passes import NAMES
 from tests.plan.test_compile import net
@@ -13,7 +13,7 @@ from tests.plan.test_compile import net
 def test_each_pass_of_each_kernel_is_a_file(tmp_path: Path) -> None:
     onnx.save(net(), tmp_path / "m.onnx")
     folder = tmp_path / "dump"
-    said = api.compilation(tmp_path / "m.onnx", threads=1, shapes={"n": 2}, dump=folder)
+    said = functions.compile_model(tmp_path / "m.onnx", threads=1, shapes={"n": 2}, dump=folder)
     assert said.kernels > 3
     kernels: dict[str, dict[str, str]] = {}
     for path in filter(Path.is_file, folder.iterdir()):

@@ -16,7 +16,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import superopt
-from superopt import compiled_files
+from superopt.api import model_files
+from superopt.compilation.cpu import export_library as export_
+from superopt.compilation.cpu.c_compiler import COMPILER_NAMES
 from superopt.errors import UsageError
 from superopt.kernels.runtime.cpu import (
     BASELINE_FEATURES,
@@ -26,10 +28,13 @@ from superopt.kernels.runtime.cpu import (
     checkable_target,
     host,
 )
-from superopt.pipeline import export as export_
-from superopt.pipeline.linker import COMPILERS
-from superopt.report.c_text import Library, Place, header, source
-from superopt.report.compiled import Exported, Port
+from superopt.report.compilation.c_source import (
+    BufferRef,
+    ExportedLibrary,
+    header_text,
+    source_text,
+)
+from superopt.report.compilation.compile_report import ExportReport, Port
 from tests.plan.exporting import (
     CASES,
     DAMAGED,
@@ -47,7 +52,7 @@ from tests.plan.exporting import (
 from tests.plan.test_compile import F, model, net, picture
 from tests.plan.test_saved import partly_foreign
 
-CC = next((c for c in COMPILERS if shutil.which(c)), None)
+CC = next((c for c in COMPILER_NAMES if shutil.which(c)), None)
 HERE = sys.platform == "linux" and platform.machine() == "x86_64"
 pytestmark = pytest.mark.skipif(
     CC is None or not HERE, reason="shared objects need Linux on x86-64 and a C compiler"
@@ -181,12 +186,12 @@ def test_several_may_be_open_and_run_at_once(threads: int, tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> ExportReport:
     m, _ = constants()
     return superopt.compile(m).export(tmp_path_factory.mktemp("exported") / "c")
 
 
-def test_pointers_that_are_null(exported: Exported) -> None:
+def test_pointers_that_are_null(exported: ExportReport) -> None:
     o = InC(exported)
     given, out = [floats(2, 3)], [np.zeros(p.shape, p.dtype) for p in exported.outputs]
     assert o.call([None], [*out]) == NO_TENSOR
@@ -214,7 +219,7 @@ WEIGHTS: dict[str, tuple[Callable[[bytes], bytes], int]] = {
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_other_weights_are_refused(name: str, exported: Exported, tmp_path: Path) -> None:
+def test_other_weights_are_refused(name: str, exported: ExportReport, tmp_path: Path) -> None:
     change, wanted = WEIGHTS[name]
     file = tmp_path / "w"
     file.write_bytes(change(Path(exported.files[2][0]).read_bytes()))
@@ -223,7 +228,7 @@ def test_other_weights_are_refused(name: str, exported: Exported, tmp_path: Path
     o.close()
 
 
-def test_weights_that_cannot_be_read(exported: Exported, tmp_path: Path) -> None:
+def test_weights_that_cannot_be_read(exported: ExportReport, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "none"):
         assert InC(exported, str(place)).error == NO_FILE
 
@@ -364,7 +369,7 @@ def test_a_file_of_a_saved_model_is_exported_too(tmp_path: Path) -> None:
     x = picture(1, 9)
     wanted = exe(x=x)
     exe.save(tmp_path / "net.superopt")
-    e = compiled_files.export_model(tmp_path / "net.superopt", output=tmp_path / "net")
+    e = model_files.export_model(tmp_path / "net.superopt", output=tmp_path / "net")
     assert (e.name, e.threads) == ("net", 2)
     o = InC(e)
     np.testing.assert_array_equal(o.run({"x": x})["y"], wanted["y"])
@@ -373,19 +378,19 @@ def test_a_file_of_a_saved_model_is_exported_too(tmp_path: Path) -> None:
 
 def test_the_header(golden: Callable[[str, str], None]) -> None:
     ports = Port("image", "float32", (2, 3, 8, 8), 1536), Port("scale", "float16", (), 2)
-    x = Library(
+    x = ExportedLibrary(
         *("0.1", "small.onnx", "small", "small", {"batch": 2}, ("avx2", "fma"), 2, ports),
         (Port("logits */", "float32", (2, 10), 80), Port("n", "int64", (0, 4), 0)),
-        *({1: 128}, (Place("INPUT", 0), Place("OUTPUT", 0)), ((1, Place("HELD", 64)),)),
+        *({1: 128}, (BufferRef("INPUT", 0), BufferRef("OUTPUT", 0)), ((1, BufferRef("HELD", 64)),)),
         *(192, 4096, 0, "0f" * 16, (1, 2), {"TICKET": 0}),
     )
-    golden("header.txt", header(x))
-    assert "defaults[] = {NONE, 128, NONE};" in source(x)
+    golden("header.txt", header_text(x))
+    assert "defaults[] = {NONE, 128, NONE};" in source_text(x)
 
 
 def test_what_onnxruntime_does_faster_has_a_kernel_here(tmp_path: Path) -> None:
     sums = helper.make_node("CumSum", ["x", "axis"], ["y"])
     exe = superopt.compile(model([sums], {"x": (F, [900, 3])}, ["y"], {"axis": np.array(0)}))
-    assert exe.fallen({})
+    assert exe.fallback_nodes({})
     exe.export(tmp_path / "m")
     assert list(tmp_path.glob("libm.so"))

@@ -30,7 +30,7 @@ def test_products_of_nothing(columns: int) -> None:
         [node("MatMul", ["x", "w"], ["p"]), node("Add", ["p", "c"], ["y"])], {"x": (31, 0)}, given
     )
     exe = superopt.compile(m)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     wanted = np.broadcast_to(given["c"], (31, columns))
     np.testing.assert_array_equal(exe(x=np.zeros((31, 0), np.float32))["y"], wanted)
 
@@ -46,7 +46,7 @@ def test_a_constant_that_cannot_be_packed(monkeypatch: pytest.MonkeyPatch) -> No
         [node("MatMul", ["x", "w"], ["y"])], {"x": (5, 8)}, {"w": np.eye(8, dtype=np.float32)}
     )
     exe = superopt.compile(m)
-    ((_, why),) = exe.fallen({})
+    ((_, why),) = exe.fallback_nodes({})
     assert "index 7" in why
     x = np.ones((5, 8), np.float32)
     np.testing.assert_array_equal(exe(x=x)["y"], x)

@@ -12,9 +12,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 import superopt
+from superopt.compilation.cpu.steps import Fallback, NativeSegment, OrtSegment
 from superopt.errors import ModelError, UsageError
-from superopt.ort import runtime
-from superopt.pipeline.steps import Fallback, Foreign, Native
+from superopt.ort import sessions
 from superopt.plan.graph.partition import TOO_SMALL_REASON
 from tests.plan.test_compile import F, in_parts, model, near, reference
 
@@ -37,12 +37,12 @@ def test_what_has_no_kernel_runs_in_onnxruntime() -> None:
     x = np.random.default_rng(0).standard_normal((400, 900)).astype(np.float32)
     near(exe(x=x), reference(m, {"x": x}))
     (steps,) = exe.variants.values()
-    assert [type(s) for s in steps] == [Native, Foreign, Native, Foreign]
-    assert {n.op.name for n, _ in exe.fallen({})} == {"TopK", "NonZero"}
+    assert [type(s) for s in steps] == [NativeSegment, OrtSegment, NativeSegment, OrtSegment]
+    assert {n.op.name for n, _ in exe.fallback_nodes({})} == {"TopK", "NonZero"}
 
 
 def test_what_optimizations_refuse_runs_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, asked = runtime.session, []
+    own, asked = sessions.load_session, []
 
     def session(m: Any, threads: int = 1, level: str = "all") -> Any:
         asked.append(level)
@@ -50,11 +50,11 @@ def test_what_optimizations_refuse_runs_without(monkeypatch: pytest.MonkeyPatch)
             raise ModelError("no", "its optimizer made a node that is none", "")
         return own(m, threads, level)
 
-    monkeypatch.setattr(runtime, "session", session)
+    monkeypatch.setattr(sessions, "load_session", session)
     exe = superopt.compile(m := in_parts())
     x = np.random.default_rng(0).standard_normal((1, 3, 9, 9)).astype(np.float32)
     near(exe(x=x), reference(m, {"x": x}))
-    assert asked[:2] == ["all", runtime.levels()[0]]
+    assert asked[:2] == ["all", sessions.optimization_levels()[0]]
 
 
 def little_beside_recurrence() -> onnx.ModelProto:
@@ -83,7 +83,7 @@ def test_what_has_little_to_do_runs_with_what_it_is_beside() -> None:
     wanted = reference(m, feeds)
     for _ in range(3):  # the first call, and direct ones
         near(exe.run(feeds), wanted)
-    assert {why for n, why in exe.fallen({}) if n.op.name != "LSTM"} == {TOO_SMALL_REASON}
+    assert {why for n, why in exe.fallback_nodes({}) if n.op.name != "LSTM"} == {TOO_SMALL_REASON}
     with pytest.raises(UsageError, match="shape"):
         exe.run({"x": np.ones((2, 5), np.float32)})
     near(exe.run(feeds), wanted)
@@ -104,7 +104,7 @@ def test_what_only_onnxruntime_reads_runs_there(tmp_path: Path) -> None:
     for n in (2, 3, 3):
         x = np.random.default_rng(n).standard_normal((n, 2, 8)).astype(np.float32)
         near(exe(x=x), right(x=x))
-    ((_, why),) = exe.fallen({"n": 3})
+    ((_, why),) = exe.fallback_nodes({"n": 3})
     assert "LayerNormalization exists since opset 17" in why
     with pytest.raises(UsageError, match="cannot be saved"):
         exe.save(tmp_path / "m.superopt")
@@ -131,7 +131,7 @@ def test_outputs_may_have_no_shapes(tmp_path: Path) -> None:
     for given in (m, tmp_path / "m.onnx"):
         exe = superopt.compile(given)
         near(exe(x=x), plain(x=x))
-        assert not exe.fallen({"n": 3})
+        assert not exe.fallback_nodes({"n": 3})
         exe.save(tmp_path / "m.superopt")
         near(superopt.load(tmp_path / "m.superopt")(x=x), plain(x=x))
 
@@ -227,7 +227,7 @@ def test_bodies_that_state_no_shapes_run_behind_kernels(rows: int | str) -> None
     feeds = {"x": np.random.default_rng(0).standard_normal((200, 300)).astype(np.float32)}
     near(exe.run(feeds), reference(m, feeds))
     (steps,) = exe.variants.values()
-    assert [type(s) for s in steps] == [Native, Foreign]
+    assert [type(s) for s in steps] == [NativeSegment, OrtSegment]
 
 
 def test_weights_of_an_old_file_are_inputs() -> None:
@@ -274,7 +274,7 @@ def test_initializers_that_are_no_inputs_in_an_old_model() -> None:
     exe = superopt.compile(m)
     x = np.random.default_rng(1).standard_normal((4, 32)).astype(np.float32)
     near(exe(x=x), {"y": x @ w})
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
 
 
 def test_a_model_that_is_one_part_takes_no_more_than_onnxruntime() -> None:
@@ -288,10 +288,10 @@ def test_a_model_that_is_one_part_takes_no_more_than_onnxruntime() -> None:
     x = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
     for _ in range(2):
         near(exe(x=x), reference(m, {"x": x}))
-    assert exe._last is not None
+    assert exe._last_call is not None
     (step,) = exe.variant({})
     assert isinstance(step, Fallback)
-    assert exe._last.by_name is step.by_name is not None
+    assert exe._last_call.named_call is step.named_call is not None
     with pytest.raises(UsageError):
         exe(x=x[:2])
 
@@ -308,8 +308,8 @@ def test_outputs_that_are_inputs_or_constants_are_copies() -> None:
         near(got, {"w": w, "y": x @ w, "x": x})
         for a in got.values():
             a[:] = 0
-    assert exe._last is not None
-    assert exe._last.direct is not None
+    assert exe._last_call is not None
+    assert exe._last_call.model_call is not None
 
 
 def test_shapes_behind_a_node_without_a_kernel_that_hang_on_constants() -> None:
@@ -339,4 +339,4 @@ def test_shapes_behind_a_node_without_a_kernel_that_hang_on_constants() -> None:
     exe = superopt.compile(m)
     x = np.random.default_rng(1).standard_normal((4, 1, 900)).astype(np.float32)
     near(exe(x=x), reference(m, {"x": x}))
-    assert {n.op.name for n, _ in exe.fallen({})} <= {"TopK", "Expand"}
+    assert {n.op.name for n, _ in exe.fallback_nodes({})} <= {"TopK", "Expand"}

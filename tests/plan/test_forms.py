@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import superopt
-from superopt.pipeline.steps import Native
+from superopt.compilation.cpu.steps import NativeSegment
 from superopt.plan.program.program import Program
 from tests.kernels.build import planned
 from tests.plan.test_compile import F, I, model, near, reference
@@ -207,7 +207,7 @@ def feeds_of(shapes: Shapes, seed: int = 1) -> dict[str, np.ndarray]:
 
 def program_of(m: onnx.ModelProto) -> Program:
     (step,) = superopt.compile(m).variants[()]
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     return step.code.program
 
 
@@ -219,7 +219,7 @@ def test_it_is_computed(name: str, threads: int) -> None:
     feeds = feeds_of(shapes)
     exe = superopt.compile(m, threads=threads)
     near(exe.run(feeds), reference(m, feeds))
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
 
 
 def test_numbers_that_are_none_are_the_largest() -> None:

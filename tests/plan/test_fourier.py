@@ -49,7 +49,7 @@ def test_transforms(name: str) -> None:
     out = wanted(x)
     both = np.stack((out.real, out.imag), -1).astype(np.float32)
     near(exe(x=x), {"y": both})
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     (step,) = exe.variants[()]
     sines = [t for t in step.code.program.call_results if t.name in ("sin", "cos")]
     assert not sines
@@ -103,7 +103,7 @@ def test_frames_of_a_signal(rank: int) -> None:
     m = frames([2, 900, 1][:rank], 100, 30)
     exe = superopt.compile(m)
     near(exe(x=x.reshape([2, 900, 1][:rank])), {"y": spectra(x, 100, 30)})
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
 
 
 def test_mirrored_edges_are_not_read_anew_by_each_bin() -> None:
@@ -120,8 +120,8 @@ def test_mirrored_edges_are_not_read_anew_by_each_bin() -> None:
 def test_long_powers_of_two_run_in_onnxruntime() -> None:
     pytest.importorskip("onnxruntime")
     exe = superopt.compile(frames([1, 9000, 1], 2048, 512))
-    assert [n.op.name for n, _ in exe.fallen({})] == ["STFT"]
-    assert not superopt.compile(frames([1, 9000, 1], 400, 160)).fallen({})
+    assert [n.op.name for n, _ in exe.fallback_nodes({})] == ["STFT"]
+    assert not superopt.compile(frames([1, 9000, 1], 400, 160)).fallback_nodes({})
 
 
 def test_doubles_have_no_product() -> None:

@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from superopt.compilation.cache import entries
+from superopt.compilation.cuda import cuda_compiler as cuda
+from superopt.compilation.cuda import program_cache
 from superopt.kernels.cuda import driver as cuda_driver
 from superopt.kernels.runtime import loaded_image
 from superopt.kernels.runtime.module_image import export_image
 from superopt.kernels.triton import compiler
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda, entries, gpu_ready
 from superopt.plan.program.streams import dependencies, minimal_waits
 from tests.gpu import REAL
 from tests.plan import fake_cuda
@@ -41,23 +43,23 @@ def by_driver(
     """A model that was kept, in a process that has a GPU: its program is the interpreter's, and
     runs by a driver that is none."""
     exe = compile(path, **how)
-    digest = entries.digest_of(path)
+    digest = entries.known_digest(path)
     assert digest is not None
     given = {"float_class": "E2", "vendor": True, "streams": 4, "store": None, **how}
-    options = gpu_ready.Options("fp16", **given)
+    options = program_cache.CudaCacheOptions("fp16", **given)
     driver = fake_cuda.driver(device)
     for module in (cuda_driver, loaded_image):
         monkeypatch.setattr(module, "load_driver", lambda: driver)
     found = cuda_driver.find_gpu()
     assert (found.name, found.capability) == (fake_cuda.NAME.decode(), fake_cuda.CAPABILITY)
-    where = gpu_ready.Place("cuda", found.name, found.capability)
-    key = options.key(digest, where)
-    entries.keep_interface(key, entries.Interface(exe.ports, exe.outputs))
-    exe.compiler.keep(key, (), exe.variant({}))
-    made = export_image(exe.variant({}).running, exe.device, exe.dots)
+    where = program_cache.GpuPlace("cuda", found.name, found.capability)
+    key = options.cache_key(digest, where)
+    entries.write_interface(key, entries.ModelInterface(exe.input_ports, exe.output_names))
+    exe.compiler.store_variant(key, (), exe.variant({}))
+    made = export_image(exe.variant({}).gpu_program, exe.device, exe.dot_precision)
     assert made is not None
     device.image = made.image
-    monkeypatch.setattr(gpu_ready, "place", lambda: where)
+    monkeypatch.setattr(program_cache, "find_gpu_place", lambda: where)
     return compile(path, **how)
 
 
@@ -80,13 +82,13 @@ def test_on_the_device(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for x, a in exe.run(feeds(m)).items():
             assert a.dtype == wanted[x].dtype
             np.testing.assert_array_equal(a, wanted[x])
-        steps = len(exe.found[()].program.image.steps)
+        steps = len(exe.cached_programs[()].program.image.steps)
         assert device.launched == (2 + n) * steps  # once to begin with
     assert device.calls["cuLaunchKernelEx"] == 2 * steps
     assert device.calls["cuGraphLaunch"] == 3
     assert not device.stack
     assert "cuEventSynchronize" not in device.calls
-    exe.found.clear()
+    exe.cached_programs.clear()
     gc.collect()
     assert not device.live
     assert device.calls["cuEventSynchronize"] == 1  # before code that may be at work is unloaded
@@ -110,9 +112,9 @@ def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.Monke
     """And its last call's end is waited for when nobody has it any more: that may be at work still,
     on whichever stream."""
     d = fake_cuda.driver(device := fake_cuda.Device())
-    exe = cuda.compile(read_model(scaled(3)), "fp16")
-    (part,) = exe.variant({}).parts
-    running = part.running
+    exe = cuda.compile_model(read_model(scaled(3)), "fp16")
+    (part,) = exe.variant({}).gpu_segments
+    running = part.gpu_program
     gpu = compiler.TorchStreamCuda(d, cuda_driver.Gpu("a GPU", (9, 0), 0))
     with gpu.activate():
         running.end_event = gpu.Event()
@@ -143,7 +145,7 @@ def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(exe.run(feeds(m))["y"], wanted)
     assert len({stream for _, _, stream in device.log}) == 3
     assert device.calls["cuStreamWaitEvent"] > 4
-    exe.found.clear()
+    exe.cached_programs.clear()
     gc.collect()
     assert not device.live
 
@@ -161,7 +163,7 @@ def test_where_the_driver_fails(
     path = written(tmp_path / "m.onnx", scaled(3))
     device = fake_cuda.Device(fails)
     exe = by_driver(path, monkeypatch, device)
-    assert not exe.found
+    assert not exe.cached_programs
     np.testing.assert_array_equal(exe(x=ONES)["y"], np.full((2, 4), 12))
     assert device.calls[fails] == 2  # again, once torch keeps no memory that nobody uses
     assert not device.stack

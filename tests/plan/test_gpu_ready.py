@@ -15,7 +15,9 @@ import onnx
 import pytest
 
 import superopt
-from superopt.cost import tuned
+from superopt.compilation.cache import entries
+from superopt.compilation.cuda import cuda_compiler, program_cache, store_program
+from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.errors import ModelError
 from superopt.kernels.algorithms.gpu import gpu_space
@@ -25,7 +27,6 @@ from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_device import device_name
 from superopt.kernels.runtime.module_image import export_image
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import cuda, entries, gpu_keep, gpu_ready
 from superopt.plan.program.streams import dependencies, minimal_waits
 from tests.gpu import REAL, choose
 from tests.plan.gpu_models import drawn, node
@@ -46,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    return counting(cuda.Compiler, monkeypatch)
+    return counting(cuda_compiler.Compiler, monkeypatch)
 
 
 def compile(path: Path, precision: str = "fp16", **how: Any) -> Any:
@@ -99,7 +100,7 @@ def test_on_several_streams(
             [n % max_streams for n in range(len(writes))], dependencies(reads, writes)
         )
 
-    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
+    monkeypatch.setattr(cuda_compiler, "on_gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     found = []
@@ -108,7 +109,7 @@ def test_on_several_streams(
         found.append(exe.run(feeds(m))["y"])
     np.testing.assert_array_equal(*found)
     assert len(compiled) == 1
-    (ready,) = exe.found.values()
+    (ready,) = exe.cached_programs.values()
     assert ready.program.image.stream_count == 3
     assert any(c.waits for c in ready.program.image.calls)
 
@@ -125,7 +126,7 @@ def test_what_the_vendors_library_computes(
     path = written(tmp_path / "m.onnx", m)
     found = [compile(path, "fp32") for _ in range(2)]
     np.testing.assert_array_equal(*(exe.run(feeds(m))["y"] for exe in found))
-    (ready,) = found[1].found.values()
+    (ready,) = found[1].cached_programs.values()
     assert sum(f.name.startswith("mm ") for f in ready.program.image.functions) == 2
     assert len(compiled) == 1
 
@@ -173,8 +174,8 @@ def test_what_is_damaged_is_made_again(
     assert len(compiled) == count
 
 
-def other(where: gpu_ready.Place) -> gpu_ready.Place:
-    return gpu_ready.Place(where.device, "another GPU", where.capability)
+def other(where: program_cache.GpuPlace) -> program_cache.GpuPlace:
+    return program_cache.GpuPlace(where.device, "another GPU", where.capability)
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -194,13 +195,13 @@ def test_another_key(
         assert len(compiled) == n
     with monkeypatch.context() as m:
         if changed == "GPU":
-            where = gpu_ready.place()
+            where = program_cache.find_gpu_place()
             assert where is not None
-            m.setattr(gpu_ready, "place", lambda: other(where))
+            m.setattr(program_cache, "find_gpu_place", lambda: other(where))
         elif changed == "torch":
-            m.setattr(gpu_ready, "installed", lambda name: [1, 2, 3, 4, len(name)])
+            m.setattr(program_cache, "package_state", lambda name: [1, 2, 3, 4, len(name)])
         elif changed == "superopt":
-            m.setattr(entries, "own_files", lambda: "others")
+            m.setattr(entries, "package_state_digest", lambda: "others")
         elif changed == "numpy":
             m.setattr(np, "__version__", "9.9")
         for _ in range(2):
@@ -220,13 +221,13 @@ def test_what_was_measured(tmp_path: Path, compiled: list[object]) -> None:
                   or "across" in str(program.options[k]))  # fmt: skip
     option = [*gpu_space.options(p)][-1]
     assert option != program.options[key]
-    on = tuned.gpu(device_name(exe.device), "ieee")
+    on = tuning_records.gpu_target(device_name(exe.device), "ieee")
     with Store.open(None) as store:
-        tuned.keep(store, on, key, (1,), {option: (1.0, 1.0, 1.0, 1)})
+        tuning_records.store_times(store, on, key, (1,), {option: (1.0, 1.0, 1.0, 1)})
     for _ in range(2):
         exe = compile(path)
     assert len(compiled) == 2
-    (ready,) = exe.found.values()
+    (ready,) = exe.cached_programs.values()
     assert ready.options[key] == str(option)
     assert exe.variant({}).program.options[key] == option
     np.testing.assert_allclose(
@@ -278,7 +279,7 @@ def test_what_is_too_large_to_keep_is_not_copied(
 ) -> None:
     path = written(tmp_path / "m.onnx", scaled(3))
     monkeypatch.setenv("SUPEROPT_CACHE_MAX_SIZE", "1")
-    monkeypatch.setattr(gpu_keep, "export_image", lambda *given: pytest.fail("it is copied"))
+    monkeypatch.setattr(store_program, "export_image", lambda *given: pytest.fail("it is copied"))
     np.testing.assert_array_equal(compile(path)(x=ONES)["y"], np.full((2, 4), 12))
     assert not list(folder.glob("*.program"))
 
@@ -288,7 +289,7 @@ def test_what_else_is_asked_of_it(tmp_path: Path, compiled: list[object]) -> Non
     m = MODELS["a block"]()
     path = written(tmp_path / "m.onnx", m)
     first, found = compile(path), compile(path)
-    assert not first.found
+    assert not first.cached_programs
     assert not found.variants
     wanted = found.run(feeds(m))
     found.save(tmp_path / "m.superopt")
@@ -296,8 +297,8 @@ def test_what_else_is_asked_of_it(tmp_path: Path, compiled: list[object]) -> Non
     assert again.variant({}).program.options == first.variant({}).program.options
     assert found.profile(seconds=0.01).parts
     assert found.accuracy(sets=1).ok
-    assert not found.fallen({})
-    assert not found.found  # its memory is free: what was compiled took its place
+    assert not found.fallback_nodes({})
+    assert not found.cached_programs  # its memory is free: what was compiled took its place
     for exe in (found, again):
         np.testing.assert_array_equal(exe.run(feeds(m))["y"], wanted["y"])
     count = len(compiled)
@@ -317,7 +318,7 @@ import sys, numpy, superopt
 from superopt.pipeline import entries
 entries._FINE = entries._COARSE = -1
 exe = superopt.compile(sys.argv[1], target="cuda", precision="fp16")
-print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].sum(), len(exe.found))
+print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].sum(), len(exe.cached_programs))
 """
 
 
@@ -359,17 +360,17 @@ def test_tensors_on_the_device(tmp_path: Path) -> None:
         for n, x in copied.items():
             assert x.is_cuda
             np.testing.assert_array_equal(x.cpu().numpy(), wanted[n])
-    assert exe.found
+    assert exe.cached_programs
     first = next(iter(got.values()))
-    exe.found.clear()
+    exe.cached_programs.clear()
     torch.cuda.synchronize()
     assert first.isfinite().all()  # its memory is there as long as it is
 
 
 def test_the_program_is_read_as_it_was_made() -> None:
     """An image is JSON, and that gives it again."""
-    exe = cuda.compile(read_model(branches()), "fp16")
-    made = export_image(exe.variant({}).running, exe.device, exe.dots)
+    exe = cuda_compiler.compile_model(read_model(branches()), "fp16")
+    made = export_image(exe.variant({}).gpu_program, exe.device, exe.dot_precision)
     assert made is not None
     assert image_from_dict(json.loads(json.dumps(image_to_dict(made.image)))) == made.image
     with pytest.raises(LookupError):

@@ -9,8 +9,8 @@ import pytest
 from onnx import helper
 
 import superopt
+from superopt.compilation.cpu.steps import NativeSegment, OrtSegment
 from superopt.errors import UsageError
-from superopt.pipeline.steps import Foreign, Native
 from tests.plan.test_compile import F, Model, model, near, reference
 
 pytest.importorskip("onnxruntime")
@@ -44,9 +44,9 @@ def test_it_computes_the_model_again_and_again(threads: int) -> None:
     exe = superopt.compile(m, threads=threads)
     results = [exe(x=given(500, k)) for k in range(4)]
     (steps,) = exe.variants.values()
-    assert [type(s) for s in steps] == [Native, Foreign, Native]
-    assert exe._last is not None
-    assert exe._last.direct is not None
+    assert [type(s) for s in steps] == [NativeSegment, OrtSegment, NativeSegment]
+    assert exe._last_call is not None
+    assert exe._last_call.model_call is not None
     for k, got in enumerate(results):  # each call has arrays of its own
         near(got, reference(m, {"x": given(500, k)}))
 

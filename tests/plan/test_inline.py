@@ -60,7 +60,7 @@ def test_what_is_made_of_constants_runs_once() -> None:
     exe = superopt.compile(m)
     x = drawn(40, 50)
     near(exe(x=x), reference(m, {"x": x}))
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
 
 
 def read_twice(op: str, first: str, shape: list[int], w: np.ndarray) -> onnx.ModelProto:
@@ -83,7 +83,7 @@ def test_a_weight_that_is_read_beside_its_product(
     exe = superopt.compile(m)
     x = drawn(*shape)
     near(exe(x=x), reference(m, {"x": x}))
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.errors import UsageError
-from superopt.pipeline.inputs import read_inputs, write_arrays
+from superopt.loading.array_files import read_inputs, write_npz
 from tests.plan.test_compile import F, I, matmul, model
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -91,7 +91,7 @@ def test_arrays_are_written_to_just_this_file(tmp_path: Path) -> None:
         "words": np.array(["x", "longer"], object),
         "allow_pickle": np.float64(2),
     }
-    write_arrays(tmp_path / "y", given)
+    write_npz(tmp_path / "y", given)
     assert [p.name for p in tmp_path.iterdir()] == ["y"]
     found = read_inputs(tmp_path / "y")
     assert found is not None
@@ -99,7 +99,7 @@ def test_arrays_are_written_to_just_this_file(tmp_path: Path) -> None:
     for name, x in given.items():
         assert np.array_equal(found[name], np.asarray(x))
     with pytest.raises(UsageError, match="there is no folder"):
-        write_arrays(tmp_path / "no" / "y", given)
+        write_npz(tmp_path / "no" / "y", given)
 
 
 def test_any_name_is_one_of_an_input() -> None:
@@ -135,7 +135,7 @@ def test_texts_of_numpys_own_are_taken(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     node = helper.make_node("Identity", ["x"], ["y"])
     exe = superopt.compile(model([node], {"x": (TensorProto.STRING, [2])}, ["y"]))
-    write_arrays(tmp_path / "x.npz", {"x": np.array(["a", "longer"], object)})
+    write_npz(tmp_path / "x.npz", {"x": np.array(["a", "longer"], object)})
     feeds = read_inputs(tmp_path / "x.npz")
     assert feeds is not None
     assert exe.run(feeds)["y"].tolist() == ["a", "longer"]

@@ -9,10 +9,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import superopt
+from superopt.compilation.cpu import cpu_compiler as compiling
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline import compile as compiling
 
 Array = np.ndarray
 KINDS = {
@@ -103,7 +103,7 @@ def test_resize(attrs: dict[str, object], kind: str) -> None:
 def test_resize_compiled(attrs: dict[str, object], kind: str, float_class: str) -> None:
     for shape in SHAPES[:2]:
         exe = superopt.compile(resized(shape, kind, attrs), float_class=float_class)
-        assert not exe.fallen({})
+        assert not exe.fallback_nodes({})
         for value in VALUES:
             x = constant(shape, value, kind)
             same(exe(x=x)["y"], x)
@@ -125,7 +125,7 @@ def test_grid_sample_compiled(kind: str, monkeypatch: pytest.MonkeyPatch) -> Non
     for value in VALUES:
         x = constant((1, 2, 4, 5), value, kind)
         same(exe(x=x, grid=places(kind))["y"], x)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
 
 
 def test_infinities_stay() -> None:

@@ -138,7 +138,7 @@ def test_integers_of_32_bits_are_no_such_model() -> None:
     exe = superopt.compile(wide)
     x = {"x": np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)}
     near(exe.run(x), reference(m, x))
-    assert INTEGER_PRODUCT_REASON not in {why for _, why in exe.fallen({"n": 2})}
+    assert INTEGER_PRODUCT_REASON not in {why for _, why in exe.fallback_nodes({"n": 2})}
 
 
 def test_products_of_integers_run_in_onnxruntime() -> None:
@@ -147,8 +147,8 @@ def test_products_of_integers_run_in_onnxruntime() -> None:
     for n in (1, 3):
         x = {"x": np.random.default_rng(n).standard_normal((n, 16)).astype(np.float32)}
         near(exe.run(x), reference(m, x))
-        assert {why for _, why in exe.fallen({"n": n})} == {INTEGER_PRODUCT_REASON}
+        assert {why for _, why in exe.fallback_nodes({"n": n})} == {INTEGER_PRODUCT_REASON}
     x = {"x": np.ones((2, 16), np.float32)}
     only = superopt.compile(quantized(weights_only=True))
     near(only.run(x), reference(quantized(weights_only=True), x))
-    assert not only.fallen({"n": 2})
+    assert not only.fallback_nodes({"n": 2})

@@ -15,11 +15,12 @@ import pytest
 from onnx import helper
 
 import superopt
+from superopt.compilation.cpu import specialize
+from superopt.compilation.cpu.cpu_compiler import Compiler
+from superopt.compilation.cpu.shape_policy import DEFAULT_COMPILE_SECONDS
+from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.runtime import background_worker
 from superopt.errors import ModelError, UsageError
-from superopt.pipeline import background, specialize
-from superopt.pipeline.compile import Compiler
-from superopt.pipeline.new_sizes import UNMEASURED_S
-from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model, near
 
 pytest.importorskip("onnxruntime")
@@ -40,7 +41,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled code is always measured to be twice as fast."""
-    monkeypatch.setattr(specialize, "_measured", lambda *_: (1.0, 2.0))
+    monkeypatch.setattr(specialize, "_measure_pair", lambda *_: (1.0, 2.0))
 
 
 def rows(n: int) -> np.ndarray:
@@ -76,12 +77,12 @@ def test_what_a_call_compiles(mode: Any, given: Any, compiled: list[int]) -> Non
 
 def test_sizes_that_paid_are_compiled_beside_the_calls(faster: None) -> None:
     exe = superopt.compile(tanh(), shapes={"n": 3})
-    exe.new_sizes.seconds = [SLOW]
+    exe.shape_policy.compile_seconds = [SLOW]
     check(exe, 4)
     assert exe.wait(60)
     assert sizes(exe) == [3, 4]
-    assert all(isinstance(s, Native) for steps in exe.variants.values() for s in steps)
-    assert exe.fallen({"n": 4}) == []
+    assert all(isinstance(s, NativeSegment) for steps in exe.variants.values() for s in steps)
+    assert exe.fallback_nodes({"n": 4}) == []
     check(exe, 4)
     check(exe, 3)
 
@@ -95,8 +96,8 @@ def test_parts_in_onnxruntime_are_compiled_in_this_process() -> None:
     ]
     m = model(nodes, {"x": (F, ["n", 96]), "s": (F, [2, 2])}, ["y"], {"w": W})
     exe = superopt.compile(m, shapes={"n": 3})
-    assert exe.fallen({"n": 3})
-    exe.new_sizes.seconds = [SLOW]
+    assert exe.fallback_nodes({"n": 3})
+    exe.shape_policy.compile_seconds = [SLOW]
     s = np.float32([[2, 0], [0, 1]])
     for _ in range(2):
         near(exe(x=rows(5), s=s), {"y": rows(5) @ W * 2})
@@ -105,18 +106,18 @@ def test_parts_in_onnxruntime_are_compiled_in_this_process() -> None:
 
 
 def test_slower_code_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(specialize, "_measured", lambda *_: (2.0, 1.0))
+    monkeypatch.setattr(specialize, "_measure_pair", lambda *_: (2.0, 1.0))
     exe = superopt.compile(tanh(), shapes={"n": 3})
-    exe.new_sizes.seconds = [SLOW]
+    exe.shape_policy.compile_seconds = [SLOW]
     check(exe, 4)
     assert exe.wait(60)
     assert sizes(exe) == [3]
-    assert "onnxruntime is faster" in exe.fallen({"n": 4})[0][1]
+    assert "onnxruntime is faster" in exe.fallback_nodes({"n": 4})[0][1]
     check(exe, 4)
     assert exe.wait(60)
     assert sizes(exe) == [3]
     exe.variant({"n": 4})  # who asks for it has it
-    assert exe.fallen({"n": 4}) == []
+    assert exe.fallback_nodes({"n": 4}) == []
 
 
 @pytest.mark.parametrize("forks", [True, False])
@@ -124,37 +125,37 @@ def test_what_fails_in_the_background_is_said(
     forks: bool, faster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exe = superopt.compile(tanh(), shapes={"n": 3})
-    exe.new_sizes.seconds = [1e9]
+    exe.shape_policy.compile_seconds = [1e9]
     check(exe, 5)  # onnxruntime has the model
-    exe.new_sizes.seconds = [SLOW]
+    exe.shape_policy.compile_seconds = [SLOW]
 
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(background, "FORKS", forks)
-    monkeypatch.setattr(Compiler, "compiled", fails)
+    monkeypatch.setattr(background_worker, "CAN_FORK", forks)
+    monkeypatch.setattr(Compiler, "compile_variant", fails)
     check(exe, 4)
     assert exe.wait(60)
-    ((_, why), *_) = exe.fallen({"n": 4})
+    ((_, why), *_) = exe.fallback_nodes({"n": 4})
     assert "no such luck" in why
     check(exe, 4)
     assert exe.wait(60)
-    assert exe.new_sizes.pending == set()
+    assert exe.shape_policy.pending == set()
 
 
 def test_a_child_that_crashes_or_hangs(faster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(background.ChildFailed, match="ended with -6"):
-        background.in_child(os.abort, 60)  # type: ignore[arg-type]
-    with pytest.raises(background.ChildFailed, match="took longer than 0 s"):
-        background.in_child(lambda: str(threading.Event().wait()), 0.2)
-    assert background.in_child(lambda: "done", 60) == "done"
+    with pytest.raises(background_worker.ChildFailed, match="ended with -6"):
+        background_worker.run_in_child(os.abort, 60)  # type: ignore[arg-type]
+    with pytest.raises(background_worker.ChildFailed, match="took longer than 0 s"):
+        background_worker.run_in_child(lambda: str(threading.Event().wait()), 0.2)
+    assert background_worker.run_in_child(lambda: "done", 60) == "done"
 
 
 @pytest.mark.usefixtures("faster")
 def test_without_fork_a_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "FORKS", False)
+    monkeypatch.setattr(background_worker, "CAN_FORK", False)
     exe = superopt.compile(tanh(), shapes={"n": 3})
-    exe.new_sizes.seconds = [SLOW]
+    exe.shape_policy.compile_seconds = [SLOW]
     check(exe, 4)
     assert exe.wait(60)
     assert sizes(exe) == [3, 4]
@@ -163,7 +164,7 @@ def test_without_fork_a_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("faster")
 def test_calls_from_several_threads() -> None:
     exe = superopt.compile(tanh(), shapes={"n": 3})
-    exe.new_sizes.seconds = [SLOW]
+    exe.shape_policy.compile_seconds = [SLOW]
     failed: list[BaseException] = []
 
     def calls(seed: int) -> None:
@@ -188,7 +189,7 @@ def test_calls_from_several_threads() -> None:
 @pytest.mark.usefixtures("faster")
 def test_a_forked_process_has_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(tanh(), shapes={"n": 3})
-    exe.new_sizes.seconds = [SLOW]
+    exe.shape_policy.compile_seconds = [SLOW]
     started, go = threading.Event(), threading.Event()
 
     def waits(*_: object) -> Any:
@@ -196,7 +197,7 @@ def test_a_forked_process_has_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
         go.wait(60)
         raise RuntimeError("given up")
 
-    monkeypatch.setattr(specialize, "compiled", waits)
+    monkeypatch.setattr(specialize, "compile_in_background", waits)
     check(exe, 4)
     assert started.wait(60)
     child = os.fork()
@@ -204,7 +205,7 @@ def test_a_forked_process_has_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
         code = 1
         try:
             check(exe, 4)
-            code = 0 if exe.wait(10) or exe.new_sizes.pending else 2
+            code = 0 if exe.wait(10) or exe.shape_policy.pending else 2
         finally:
             os._exit(code)
     go.set()
@@ -235,7 +236,7 @@ def test_a_process_ends_while_a_model_is_compiled(how: str, tmp_path: Path) -> N
 
 
 def test_without_onnxruntime_each_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superopt.ort, "available", lambda: None)
+    monkeypatch.setattr(superopt.ort, "installed_version", lambda: None)
     exe = superopt.compile(tanh())
     for n in (3, 4, 5):
         check(exe, n)
@@ -247,7 +248,7 @@ def test_what_onnxruntime_does_not_run_is_compiled(monkeypatch: pytest.MonkeyPat
         raise ModelError("onnxruntime does not load the model", "it is odd", "compile it")
 
     exe = superopt.compile(tanh())
-    monkeypatch.setattr(Compiler, "elsewhere", refuses)
+    monkeypatch.setattr(Compiler, "fallback_variant", refuses)
     for n in (3, 4, 5):
         check(exe, n)
     assert sizes(exe) == [3, 4, 5]
@@ -305,14 +306,14 @@ def test_what_compiling_took_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(tanh().SerializeToString())
     exe = superopt.compile(path)
-    assert exe.new_sizes.further_seconds == UNMEASURED_S
+    assert exe.shape_policy.expected_compile_seconds == DEFAULT_COMPILE_SECONDS
     check(exe, 3)
-    taken = exe.new_sizes.first_seconds
+    taken = exe.shape_policy.first_compile_seconds
     assert taken is not None
     again = superopt.compile(path)
     check(again, 3)
-    assert again.new_sizes.first_seconds is None
-    assert again.new_sizes.further_seconds == taken
+    assert again.shape_policy.first_compile_seconds is None
+    assert again.shape_policy.expected_compile_seconds == taken
 
 
 def test_threads_at_new_sizes_at_once(tmp_path: Path) -> None:
@@ -320,8 +321,8 @@ def test_threads_at_new_sizes_at_once(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(tanh().SerializeToString())
     exe = superopt.compile(path)
-    exe.new_sizes.note_compiled(SLOW)
-    exe.new_sizes.note_compiled(SLOW)
+    exe.shape_policy.add_compile_time(SLOW)
+    exe.shape_policy.add_compile_time(SLOW)
     failed: list[BaseException] = []
     begin = threading.Barrier(4)
 
@@ -351,13 +352,13 @@ def test_repeated_calls_in_onnxruntime_are_counted() -> None:
     for _ in range(3):
         check(exe, 5)
     key = (("n", 5),)
-    before = exe.new_sizes.spent[key].total
-    assert exe._last is not None
-    assert exe._last.by_name is not None
+    before = exe.shape_policy.fallback_times[key].total_seconds
+    assert exe._last_call is not None
+    assert exe._last_call.named_call is not None
     check(exe, 5)
-    assert exe.new_sizes.spent[key].total > before
-    exe.new_sizes.spent[key].total = 1e6
+    assert exe.shape_policy.fallback_times[key].total_seconds > before
+    exe.shape_policy.fallback_times[key].total_seconds = 1e6
     check(exe, 5)
     assert exe.wait(120)
     check(exe, 5)
-    assert key in exe.variants or key in exe.new_sizes.settled
+    assert key in exe.variants or key in exe.shape_policy.fallback_reasons

@@ -11,10 +11,14 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.pipeline.outputs import KEPT, LARGE, outputs
+from superopt.compilation.runtime.output_buffers import (
+    MAX_KEPT_ARRAYS,
+    MIN_REUSED_BYTES,
+    output_allocator,
+)
 from tests.plan.test_compile import F, model
 
-MANY = LARGE // 4
+MANY = MIN_REUSED_BYTES // 4
 
 
 def place(x: np.ndarray) -> int:
@@ -22,7 +26,7 @@ def place(x: np.ndarray) -> int:
 
 
 def test_what_was_dropped_is_used_again() -> None:
-    new = outputs([((MANY,), np.dtype("f4")), ((3,), np.dtype("f4"))])
+    new = output_allocator([((MANY,), np.dtype("f4")), ((3,), np.dtype("f4"))])
     seen = set()
     for _ in range(5):
         x, small = new()
@@ -51,9 +55,9 @@ HOLD: dict[str, Callable[[np.ndarray], Any]] = {
 
 @pytest.mark.parametrize("how", HOLD)
 def test_what_somebody_has_is_not(how: str) -> None:
-    new = outputs([((MANY,), np.dtype("f4"))])
+    new = output_allocator([((MANY,), np.dtype("f4"))])
     held = []
-    for n in range(2 * KEPT):
+    for n in range(2 * MAX_KEPT_ARRAYS):
         (x,) = new()
         x[:] = n
         held.append(HOLD[how](x))
@@ -63,7 +67,7 @@ def test_what_somebody_has_is_not(how: str) -> None:
         assert place(other) != first
         del other
     if how == "a part":
-        assert [int(h[0]) for h in held] == list(range(2 * KEPT))
+        assert [int(h[0]) for h in held] == list(range(2 * MAX_KEPT_ARRAYS))
 
 
 def test_threads_get_results_of_their_own() -> None:
@@ -87,7 +91,7 @@ def test_threads_get_results_of_their_own() -> None:
 
 
 def test_what_was_done_to_one_is_not_done_to_the_next() -> None:
-    new = outputs([((4, MANY), np.dtype("f4"))])
+    new = output_allocator([((4, MANY), np.dtype("f4"))])
     (x,) = new()
     x.flags.writeable = False
     x.shape = (2, 2 * MANY)

@@ -154,7 +154,7 @@ def test_a_model_of_these_sizes_alone_waits_for_other_calls() -> None:
     ]
     exe = superopt.compile(model(nodes, {"x": (F, ["n", 3])}, ["y"], {"rest": np.array([-1])}))
     exe(x=np.zeros((4, 3), np.float32))
-    alone = exe.at({"n": 4})
+    alone = exe.executable_for({"n": 4})
     assert alone is not exe
     assert alone.lock is exe.lock
 
@@ -163,6 +163,6 @@ def test_too_little_memory_for_the_peaks_is_said(monkeypatch: pytest.MonkeyPatch
     def full(*given: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("superopt.pipeline.profile.measure_cpu_peak", full)
+    monkeypatch.setattr("superopt.compilation.cpu.profile.measure_cpu_peak", full)
     with pytest.raises(superopt.UsageError, match="that takes 268435456 bytes"):
         superopt.compile(net(9)).profile(seconds=0.01)

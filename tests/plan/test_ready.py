@@ -15,10 +15,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import superopt
+from superopt.compilation.cache import entries
+from superopt.compilation.cpu.cpu_compiler import Compiler
+from superopt.compilation.cpu.steps import NativeSegment
 from superopt.errors import ModelError
-from superopt.pipeline import entries
-from superopt.pipeline.compile import Compiler
-from superopt.pipeline.steps import Native
 from superopt.plan.program.constant_pool import CONSTANT_POOL
 from tests.plan.test_compile import F, model, net, picture
 
@@ -26,21 +26,21 @@ from tests.plan.test_compile import F, model, net, picture
 def at_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, where whole models are; files count as being at rest at once."""
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(entries, "_FINE", -1)
-    monkeypatch.setattr(entries, "_COARSE", -1)
+    monkeypatch.setattr(entries, "_MIN_REST_NS", -1)
+    monkeypatch.setattr(entries, "_MIN_REST_WHOLE_SECONDS_NS", -1)
     return tmp_path / "cache" / "ready"
 
 
 def counting(compiler: Any, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows whenever this compiler is asked for steps."""
     calls: list[object] = []
-    own = compiler.compiled
+    own = compiler.compile_variant
 
     def counted(*args: object) -> object:
         calls.append(args)
         return own(*args)
 
-    monkeypatch.setattr(compiler, "compiled", counted)
+    monkeypatch.setattr(compiler, "compile_variant", counted)
     return calls
 
 
@@ -103,7 +103,7 @@ LIGHT = """
 import sys, numpy, superopt
 exe = superopt.compile(sys.argv[1])
 exe(x=numpy.ones((2, 4), numpy.float32))
-heavy = "onnx onnx_ir onnxruntime z3 sympy superopt.pipeline.compile".split()
+heavy = "onnx onnx_ir onnxruntime z3 sympy superopt.compilation.cpu.cpu_compiler".split()
 print([name for name in heavy if name in sys.modules])
 """
 
@@ -181,8 +181,8 @@ def test_external_data_that_changed(folder: Path, tmp_path: Path) -> None:
 def test_a_file_that_was_just_written_is_read_again(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entries, "_FINE", 10**12)
-    monkeypatch.setattr(entries, "_COARSE", 10**12)
+    monkeypatch.setattr(entries, "_MIN_REST_NS", 10**12)
+    monkeypatch.setattr(entries, "_MIN_REST_WHOLE_SECONDS_NS", 10**12)
     path = written(tmp_path / "m.onnx", scaled(3))
     for _ in range(2):
         np.testing.assert_array_equal(superopt.compile(path)(x=ONES)["y"], np.full((2, 4), 12))
@@ -194,10 +194,10 @@ def test_what_else_is_asked_of_it(folder: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "m.onnx", net(9))
     first, found = superopt.compile(path), superopt.compile(path)
     (a,), (b,) = first.variant({"n": 1}), found.variant({"n": 1})
-    assert isinstance(a, Native)
-    assert isinstance(b, Native)
+    assert isinstance(a, NativeSegment)
+    assert isinstance(b, NativeSegment)
     assert b.code.program.identity() == a.code.program.identity()
-    assert not found.fallen({"n": 1})
+    assert not found.fallback_nodes({"n": 1})
     assert found.profile(seconds=0.05).parts
     found.save(tmp_path / "m.superopt")
     x = picture(1, 9)

@@ -92,7 +92,7 @@ def check(m: onnx.ModelProto, threads: int = 1) -> superopt.Executable:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", GATES)
 def test_steps(kind: str, case: str) -> None:
-    assert not check(recurrent(kind, **CASES[case])).fallen({})
+    assert not check(recurrent(kind, **CASES[case])).fallback_nodes({})
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -106,7 +106,7 @@ def test_only_the_last_state(kind: str) -> None:
     m = recurrent(kind, direction="bidirectional")
     m.graph.node[0].output[0] = ""
     del m.graph.output[0]
-    assert not check(m).fallen({})
+    assert not check(m).fallback_nodes({})
 
 
 def test_any_number_of_sequences() -> None:
@@ -117,12 +117,14 @@ def test_any_number_of_sequences() -> None:
     for n in (1, 2):
         x = {"x": np.random.default_rng(n).standard_normal((5, n, 6)).astype(np.float32)}
         near(exe(**x), reference(m, x))
-        assert not exe.fallen({"n": n})
+        assert not exe.fallback_nodes({"n": n})
 
 
 def test_reset_after_the_product() -> None:
     for bias in (True, False):
-        assert not check(recurrent("GRU", bias=bias, linear_before_reset=1, states=True)).fallen({})
+        assert not check(
+            recurrent("GRU", bias=bias, linear_before_reset=1, states=True)
+        ).fallback_nodes({})
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -188,7 +190,7 @@ def test_sequences_of_several_lengths(kind: str) -> None:
     m = recurrent(kind, lengths=True)
     (lengths,) = (t for t in m.graph.initializer if t.name == "l")
     lengths.CopyFrom(onnx.numpy_helper.from_array(np.array([5, 3, 1], np.int32), "l"))
-    assert not check(m).fallen({})
+    assert not check(m).fallback_nodes({})
 
 
 @pytest.mark.parametrize("kind", GATES)

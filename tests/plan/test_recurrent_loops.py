@@ -15,12 +15,12 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt import ort
+from superopt.compilation.cpu.cpu_compiler import Compiler
+from superopt.compilation.runtime.native_segment import NativeSegment
 from superopt.ir import graph as ir_graph
 from superopt.kernels.llvm.calls import Loop
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.compile import Compiler
-from superopt.pipeline.native import Native
 from superopt.plan.graph.partition import unsupported_reason
 from superopt.plan.graph.recurrent_layer import GATES, MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU
 from tests.plan.exporting import OK, InC
@@ -121,7 +121,7 @@ def close(got: Feeds, wanted: list[np.ndarray], tolerance: float = 2e-5) -> None
 
 def loops(exe: superopt.Executable, sizes: dict[str, int] | None = None) -> list[Loop]:
     steps = exe.variant(sizes or {})
-    native = [s for s in steps if isinstance(s, Native)]
+    native = [s for s in steps if isinstance(s, NativeSegment)]
     return [c for s in native for c in s.code.program.calls if isinstance(c, Loop)]
 
 
@@ -138,10 +138,10 @@ def test_options(kind: str, option: str, direction: str, layout: int) -> None:
     for steps in (2, 12):
         m, x, wanted = model(kind, steps, direction, layout, **OPTIONS[option])
         exe = superopt.compile(m)
-        assert not exe.fallen({})
+        assert not exe.fallback_nodes({})
         close(exe.run(x), wanted)
         if not layout:  # which onnxruntime does not have
-            theirs = ort.run(ort.session(m.SerializeToString()), x)
+            theirs = ort.run(ort.load_session(m.SerializeToString()), x)
             close(theirs, wanted)
 
 
@@ -151,10 +151,10 @@ def test_options(kind: str, option: str, direction: str, layout: int) -> None:
 def test_many_steps(kind: str, direction: str, steps: int) -> None:
     m, x, wanted = model(kind, steps, direction, states=True, lengths=True, scale=0.3)
     exe = superopt.compile(m)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     assert {c.steps for c in loops(exe)} >= {steps}
     close(exe.run(x), wanted)
-    close(ort.run(ort.session(m.SerializeToString()), x), wanted)
+    close(ort.run(ort.load_session(m.SerializeToString()), x), wanted)
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -163,7 +163,7 @@ def test_the_code_does_not_hang_on_the_number_of_steps(kind: str) -> None:
     for steps in (100, 400):
         m, _, _ = model(kind, steps)
         (step,) = superopt.compile(m).variant({})
-        assert isinstance(step, Native)
+        assert isinstance(step, NativeSegment)
         found.append(sorted(step.code.program.kernels))
     assert found[0] == found[1]
 
@@ -175,9 +175,9 @@ def test_activations(name: str, steps: int) -> None:
     for kind, rest in (("RNN", []), ("GRU", ["Tanh"]), ("LSTM", ["Softsign", "Tanh"])):
         m, x, wanted = model(kind, steps, scale=0.3, activations=[name, *rest], **numbers)
         exe = superopt.compile(m)
-        assert not exe.fallen({})
+        assert not exe.fallback_nodes({})
         close(exe.run(x), wanted)
-        close(ort.run(ort.session(m.SerializeToString()), x), wanted)
+        close(ort.run(ort.load_session(m.SerializeToString()), x), wanted)
 
 
 @pytest.mark.parametrize("steps", [3, 20])
@@ -185,7 +185,7 @@ def test_each_direction_has_functions_of_its_own(steps: int) -> None:
     names = ["Relu", "Tanh", "Sigmoid", "HardSigmoid", "LeakyRelu", "Softsign"]
     m, x, wanted = model("LSTM", steps, "bidirectional", scale=0.3, activations=names)
     exe = superopt.compile(m)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     close(exe.run(x), wanted)
 
 
@@ -195,7 +195,7 @@ def test_matrices_may_be_inputs(kind: str, steps: int) -> None:
     options = {"peepholes": True} if kind == "LSTM" else {}
     m, x, wanted = model(kind, steps, "bidirectional", constant=False, lengths=True, **options)
     exe = superopt.compile(m)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     close(exe.run(x), wanted)
 
 
@@ -230,7 +230,7 @@ def test_other_sizes_may_be_symbolic() -> None:
         own = {k: np.full((n, 5), v, np.float32) for k, v in (("t", 0.5), ("q", 2.0))}
         z = 2 * np.exp(np.float32(0.5)) + wanted[0][None]
         close(exe.run(x | own), [wanted[0], np.broadcast_to(z, (n, 1, 3, 5))])
-        assert not exe.fallen({"n": n})
+        assert not exe.fallback_nodes({"n": n})
 
 
 def test_layers_one_after_the_other() -> None:
@@ -268,7 +268,7 @@ def test_layers_one_after_the_other() -> None:
     y1, h1 = layer(y0.transpose(0, 2, 1, 3).reshape(30, 2, 16), 1, h0)
     for threads in (1, 2):
         exe = superopt.compile(m, threads=threads)
-        assert not exe.fallen({})
+        assert not exe.fallback_nodes({})
         assert len(loops(exe)) >= 2
         close(exe.run({"x": x}), [y1, np.maximum(h1, 0), h0])
 
@@ -282,8 +282,8 @@ def test_a_new_number_of_steps_is_compiled_soon() -> None:
         begin = time.process_time()
         got = exe.run(x)
         spent.append(time.process_time() - begin)
-        close(got, list(ort.run(ort.session(m.SerializeToString()), x).values()))
-    assert not exe.fallen({"t": 393})
+        close(got, list(ort.run(ort.load_session(m.SerializeToString()), x).values()))
+    assert not exe.fallback_nodes({"t": 393})
     assert min(spent[1:]) < 0.3  # seconds; 4 steps written out take as long
 
 
@@ -297,9 +297,9 @@ def test_a_new_number_of_steps_is_compiled_soon() -> None:
 def test_what_runs_in_onnxruntime_says_why(options: dict[str, Any], cause: str) -> None:
     m, x, _ = model("RNN", 12, **options)
     exe = superopt.compile(m)
-    (pair,) = exe.fallen({})
+    (pair,) = exe.fallback_nodes({})
     assert cause in pair[1]
-    close(exe.run(x), list(ort.run(ort.session(m.SerializeToString()), x).values()))
+    close(exe.run(x), list(ort.run(ort.load_session(m.SerializeToString()), x).values()))
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_accuracy(steps: int | str) -> None:
     m, _, _ = model("LSTM", steps, "bidirectional", peepholes=True, scale=0.3)
     found = superopt.compile(m).accuracy({"t": 24} if steps == "t" else None, sets=1)
     assert [o.name for o in found.outputs] == ["y", "yh", "yc"]
-    assert all(0 < o.largest < 1e-5 and not o.failure for o in found.outputs)
+    assert all(0 < o.max_error < 1e-5 and not o.failure for o in found.outputs)
 
 
 def test_kept_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

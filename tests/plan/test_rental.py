@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from superopt.pipeline import specialize
-from superopt.pipeline.new_sizes import NewSizes
+from superopt.compilation.cpu import specialize
+from superopt.compilation.cpu.shape_policy import ShapePolicy
 
 
 @pytest.mark.parametrize(
@@ -23,25 +23,25 @@ from superopt.pipeline.new_sizes import NewSizes
     ],
 )
 def test_ski_rental(spent: list[float], saved: list[float], due: bool) -> None:
-    policy = NewSizes("background", seconds=[0.5, 1.5], saved=saved)
+    policy = ShapePolicy("background", compile_seconds=[0.5, 1.5], saved_parts=saved)
     key = (("n", 4),)
     for seconds in spent:
-        policy.note_spent(key, seconds)
+        policy.add_fallback_time(key, seconds)
     assert policy.is_due(key) is due
     assert not policy.is_due((("n", 5),))
     for name in ("eager", "never"):
         policy.specialize = name  # type: ignore[assignment]
         assert not policy.is_due(key)
     policy.specialize = "background"
-    policy.note_settled(key, "it fails")
+    policy.keep_in_fallback(key, "it fails")
     assert not policy.is_due(key)
 
 
 @pytest.mark.parametrize(("spent", "due"), [(1.5, False), (2.5, True)])
 def test_rental_where_no_compilation_was_measured(spent: float, due: bool) -> None:
     """All programs so far came from the cache on disk."""
-    policy = NewSizes("background")
-    policy.note_spent((("n", 4),), spent)
+    policy = ShapePolicy("background")
+    policy.add_fallback_time((("n", 4),), spent)
     assert policy.is_due((("n", 4),)) is due
 
 
@@ -51,14 +51,14 @@ def test_rental_where_no_compilation_was_measured(spent: float, due: bool) -> No
 )
 def test_rental_counts_what_further_sizes_take(taken: list[float], expected: float) -> None:
     """Compiling for the first sizes also reads rules and loads libraries."""
-    policy = NewSizes("background")
+    policy = ShapePolicy("background")
     for seconds in taken:
-        policy.note_compiled(seconds)
-    assert policy.further_seconds == pytest.approx(expected)
+        policy.add_compile_time(seconds)
+    assert policy.expected_compile_seconds == pytest.approx(expected)
     key = (("n", 4),)
-    policy.note_spent(key, 0.9 * expected)
+    policy.add_fallback_time(key, 0.9 * expected)
     assert not policy.is_due(key)
-    policy.note_spent(key, 0.2 * expected)
+    policy.add_fallback_time(key, 0.2 * expected)
     assert policy.is_due(key)
 
 
@@ -78,16 +78,16 @@ def test_clear_measurements_are_short(
         return call
 
     exe: Any = SimpleNamespace(
-        new_sizes=SimpleNamespace(fallback=SimpleNamespace(call=call_of("other", other_ms)))
+        shape_policy=SimpleNamespace(fallback=SimpleNamespace(call=call_of("other", other_ms)))
     )
-    monkeypatch.setattr(specialize, "_runner", lambda *_: call_of("own", own_ms))
+    monkeypatch.setattr(specialize, "_make_runner", lambda *_: call_of("own", own_ms))
     monkeypatch.setattr(specialize.time, "perf_counter", lambda: now[0])
-    own, other = specialize._measured(exe, (("n", 4),), [], [])
+    own, other = specialize._measure_pair(exe, (("n", 4),), [], [])
     assert (own, other) == (pytest.approx(own_ms / 1e3), pytest.approx(other_ms / 1e3))
     assert calls.count("own") == calls.count("other") == pairs + 1
 
 
 def test_empty_inputs_are_never_due() -> None:
-    policy = NewSizes("background", seconds=[0.1])
-    policy.note_spent((("n", 0),), 9.0)
+    policy = ShapePolicy("background", compile_seconds=[0.1])
+    policy.add_fallback_time((("n", 0),), 9.0)
     assert not policy.is_due((("n", 0),))

@@ -14,12 +14,12 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.cost.learned import ALGORITHMS
+from superopt.compilation.cpu import cpu_compiler as compile_
+from superopt.compilation.cpu import saved_model
+from superopt.compilation.cpu.steps import NativeSegment, OrtSegment
+from superopt.cost.learned_ranking import FEATURE_ALGORITHMS
 from superopt.errors import ModelError, SuperoptError, UsageError
 from superopt.kernels.runtime.cpu import Machine, host
-from superopt.pipeline import compile as compile_
-from superopt.pipeline import saved
-from superopt.pipeline.steps import Foreign, Native
 from tests.plan.test_compile import F, model, net, picture
 
 HEAD = struct.Struct("<8sIIQ")
@@ -69,7 +69,7 @@ def test_for_other_vectors_all_is_made_again(tmp_path: Path) -> None:
     narrow = Machine(here.cpu, here.features, 16 if here.width > 16 else 32)
     if here.width == 16:
         pytest.skip("this machine has the narrowest vectors")
-    again = compile_.loaded(saved.read(tmp_path / "m.superopt"), None, narrow)
+    again = compile_.load_saved(saved_model.read_saved_model(tmp_path / "m.superopt"), None, narrow)
     assert all(s.code.program.problems for v in again.variants.values() for s in v)  # type: ignore[union-attr]
     np.testing.assert_allclose(again(x=x)["y"], wanted, rtol=1e-5)
 
@@ -80,7 +80,7 @@ def test_what_runs_in_onnxruntime_comes_back_too(tmp_path: Path) -> None:
     wanted = exe(x=x)
     exe.save(tmp_path / "m.superopt")
     again = superopt.load(tmp_path / "m.superopt")
-    assert {type(s) for s in again.variants[()]} == {Native, Foreign}
+    assert {type(s) for s in again.variants[()]} == {NativeSegment, OrtSegment}
     for name, found in again(x=x).items():
         np.testing.assert_array_equal(found, wanted[name])
 
@@ -97,7 +97,7 @@ def test_no_machine_code_is_in_the_file(tmp_path: Path) -> None:
         "superopt", "model", "threads", "width", "float_class", "partial", "weights", "schedules",
         "sizes", "constants", "sections", "target", "precision", "vendor", "streams",
     }  # fmt: skip
-    assert {o.split()[0] for o in about["schedules"].values()} <= set(ALGORITHMS)
+    assert {o.split()[0] for o in about["schedules"].values()} <= set(FEATURE_ALGORITHMS)
 
 
 def _cut(data: bytes, rng: random.Random) -> bytes:

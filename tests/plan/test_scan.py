@@ -44,7 +44,7 @@ def value(name: str, kind: int = FLOAT) -> onnx.ValueInfoProto:
 
 def same(m: onnx.ModelProto, feeds: Feeds, threads: int = 1) -> superopt.Executable:
     exe = superopt.compile(m, threads=threads)
-    wanted = ort.run(ort.session(m.SerializeToString()), feeds)
+    wanted = ort.run(ort.load_session(m.SerializeToString()), feeds)
     for _ in range(2):
         for name, x in exe.run(feeds).items():
             np.testing.assert_allclose(x, wanted[name], rtol=1e-5, atol=1e-5)
@@ -85,7 +85,7 @@ def sums(**attrs: Any) -> tuple[onnx.ModelProto, Feeds]:
 )
 def test_scan(attrs: dict[str, Any], threads: int) -> None:
     exe = same(*sums(**attrs), threads)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     assert [c.steps for c in loops(exe)] == [9]
 
 
@@ -105,7 +105,7 @@ def test_states_that_change_places_and_one_that_stays() -> None:
     for steps in (1, 6, 7):
         shapes = {"a0": (3,), "b0": (3,), "c0": (3,), "xs": (steps, 3)}
         exe = same(*made([node], shapes, ["a9", "b9", "c9", "ys"]))
-        assert not exe.fallen({})
+        assert not exe.fallback_nodes({})
 
 
 def test_a_body_reads_values_from_around_it() -> None:
@@ -131,7 +131,7 @@ def test_a_body_reads_values_from_around_it() -> None:
         helper.make_node("Add", ["h9", "shift"], ["u"]),
     ]
     exe = same(*made(nodes, {"t": (2, 6), "h0": (2, 6), "xs": (20, 12)}, ["z", "u", "h9"], known))
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     assert len(loops(exe)) == 1
 
 
@@ -172,7 +172,7 @@ def test_loop(condition: str) -> None:
     m.graph.output[0].CopyFrom(helper.make_tensor_value_info("last", FLOAT, [3]))
     m.graph.output[1].CopyFrom(helper.make_tensor_value_info("ys", FLOAT, [7, 3]))
     exe = same(m, feeds)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     assert [c.steps for c in loops(exe)] == [7]
 
 
@@ -188,5 +188,5 @@ def test_an_operator_without_a_kernel_is_named() -> None:
     )  # fmt: skip
     node = helper.make_node("Scan", ["a", "xs"], ["b", "ys"], body=inner, num_scan_inputs=1)
     exe = same(*made([node], {"a": (3,), "xs": (5, 3)}, ["b", "ys"]))
-    (pair,) = exe.fallen({})
+    (pair,) = exe.fallback_nodes({})
     assert pair[1].startswith("Scan: its body's NonZero: ")

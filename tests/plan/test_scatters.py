@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import superopt
 from superopt import ort
-from superopt.pipeline.native import Native
+from superopt.compilation.runtime.native_segment import NativeSegment
 
 Feeds = dict[str, np.ndarray]
 MERGED: dict[str, Callable[[Any, Any], Any]] = {
@@ -84,7 +84,7 @@ def drawn(op: str, case: tuple[Any, ...], dtype: type, index: type) -> tuple[Fee
 
 def kernels(exe: superopt.Executable) -> int:
     (step,) = exe.variant({})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     return sum(p[-1].name == "y" for p in (k.params for k in step.code.program.kernels.values()))
 
 
@@ -98,7 +98,7 @@ def test_scatters(op: str, case: tuple[Any, ...], reduction: str, known: tuple[s
     threads = 1 + (len(known) % 2)
     feeds, axis = drawn(op, case, np.float32, np.int64)
     exe = superopt.compile(model(op, feeds, known, reduction, axis), threads=threads)
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})
     assert kernels(exe) == 1
     given = {k: v for k, v in feeds.items() if k not in known}
     wanted = scattered(op, feeds["x"], feeds["i"], feeds["u"], reduction, axis)
@@ -169,9 +169,9 @@ def test_a_layer_of_a_graph_network() -> None:
             "source": rng.integers(0, 50, edges),
             "target": rng.integers(0, 50, edges),
         }
-        wanted = ort.run(ort.session(m.SerializeToString()), feeds)
+        wanted = ort.run(ort.load_session(m.SerializeToString()), feeds)
         np.testing.assert_allclose(exe.run(feeds)["y"], wanted["y"], rtol=1e-4, atol=1e-5)
-        assert not exe.fallen({"e": edges})
+        assert not exe.fallback_nodes({"e": edges})
 
 
 def test_profile_names_a_scatter() -> None:

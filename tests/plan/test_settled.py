@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.pipeline.steps import Native
+from superopt.compilation.cpu.steps import NativeSegment
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import build, node
 
@@ -21,7 +21,7 @@ LAST = [node("LogSoftmax", ["x"], ["y"], axis=-1)]
 def local(exe: superopt.Executable) -> int:
     """Elements of the largest buffer that the kernels have for themselves."""
     (step,) = exe.variant({})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     found = [t for k in step.code.program.kernels.values() for t, s in k.scratch if s == "local"]
     return max((prod(n for n in t.shape if isinstance(n, int)) for t in found), default=0)
 

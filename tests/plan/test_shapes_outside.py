@@ -60,7 +60,7 @@ def test_a_shape_that_a_model_says_wrongly() -> None:
     assert wanted["y"].shape == (2, 64)
     for _ in range(2):
         near(exe(x=x), wanted)
-    assert {why for _, why in exe.fallen({})} != {""}
+    assert {why for _, why in exe.fallback_nodes({})} != {""}
 
 
 def test_wrong_shapes_are_told_where_the_model_does_not_run_outside() -> None:

@@ -10,9 +10,9 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt import api
+from superopt.api import functions
 from superopt.errors import SuperoptError
-from superopt.report import compiled as text
+from superopt.report.compilation import compile_report as text
 from tests.plan.test_compile import F, model, near, reference
 
 
@@ -34,18 +34,18 @@ def path(tmp_path: Path) -> Path:
 def test_chosen_sizes_that_do_not_fit_are_named(what: str, path: Path) -> None:
     more = {"tune": {"budget": 0.1}, "profile": {"seconds": 0.01}}.get(what, {})
     with pytest.raises(SuperoptError) as e:
-        getattr(api, what)(path, **more)
+        getattr(functions, what)(path, **more)
     assert "p=8,q=8, the default sizes" in e.value.what
     assert "--shape NAME=N" in e.value.todo
 
 
 def test_others_may_be_given(path: Path) -> None:
     with pytest.raises(SuperoptError, match="at q=8, the default sizes"):
-        api.compilation(path, shapes={"p": 4})
+        functions.compile_model(path, shapes={"p": 4})
     with pytest.raises(SuperoptError) as e:
-        api.compilation(path, shapes={"p": 4, "q": 4})
+        functions.compile_model(path, shapes={"p": 4, "q": 4})
     assert "chose" not in str(e.value)
-    api.compilation(path, shapes={"p": 4, "q": 5})
+    functions.compile_model(path, shapes={"p": 4, "q": 5})
     x, new, mask = (np.ones((2, n), np.float32) for n in (4, 1, 5))
     assert superopt.compile(path)(x=x, new=new, mask=mask)["y"].shape == (2, 5)
 
@@ -56,9 +56,9 @@ def test_nothing_is_timed_at_sizes_that_do_not_fit(path: Path) -> None:
 
 
 def test_what_was_compiled_is_said_with_its_sizes(path: Path) -> None:
-    found = api.compilation(path, shapes={"p": 4, "q": 5})
+    found = functions.compile_model(path, shapes={"p": 4, "q": 5})
     assert dict(found.sizes) == {"p": 4, "q": 5}
-    assert text.compilation(found).startswith("m.onnx, p=4, q=5: 2 nodes as ")
+    assert text.compilation_text(found).startswith("m.onnx, p=4, q=5: 2 nodes as ")
 
 
 NONE = ("first", "last", "turned", "mean", "joined")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.pipeline.steps import Native
+from superopt.compilation.cpu.steps import NativeSegment
 from superopt.te.analysis.walk import subexpressions
 from superopt.te.expr.node import Apply
 from tests.plan.test_compile import near, reference
@@ -16,7 +16,7 @@ from tests.plan.test_forms import build, node
 def exponentials(exe: superopt.Executable) -> int:
     """In all kernels."""
     (step,) = exe.variant({})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     bodies = [p.tensor.body for p in step.code.program.problems.values()]
     every = (e for b in bodies if b is not None for e in subexpressions(b))
     return sum(isinstance(e, Apply) and e.fn == "exp" for e in every)

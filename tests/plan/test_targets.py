@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import helper
 
+from superopt.compilation.cpu.cpu_compiler import compile_model as compiled
+from superopt.compilation.cpu.steps import NativeSegment
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.runtime.cpu import Machine, _optimized_module, host
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.compile import compile as compiled
-from superopt.pipeline.steps import Native
 from tests.plan.test_compile import F, model, near, net, picture, reference
 
 # name, LLVM's processor, bytes of a vector, registers that its code must not name
@@ -74,7 +74,7 @@ def test_its_code_computes_the_model(name: str, threads: int) -> None:
 def test_its_code_is_for_it(name: str) -> None:
     here = machine(name)
     (step,) = compiled(read_model(functions()), machine=here).variants[()]
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     for kernel in step.code.program.kernels.values():
         module, target = _optimized_module(kernel_text(kernel, here.width), here)
         assert TARGETS[name][2] not in target.emit_assembly(module)

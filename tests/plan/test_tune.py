@@ -11,20 +11,25 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.cost import tuned
-from superopt.cost.learned import ALGORITHMS, LEAST, Ranking, features
-from superopt.cost.store import Key, Measured, Store
-from superopt.cost.tuned import Timed
+from superopt.compilation.cpu.steps import NativeSegment
+from superopt.cost import tuning_records
+from superopt.cost.learned_ranking import (
+    FEATURE_ALGORITHMS,
+    MIN_MEASUREMENTS,
+    LearnedRanking,
+    cpu_option_features,
+)
+from superopt.cost.store import Key, Measurement, Store
+from superopt.cost.tuning_records import TimedOption
 from superopt.ir import graph as ir_graph
 from superopt.kernels.algorithms.space import best_option, options
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.cpu import host
+from superopt.loading.model import load_model
+from superopt.loading.request import Request
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.load import load_model
-from superopt.pipeline.optimize import decisions, optimize
-from superopt.pipeline.request import Request
-from superopt.pipeline.steps import Native
+from superopt.optimization.optimize import decision_log, optimize
 from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.passes import plan_program
 from superopt.plan.program.execute import load_program
@@ -110,7 +115,7 @@ def test_every_option_computes_the_same(name: str, many: int) -> None:
 def test_options_print_and_parse() -> None:
     some = [o for p in MODELS.values() for _, o in each_option(
         plan_program(graph_of(p()), {"n": 1}, Settings(host().width)))]  # fmt: skip
-    assert {o.algorithm for o in some} == set(ALGORITHMS)
+    assert {o.algorithm for o in some} == set(FEATURE_ALGORITHMS)
     for o in some:
         assert Option.parse(str(o)) == o
     with pytest.raises(ValueError, match="rows"):
@@ -131,10 +136,10 @@ def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:
     found = superopt.tune(m, budget=6, shapes={"n": 1}, store=tmp_path)
     assert found.kernels
     assert all(0 < k.measured <= k.options for k in found.kernels)
-    assert found.after <= found.before
+    assert found.tuned_seconds <= found.default_seconds
     with Store.open(tmp_path) as store:
-        chosen = tuned.chosen(store, tuned.target(1))
-        rows = tuned.measured(store, tuned.target(1))
+        chosen = tuning_records.chosen_options(store, tuning_records.cpu_target(1))
+        rows = tuning_records.measured_options(store, tuning_records.cpu_target(1))
     assert len(rows) >= sum(k.measured for k in found.kernels) - len(found.kernels)
     exe = superopt.compile(m, store=tmp_path)
     x = picture(1, 9)
@@ -149,15 +154,15 @@ def test_without_tiles_what_is_tuned_has_none(tmp_path: Path) -> None:
     superopt.tune(m, budget=5, shapes={"n": 1}, store=tmp_path, float_class="E1")
     exe = superopt.compile(m, store=tmp_path, float_class="E1")
     with Store.open(tmp_path) as store:
-        chosen = tuned.chosen(store, tuned.target(1))
+        chosen = tuning_records.chosen_options(store, tuning_records.cpu_target(1))
     (step,) = exe.variant({"n": 1})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     found = step.code.program.options
     assert chosen
     assert chosen == {key: found[key] for key in chosen}
     assert not {o.algorithm for o in found.values()} & {"winograd", "strassen"}
     (other,) = superopt.compile(m, store=tmp_path).variant({"n": 1})
-    assert isinstance(other, Native)
+    assert isinstance(other, NativeSegment)
     assert not chosen.keys() & other.code.program.options.keys()
 
 
@@ -189,18 +194,20 @@ def test_a_ranking_learns_what_is_fast() -> None:
         (int(n) * int(m), int(k), 4096, 4096, int(m), int(n), 64)
         for n, m, k in rng.integers(8, 100, (30, 3))
     ]
-    seen = [Timed(f"p{n}", p, o, law(p, o)) for n, p in enumerate(problems[:15]) for o in space]
-    assert Ranking.learned(seen[: LEAST - 1]) is None
-    ranking = Ranking.learned(seen)
+    seen = [
+        TimedOption(f"p{n}", p, o, law(p, o)) for n, p in enumerate(problems[:15]) for o in space
+    ]
+    assert LearnedRanking.train(seen[: MIN_MEASUREMENTS - 1]) is None
+    ranking = LearnedRanking.train(seen)
     assert ranking is not None
     found = []
     for p in problems[15:]:
-        order = ranking.ordered(p, space)
+        order = ranking.order(p, space)
         assert sorted(map(str, order)) == sorted(map(str, space))
         best_first = min(law(p, o) for o in order[:6])
         found.append(best_first / min(law(p, o) for o in space))
     assert np.median(found) < 1.05
-    assert len({len(features(problems[0], o)) for o in space}) == 1
+    assert len({len(cpu_option_features(problems[0], o)) for o in space}) == 1
 
 
 def merged() -> onnx.ModelProto:
@@ -229,7 +236,9 @@ def test_the_graph_that_was_found_is_compiled(tmp_path: Path) -> None:
     assert done.winner is not None
     before = superopt.compile(m, store=tmp_path)
     with Store.open(tmp_path) as store:
-        tuned.keep_graph(store, 1, source.sha256, decisions(done), (1.0, 1.0, 1.0, 1))
+        tuning_records.store_rewrites(
+            store, 1, source.sha256, decision_log(done), (1.0, 1.0, 1.0, 1)
+        )
     after = superopt.compile(m, store=tmp_path)
     assert products(before.model.graph) == 2
     assert products(after.model.graph) == 1
@@ -238,8 +247,8 @@ def test_the_graph_that_was_found_is_compiled(tmp_path: Path) -> None:
     same = superopt.compile(m, store=tmp_path, float_class="E1")
     assert products(same.model.graph) == 2
     with Store.open(tmp_path) as store:  # of another version's rules
-        log = decisions(done).replace(done.winner.variant.steps[0].rule, "forgotten")
-        tuned.keep_graph(store, 1, source.sha256, log, (1.0, 1.0, 1.0, 1))
+        log = decision_log(done).replace(done.winner.variant.steps[0].rule, "forgotten")
+        tuning_records.store_rewrites(store, 1, source.sha256, log, (1.0, 1.0, 1.0, 1))
     again = superopt.compile(m, store=tmp_path)
     assert products(again.model.graph) == 2
 
@@ -250,16 +259,16 @@ def test_a_store_of_nobody_s_words(text: str, tmp_path: Path) -> None:
     m = net(9)
     exe = superopt.compile(m, store=tmp_path)
     (step,) = exe.variant({"n": 1})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     key = next(iter(step.code.program.options))
     with Store.open(tmp_path) as store:
-        on = tuned.target(1)
-        for kind in (tuned.CHOSEN, tuned.MEASURED):
+        on = tuning_records.cpu_target(1)
+        for kind in (tuning_records.CHOSEN_KIND, tuning_records.MEASURED_KIND):
             row = Key(kind, f"{key} {text}", ((1,),), (), on)
-            store.put({row: Measured(1.0, 1.0, 1.0, 1, 1.0)})
-        assert key not in tuned.chosen(store, on) or text.startswith("nonsense")
-        tuned.measured(store, on)
+            store.put({row: Measurement(1.0, 1.0, 1.0, 1, 1.0)})
+        assert key not in tuning_records.chosen_options(store, on) or text.startswith("nonsense")
+        tuning_records.measured_options(store, on)
     again = superopt.compile(m, store=tmp_path)
     (other,) = again.variant({"n": 1})
-    assert isinstance(other, Native)
+    assert isinstance(other, NativeSegment)
     assert other.code.program.options == step.code.program.options

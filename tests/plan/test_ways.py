@@ -54,7 +54,7 @@ def test_what_kernels_do_slowly_runs_in_onnxruntime() -> None:
     exe = superopt.compile(m)
     x = drawn(1, 64, 1)
     near(exe(x=x), reference(m, {"x": x}))
-    assert {n.op.name for n, _ in exe.fallen({})} == {"DFT", "Einsum"}
+    assert {n.op.name for n, _ in exe.fallback_nodes({})} == {"DFT", "Einsum"}
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32])
@@ -92,4 +92,4 @@ def test_of_very_many_operands(op: str, count: int) -> None:
     exe = superopt.compile(m)
     given = {n: drawn(3, 5) * (k % 7 - 3) for k, n in enumerate(names)}
     near(exe.run(given), reference(m, given))
-    assert not exe.fallen({})
+    assert not exe.fallback_nodes({})

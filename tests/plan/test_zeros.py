@@ -13,9 +13,9 @@ from onnx import helper as h
 from onnx import numpy_helper as nh
 
 import superopt
+from superopt.compilation.cpu.steps import NativeSegment
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.steps import Native
 from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
 
@@ -219,10 +219,10 @@ def test_alike_ones_of_which_one_is_delicate(tmp_path: Path) -> None:
         h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8)
     )
     (step,) = exe.variant({})
-    assert isinstance(step, Native)
+    assert isinstance(step, NativeSegment)
     found = [o.algorithm for o in step.code.program.options.values()]
     assert {"direct", "winograd"} <= {*found}
     exe.save(tmp_path / "m")
     (again,) = superopt.load(tmp_path / "m").variant({})
-    assert isinstance(again, Native)
+    assert isinstance(again, NativeSegment)
     assert again.code.program.options == step.code.program.options

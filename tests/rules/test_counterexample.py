@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from superopt.api import check_rules
+from superopt.api.functions import check_rules
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph
-from superopt.pipeline.judge import counterexample
-from superopt.report import rules_text
+from superopt.report.text import rules_text
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.trial.counterexample import Counterexample
 from superopt.rules.trial.try_rule import Refuted, try_rule
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
+from superopt.verification.rule_verdict import find_counterexample
 from tests.rules.test_unsound import WRONG
 
 SOME = WRONG[::9]
@@ -26,7 +26,7 @@ SOME = WRONG[::9]
 def example(rule: Rule) -> Counterexample:
     tried = try_rule(rule)
     assert isinstance(tried, Refuted)
-    found = counterexample(rule, 0, tried)
+    found = find_counterexample(rule, 0, tried)
     assert found is not None
     return found
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superopt.pipeline.derive import anywhere
 from superopt.rules.lang.rule import parse_rules
 from superopt.rules.match import rule_index as index
 from superopt.rules.match.rule_index import MAX_INDEXES, shared_index
+from superopt.verification.derivation import without_const_conditions
 
 TEXT = "r(x: f): Neg(Neg(x)) => x"
 
@@ -40,9 +40,12 @@ def test_few_indexes_are_kept(monkeypatch) -> None:
 def test_conditions_that_say_where_a_rule_pays_are_left_out_once() -> None:
     (plain,) = parse_rules(TEXT)
     (const,) = parse_rules("c(x: f, y: f): Add(x, y) => Add(y, x) where const(y)")
-    first, second = anywhere([plain, const]), anywhere([plain, const])
+    first, second = (
+        without_const_conditions([plain, const]),
+        without_const_conditions([plain, const]),
+    )
     assert first[0] is plain
     assert first[1].where == ()
     assert first[1] is second[1]
     elsewhere = replace(const, source="other.rules:1")
-    assert anywhere([elsewhere])[0].source == "other.rules:1"
+    assert without_const_conditions([elsewhere])[0].source == "other.rules:1"

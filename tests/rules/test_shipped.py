@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from superopt.errors import UsageError
-from superopt.pipeline.admit import admitted
-from superopt.pipeline.request import Request
+from superopt.loading.request import Request
+from superopt.optimization.admit_rules import admit_rules
 from superopt.plan.graph.simplify import ALWAYS_APPLIED_RULES
-from superopt.report.data import LeftOut
+from superopt.report.data.report import UnusedRules
 from superopt.rules.lang import rule as rule_module
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.library.load import (
@@ -97,8 +97,8 @@ def test_the_class_of_a_changed_text_is_computed() -> None:
     sides = "Mul(Add(x, y), Sin(z)) => Add(Mul(x, Sin(z)), Mul(y, Sin(z)))"
     (rule,) = parse_rules(f"r(x: f, y: f, z: f): {sides} ; float=E0")
     assert tier(rule) == "C"
-    found = admitted(Request(budget=1.0, rules=(rule,), tier="C", float_class="E0"), 17, print)
+    found = admit_rules(Request(budget=1.0, rules=(rule,), tier="C", float_class="E0"), 17, print)
     assert found.rules == ()
-    assert found.left_out == (LeftOut("float", ("r",)),)
-    (used,) = admitted(Request(budget=1.0, rules=(rule,), tier="C"), 17, print).rules
+    assert found.left_out == (UnusedRules("float", ("r",)),)
+    (used,) = admit_rules(Request(budget=1.0, rules=(rule,), tier="C"), 17, print).rules
     assert used.float_class == "E2"

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from superopt.cost.model import Costs, by_roofline, tabled
+from superopt.cost.graph_cost import GraphCosts, roofline_cost_model, table_cost_model
 from superopt.cost.signature import Signature
 from superopt.errors import UsageError
 from superopt.ir import graph as ir_graph
@@ -42,8 +42,8 @@ from tests.search.graphs import (
 LIBRARY = rule_set(load_library())
 
 
-def roofline() -> Costs:
-    return Costs({}, by_roofline(1))
+def roofline() -> GraphCosts:
+    return GraphCosts({}, roofline_cost_model(1))
 
 
 def never() -> bool:
@@ -58,10 +58,10 @@ GRAPHS = {
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 def test_the_delta_is_what_building_the_graph_says(graph: ir_graph.Graph) -> None:
     costs = roofline()
-    before = costs.of_graph(graph)
+    before = costs.graph_cost(graph)
     tried = 0
     for m in find_moves(graph_context(graph), LIBRARY, costs, Refusals()):
-        after = costs.of_graph(ir_graph.replace(graph, m.change))
+        after = costs.graph_cost(ir_graph.replace(graph, m.change))
         assert m.effect.us == pytest.approx(after - before, abs=1e-6), m.rule.name
         tried += 1
     assert tried >= 5
@@ -97,11 +97,15 @@ def test_backtracking_goes_over_a_hill_that_alpha_allows() -> None:
     prices = {"Tanh": 100.0, "Neg": 4.0, "Sin": 1.0}
     x = value("x", 3)
     graph = ir_graph.Graph((x,), (op("Tanh", x),))
-    over = search(graph, rules, Costs({}, tabled(prices)), Limits(alpha=1.1), Refusals())
+    over = search(
+        graph, rules, GraphCosts({}, table_cost_model(prices)), Limits(alpha=1.1), Refusals()
+    )
     assert [n.op.name for n in ir_graph.nodes(over.graph)] == ["Sin"]
     assert [s.rule for s in over.steps] == ["up", "down"]
     assert over.cost == 1.0
-    under = search(graph, rules, Costs({}, tabled(prices)), Limits(alpha=1.05), Refusals())
+    under = search(
+        graph, rules, GraphCosts({}, table_cost_model(prices)), Limits(alpha=1.05), Refusals()
+    )
     assert under.graph == graph
     assert under.stop is StopReason.EXHAUSTED
 
@@ -154,7 +158,11 @@ def test_what_is_new_is_visited_before_what_costs_as_little() -> None:
         total = op("Add", total, x)
     limits = Limits(alpha=1.2, patience=100, seconds=60)
     found = search(
-        ir_graph.Graph(inputs, (total,)), rules, Costs({}, tabled(prices)), limits, Refusals()
+        ir_graph.Graph(inputs, (total,)),
+        rules,
+        GraphCosts({}, table_cost_model(prices)),
+        limits,
+        Refusals(),
     )
     assert "Sin" in [n.op.name for n in ir_graph.nodes(found.graph)]
 
@@ -169,7 +177,7 @@ def test_axes_of_length_one_are_not_new_for_ever() -> None:
         )
     )
     x = value("x", 3)
-    costs = Costs({}, tabled({"Neg": 1.0, "Squeeze": 0.0, "Unsqueeze": 0.0}))
+    costs = GraphCosts({}, table_cost_model({"Neg": 1.0, "Squeeze": 0.0, "Unsqueeze": 0.0}))
     found = search(
         ir_graph.Graph((x,), (op("Neg", x),)), rules, costs, Limits(seconds=60), Refusals()
     )
@@ -208,15 +216,15 @@ def test_the_search_is_deterministic_and_says_why_it_stopped() -> None:
 def test_the_cost_that_the_search_reports_is_the_cost_of_its_graph() -> None:
     costs = roofline()
     found = search(layers(2), LIBRARY, costs, Limits(max_graphs=300), Refusals())
-    assert found.cost == pytest.approx(costs.of_graph(found.graph))
-    assert found.cost < costs.of_graph(layers(2))
+    assert found.cost == pytest.approx(costs.graph_cost(found.graph))
+    assert found.cost < costs.graph_cost(layers(2))
 
 
 def test_merging_siblings_is_one_move_of_a_tactic() -> None:
     def price(s: Signature) -> float:
         return {"MatMul": 10.0, "Slice": 1.0, "Split": 1.0}.get(s.op.name, 1.0)
 
-    costs = Costs({}, lambda signatures: [price(s) for s in signatures])
+    costs = GraphCosts({}, lambda signatures: [price(s) for s in signatures])
     graph = siblings(5)
     tactic = next(t for t in TACTICS if t.name == "merge-columns")
     merged, steps, _ = play_tactic(tactic, graph, LIBRARY, costs, Refusals(), stop=never)
@@ -238,13 +246,13 @@ def test_channels_are_padded_in_all_convolutions_or_in_none() -> None:
     graph = separable(6)
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 6, 5, 5)).astype(np.float32)}
     tactic = next(t for t in TACTICS if t.name == "pad-channels")
-    costs = Costs({}, lambda signatures: [price(s) for s in signatures])
+    costs = GraphCosts({}, lambda signatures: [price(s) for s in signatures])
     padded, steps, _ = play_tactic(tactic, graph, LIBRARY, costs, Refusals(), stop=never)
-    assert costs.of_graph(padded) < 0.4 * costs.of_graph(graph)
+    assert costs.graph_cost(padded) < 0.4 * costs.graph_cost(graph)
     assert {s.tactic for s in steps} == {"pad-channels"}
     (a,), (b,) = evaluate(graph, feeds), evaluate(padded, feeds)
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    flat = Costs({}, lambda signatures: [1.0 for _ in signatures])
+    flat = GraphCosts({}, lambda signatures: [1.0 for _ in signatures])
     same, none, _ = play_tactic(tactic, graph, LIBRARY, flat, Refusals(), stop=never)
     assert same == graph
     assert not none
@@ -252,15 +260,15 @@ def test_channels_are_padded_in_all_convolutions_or_in_none() -> None:
 
 def test_a_copy_of_a_shared_weight_has_a_price() -> None:
     graph = reusing(4)
-    costs = Costs({}, lambda signatures: [1.0 for _ in signatures])
-    whole = costs.of_graph(graph)
+    costs = GraphCosts({}, lambda signatures: [1.0 for _ in signatures])
+    whole = costs.graph_cost(graph)
     assert whole == pytest.approx(16 + 2 * 256 * 256 * 4 / 50e3)
     merged = [m for m in find_moves(graph_context(graph), LIBRARY, costs, Refusals())
               if m.rule.name.startswith("matmul-merge-slices")]  # fmt: skip
     assert merged
     for m in merged:  # one step of four: the two weights stay, and a third comes
         assert m.effect.us == pytest.approx(
-            costs.of_graph(ir_graph.replace(graph, m.change)) - whole, abs=1e-6
+            costs.graph_cost(ir_graph.replace(graph, m.change)) - whole, abs=1e-6
         )
         assert m.effect.us > 2 * 256 * 256 * 4 / 50e3 - 3
 
@@ -285,7 +293,7 @@ def test_the_whole_search_keeps_the_values_and_its_log_repeats_it() -> None:
         graph, rules, roofline(), seconds=20, limits=Limits(max_graphs=60), refusals=Refusals()
     )
     best = outcome.variants[0]
-    assert best.cost < roofline().of_graph(graph)
+    assert best.cost < roofline().graph_cost(graph)
     feeds = {"x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)}
     np.testing.assert_allclose(
         evaluate(best.graph, feeds)[0], evaluate(graph, feeds)[0], rtol=1e-3, atol=1e-3
@@ -365,5 +373,5 @@ def test_replacing_everywhere_does_not_recurse() -> None:
 def test_a_weight_is_free_when_it_is_computed_from_constants() -> None:
     w = op("Transpose", weight(0, 4, 4), perm=(1, 0))
     x = value("x", 4, 4)
-    costs = Costs({}, tabled({"MatMul": 5.0, "Transpose": 7.0}))
-    assert costs.of_graph(ir_graph.Graph((x,), (op("MatMul", x, w),))) == 5.0
+    costs = GraphCosts({}, table_cost_model({"MatMul": 5.0, "Transpose": 7.0}))
+    assert costs.graph_cost(ir_graph.Graph((x,), (op("MatMul", x, w),))) == 5.0

@@ -89,11 +89,11 @@ def test_a_convolution_in_slabs_ends_with_its_call(monkeypatch: pytest.MonkeyPat
         nonlocal calls
         calls += 1
         if calls == 2:
-            guard.current().end = time.monotonic() - 1
+            guard.current_guard().deadline = time.monotonic() - 1
         return np.matmul(a, b)
 
     monkeypatch.setattr(domain, "matmul", matmul)
     image, kernel = np.ones((1, 4, 32, 32)), np.ones((4, 4, 5, 5))
-    with guard.limited(60.0), pytest.raises(OutOfTime):
+    with guard.limit_call(60.0), pytest.raises(OutOfTime):
         evaluate_node(OPS["Conv"], {}, [image, kernel, None], Reals(F64))
     assert calls == 2

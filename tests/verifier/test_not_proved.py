@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.pipeline.judge import judged
 from superopt.rules.lang.rule import parse_rules
+from superopt.verification.rule_verdict import judge_rule
 from superopt.verifier.prove import prove
 from superopt.verifier.verdict import Proved
 
@@ -70,13 +70,13 @@ def test_it_is_not_proved(name: str) -> None:
     text = (CASTS | NUMBERS | SIZES | SIGNS)[name]
     (rule,) = parse_rules(f"wrong{text} ; float=E3", "wrong.rules")
     assert not isinstance(prove(rule), Proved)
-    assert judged(rule, 0, 10).decision != "proved"
+    assert judge_rule(rule, 0, 10).decision != "proved"
 
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_what_is_proved_up_to_a_number_is_not_called_proved(name: str) -> None:
     (rule,) = parse_rules(f"wrong{COUNTS[name]} ; float=E3", "wrong.rules")
-    assert judged(rule, 0, 10).decision != "proved"
+    assert judge_rule(rule, 0, 10).decision != "proved"
 
 
 RIGHT = (
@@ -114,4 +114,4 @@ def test_what_is_like_them_and_true_is(text: str) -> None:
 )
 def test_an_exception_that_the_rule_names_refutes_it(text: str) -> None:
     (rule,) = parse_rules(f"wrong{text} ; float=E3", "wrong.rules")
-    assert judged(rule, 0, 10).decision == "refuted"
+    assert judge_rule(rule, 0, 10).decision == "refuted"

@@ -82,8 +82,8 @@ def _random_feeds(a: graph.Graph, seed: int) -> dict[str, np.ndarray] | None:
         rng = np.random.default_rng((seed, k))
         shape = tuple(index.evaluate(d, sizes) for d in i.type.shape)
         try:
-            guard.admit(8 * math.prod(shape), f"input {i.name}, {list(shape)},")
-        except guard.OverMemory:
+            guard.require_memory(8 * math.prod(shape), f"input {i.name}, {list(shape)},")
+        except guard.MemoryLimitError:
             return None
         if i.type.dtype.is_float:
             feeds[i.name] = rng.standard_normal(shape).astype(to_numpy(i.type.dtype))
@@ -123,7 +123,7 @@ class _Sketches:
 def _sketch(array: np.ndarray) -> np.ndarray:
     """Return two weighted sums of the elements and the sum of their magnitudes. A logarithm
     compresses large elements: a mask of -1e38 would hide the other elements."""
-    guard.admit(SKETCH_COPIES * array.nbytes, f"comparing {array.size} elements")
+    guard.require_memory(SKETCH_COPIES * array.nbytes, f"comparing {array.size} elements")
     flat = np.nan_to_num(array.reshape(-1), nan=77.0)
     small = np.sign(flat) * np.log1p(np.abs(flat))
     return np.array([*(_weights(flat.size) @ small), np.abs(small).sum()])

@@ -141,7 +141,8 @@ def _request_check(server: _Server, data: bytes, seconds: int) -> CheckFailure |
         _REQUEST_HEADER.pack(len(data), seconds) + data, getattr(socket, "MSG_NOSIGNAL", 0)
     )
     end = min(
-        time.monotonic() + seconds * WALL_TIME_FACTOR + _ANSWER_SLACK_SECONDS, guard.current().end
+        time.monotonic() + seconds * WALL_TIME_FACTOR + _ANSWER_SLACK_SECONDS,
+        guard.current_guard().deadline,
     )
     answer = b""
     while not answer.endswith(b"\n"):

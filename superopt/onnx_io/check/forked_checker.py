@@ -62,7 +62,7 @@ def check_in_fork(data: bytes, seconds: int) -> CheckFailure | None:
     os.close(writer)
     status = None
     limit = time.monotonic() + seconds * WALL_TIME_FACTOR
-    end = min(limit, guard.current().end)
+    end = min(limit, guard.current_guard().deadline)
     try:
         said = _read_until(reader, end)
         if said is not None:
@@ -74,7 +74,7 @@ def check_in_fork(data: bytes, seconds: int) -> CheckFailure | None:
                 os.kill(child, signal.SIGKILL)
             _, status = os.waitpid(child, 0)
     if said is None and end < limit:
-        raise guard.out_of_time("checking a model")
+        raise guard.out_of_time_error("checking a model")
     if said is None:
         return CheckFailure(
             f"it takes more than {seconds * WALL_TIME_FACTOR} seconds", from_checker=False

@@ -122,7 +122,7 @@ def skeleton_from_bytes(backing: Backing, folder: Path | None, label: str) -> Sk
         if large and wire.count_nodes(backing.view, MAX_NODES) > MAX_NODES:
             raise too_many_nodes_error(label)
         data, spans = wire.strip_tensors(backing.view, MAX_INLINE_BYTES, STRIPPABLE_DTYPES)
-        guard.admit(PARSED_FACTOR * len(data), f"reading {label}")
+        guard.require_memory(PARSED_FACTOR * len(data), f"reading {label}")
         proto = parse_model(data)
     except wire.Malformed as error:
         raise ModelError(

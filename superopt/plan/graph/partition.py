@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from superopt.cost.roofline import roofline
+from superopt.cost.roofline import roofline_us
 from superopt.cost.signature import signature
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_values import is_constant
@@ -306,7 +306,7 @@ def _estimated_us(s: Segment, sizes: Mapping[str, int]) -> float:
     for n in s.nodes:
         fixed = tuple(v is None or isinstance(v, ir_graph.Constant) for v in n.inputs)
         known = signature(n, sizes, fixed)
-        total += SWITCH_US if known is None else roofline(known)
+        total += SWITCH_US if known is None else roofline_us(known)
     return total
 
 

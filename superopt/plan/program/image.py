@@ -137,7 +137,7 @@ def aligned_zeros(size: int) -> np.ndarray:
     them: small pages are scattered, which defeats the prefetcher.
 
     Raises MemoryError where the system or the call's limit does not admit them."""
-    guard.admit(size, "a program's constants or memory")
+    guard.require_memory(size, "a program's constants or memory")
     if size < MIN_HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         held = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
         begin = -held.ctypes.data % ALIGNMENT_BYTES

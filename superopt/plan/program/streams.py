@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from superopt.cost.gpu_features import numbers, taken
+from superopt.cost.gpu_features import predict_time, problem_numbers
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 
@@ -187,6 +187,6 @@ def gpu_streams(
     """Return an order by the predicted times of kernels."""
     costs = []
     for problem, option in solutions:
-        found = taken(numbers(problem), option)
-        costs.append(Cost(found.whole, found.share))
+        found = predict_time(problem_numbers(problem), option)
+        costs.append(Cost(found.total_ns, found.gpu_share))
     return schedule_streams(dependencies(reads, writes), costs, max_streams)

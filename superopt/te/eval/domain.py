@@ -87,7 +87,7 @@ class Reals:
             return array
         if array.dtype != to_numpy(type.dtype) and not (type.dtype.kind == "s"):
             raise TypeError(f"got {array.dtype} elements for {type}")
-        guard.admit(array.size * stored.itemsize, f"{array.size} elements as {stored}")
+        guard.require_memory(array.size * stored.itemsize, f"{array.size} elements as {stored}")
         with np.errstate(all="ignore"):
             return array.astype(stored)
 

@@ -38,7 +38,7 @@ from superopt.te.expr.node import Axis
 from superopt.te.expr.tensor import Tensor, TensorType
 
 ELEMENT_BYTES = 8  # of the largest element types, float64 and int64
-MEASURED_ELEMENTS = guard.MEASURED_BYTES // ELEMENT_BYTES
+MEASURED_ELEMENTS = guard.MIN_CHECKED_BYTES // ELEMENT_BYTES
 MAX_REDUCTION_BYTES = 96 << 20  # of the elements that a reduction reads at a time
 MAX_UNROLLED_TERMS = (
     16  # a reduction of at most so many terms, or window positions, is unrolled into ...
@@ -145,7 +145,7 @@ class Frame:
             count *= high - low
         if count > MEASURED_ELEMENTS:
             size = ELEMENT_BYTES * count * math.prod(self.source.domain.component_shape(F64))
-            guard.admit(size, f"an intermediate result of {count} elements")
+            guard.require_memory(size, f"an intermediate result of {count} elements")
 
     def axis_range(self, position: int, scope: tuple[Axis, ...]) -> tuple[int, int]:
         return self.ranges.get(position) or (0, static_extent(scope[position]))
@@ -211,7 +211,7 @@ class Frame:
             if step.flat:
                 lead = source.shape[: source.ndim - step.tensor.rank]
                 if not source.flags.c_contiguous:
-                    guard.admit(source.nbytes, f"a copy of {source.size} elements")
+                    guard.require_memory(source.nbytes, f"a copy of {source.size} elements")
                 source = np.ascontiguousarray(source).reshape((*lead, -1))
         return self.strided_view(source, forms, step.scope, list(range(len(step.scope))))
 

@@ -82,7 +82,9 @@ class _Evaluation:
             lengths = tuple(static_extent(a) for a in whole.axes)
             return np.broadcast_to(value, (*lead, *lengths)).reshape(full)
         stored = self.domain.storage_dtype(t.dtype)
-        guard.admit(math.prod(full) * stored.itemsize, f"a tensor of shape {list(made.shape)}")
+        guard.require_memory(
+            math.prod(full) * stored.itemsize, f"a tensor of shape {list(made.shape)}"
+        )
         out = np.empty(full, stored)
         for box in made.boxes:
             value = Frame(self, made.shared).run(box.body)
@@ -104,7 +106,9 @@ class _Evaluation:
             out = slice_dims(source, len(lead), [slice(a, b + 1) for a, b in inside])
         else:
             shape = (*lead, *(e - f + 1 for _, _, f, e in ends))
-            guard.admit(math.prod(shape) * source.dtype.itemsize, f"padding to {list(shape)}")
+            guard.require_memory(
+                math.prod(shape) * source.dtype.itemsize, f"padding to {list(shape)}"
+            )
             out = np.empty(shape, source.dtype)
             out[...] = fill.reshape((*fill.shape[: len(lead)], *(1,) * len(ends)))
             if all(a <= b for a, b in inside):

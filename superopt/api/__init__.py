@@ -1,0 +1,1 @@
+"""The public functions, and the files that they read and write."""

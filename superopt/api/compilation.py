@@ -1,0 +1,379 @@
+"""The public functions for compiled models: `compile`, `tune` and `load`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, overload
+
+from superopt import guard
+from superopt.compilation.cache import entries
+from superopt.compilation.cpu.shape_policy import Shapes, Specialize, check_specialize
+from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
+from superopt.compilation.frontend.targets import check_target
+from superopt.errors import OutOfTime, UsageError
+from superopt.errors import positive_seconds as seconds_
+
+if TYPE_CHECKING:
+    from superopt.compilation.cpu.executable import Executable, Sizes
+    from superopt.compilation.cuda import program_cache
+    from superopt.compilation.cuda.cuda_compiler import Compiler as GpuCompiler
+    from superopt.compilation.cuda.executable import CudaExecutable
+    from superopt.compilation.cuda.segments import Variant
+    from superopt.onnx_io.read.source import ModelLike, Source
+    from superopt.report.compilation.compile_report import TuningReport
+    from superopt.report.data.report import Event
+
+MAX_THREADS = 1024  # as on the command line
+GRAPH_BUDGET_FRACTION = 1 / 3  # of the tuning budget, for rewrites of the graph
+MAX_GPU_CANDIDATES = 24  # of a problem that are measured on a GPU
+# Default tuning budget in seconds. Problems are tuned in the order of their predicted time; on a
+# GPU, where kernels are compiled first, 90 s of tuning take about two minutes in all.
+DEFAULT_TUNING_SECONDS = {"cpu": 300.0, "cuda": 90.0}
+
+
+@overload
+def compile(
+    model: ModelLike,
+    *,
+    target: Literal["cpu"] = "cpu",
+    threads: int | None = None,
+    tune: bool = False,
+    budget: float | None = None,
+    store: str | Path | None = None,
+    float_class: str = "E2",
+    partial: bool = True,
+    precision: str = "fp32",
+    vendor: bool = True,
+    streams: int = 4,
+    max_memory: int | str | None = None,
+    shapes: Shapes | None = None,
+    specialize: Specialize = "background",
+) -> Executable: ...
+@overload
+def compile(
+    model: ModelLike,
+    *,
+    target: Literal["cuda"],
+    threads: int | None = None,
+    tune: bool = False,
+    budget: float | None = None,
+    store: str | Path | None = None,
+    float_class: str = "E2",
+    partial: bool = True,
+    precision: str = "fp32",
+    vendor: bool = True,
+    streams: int = 4,
+    max_memory: int | str | None = None,
+    shapes: Shapes | None = None,
+    specialize: Specialize = "background",
+) -> CudaExecutable: ...
+
+
+def compile(
+    model: ModelLike,
+    *,
+    target: str = "cpu",
+    threads: int | None = None,
+    tune: bool = False,
+    budget: float | None = None,
+    store: str | Path | None = None,
+    float_class: str = "E2",
+    partial: bool = True,
+    precision: str = "fp32",
+    vendor: bool = True,
+    streams: int = 4,
+    max_memory: int | str | None = None,
+    shapes: Shapes | None = None,
+    specialize: Specialize = "background",
+) -> Executable | CudaExecutable:
+    """Compile a model to machine code for this processor, or to kernels for a GPU.
+
+        exe = superopt.compile("model.onnx")
+        outputs = exe(x=array)  # by name, in the model's order
+
+    model: a path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
+    target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export`
+        supports only "cpu"; `threads` and `partial` have no effect).
+    threads: default 1.
+    tune: measure candidate schedules of the kernels for at most `budget` seconds (default 300, on a
+        GPU 90) and store the fastest; for a model with symbolic dimensions use `tune`.
+    store: the store of measurements, default in the user's cache. Earlier tuning results are read
+        from it.
+    float_class: the allowed float deviation: "E1" sums in another order, "E2" also products
+        distributed over sums (Winograd convolutions, Strassen matrix products, batch normalization
+        folded into weights); then Inf and NaN may reach more results.
+    partial: allow programs that compute most of a result, with a correction of the rest (such as
+        dilated convolutions computed as dense ones).
+    precision: for "cuda": "fp32"; "tf32", "fp16" or "bf16" round most tensors that are stored
+        between kernels; sums accumulate in float32.
+    vendor: for "cuda": allow vendor libraries where they are faster (cuBLAS products, cuDNN
+        convolutions, torch attention).
+    streams: for "cuda": the number of CUDA streams for independent branches.
+    max_memory: bytes (or "8GB") that compiling may use; default half of the free memory.
+    shapes: values of symbolic dimensions, by name, or a sequence of these, for which to compile
+        now.
+    specialize: what a call at other sizes does. "background": the first call compiles for its
+        sizes, if `shapes` gave none. A call at further sizes runs the whole model in onnxruntime
+        until compiling for them would have paid off; then the model is compiled in the background,
+        and the compiled code is used once it is measured to be faster. The last bits of results may
+        change at that point. "eager": a call at new sizes compiles first. "never": all sizes but
+        `shapes` run in onnxruntime. Without onnxruntime, and on a GPU (which takes only the
+        default), every mode behaves as "eager". Nodes that no kernel supports always fall back to
+        onnxruntime.
+
+    Raises ModelError for an invalid model, and if the model needs onnxruntime and it is not
+    installed; UsageError for an unknown target, and for symbolic dimensions that the model does not
+    have.
+    """
+    check_target(target, precision, vendor, tune)
+    _check_threads(threads)
+    place = _store_path(store)
+    _check_float_class(float_class)
+    known = check_specialize(specialize)
+    most = DEFAULT_TUNING_SECONDS[target] if budget is None else seconds_("budget", budget)
+    with guard.limit_call(None, guard.parse_max_memory(max_memory)):
+        if target == "cuda":
+            if known != "background" or shapes is not None:
+                raise UsageError(
+                    f"specialize={known!r}, shapes={shapes!r} of target cuda",
+                    "GPU programs are compiled during the call", "leave both out",
+                )  # fmt: skip
+            given = precision, float_class, vendor, streams, place
+            return _compile_for_gpu(model, most if tune else 0.0, *given)
+        if tune:
+            with suppress(OutOfTime):  # measurements up to then are kept
+                _public_tune(
+                    model, threads=threads, budget=most, store=store, float_class=float_class
+                )
+        from superopt.api import open_model
+        from superopt.compilation.fallback.fallback_cache import FallbackCacheOptions
+        from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+
+        options = FallbackCacheOptions(
+            threads or 1, AllowedTransforms(float_class, bool(partial)), place
+        )
+        if isinstance(model, str | Path):
+            exe = open_model.open_file(Path(model), options, known)
+        else:
+            from superopt.onnx_io.read.source import read_model
+
+            exe = open_model.open_source(read_model(model), options, known)
+        for sizes in open_model.bind_shapes(exe, shapes):
+            exe.variant(sizes)
+        return exe
+
+
+def _compile_for_gpu(
+    model: ModelLike, budget: float, precision: str, float_class: str, vendor: bool, streams: int,
+    store: Path | None,
+) -> CudaExecutable:  # fmt: skip
+    from superopt.compilation.cuda import program_cache
+
+    options = program_cache.CudaCacheOptions(precision, float_class, vendor, streams, store)
+    on = program_cache.find_gpu_place()
+    file = Path(model) if isinstance(model, str | Path) else None
+    if budget or on is None or file is None:
+        from superopt.onnx_io.read.source import read_model
+
+        exe = _make_gpu_compiler(read_model(model), options, on).executable()
+        if budget and not has_symbolic_sizes(exe.input_ports):
+            from superopt.cost.store import Store
+
+            with Store.open(store) as held:
+                exe.tune({}, budget=budget, max_options=MAX_GPU_CANDIDATES, store=held)
+    if on is not None and file is not None:
+        exe = _open_gpu_file(file, options, on)  # with the tuning results
+    if not has_symbolic_sizes(exe.input_ports):
+        exe.program({})
+    return exe
+
+
+def _make_gpu_compiler(
+    source: Source, options: program_cache.CudaCacheOptions, device: program_cache.GpuPlace | None
+) -> GpuCompiler:
+    from superopt.compilation.cuda.cuda_compiler import tuned_compiler
+
+    o = options
+    how = o.precision, o.float_class, o.store, o.vendor, o.streams
+    return tuned_compiler(source, *how, None if device is None else device.gpu_number)
+
+
+def _open_gpu_file(
+    path: Path, options: program_cache.CudaCacheOptions, device: program_cache.GpuPlace
+) -> CudaExecutable:
+    """Return an executable for a model file, with its programs from the disk cache.
+
+    On a cache hit the model, the compiler, torch and Triton are loaded only when they are needed.
+    """
+    from superopt.api.open_model import reread_model, store_digest
+    from superopt.compilation.cuda import program_cache
+    from superopt.compilation.cuda.executable import CudaExecutable
+
+    watch = entries.FileSnapshot.take(path)
+    digest = entries.known_digest(path)
+    key = "" if digest is None else options.cache_key(digest, device)
+    about = entries.read_interface(key)
+    if about is None:
+        from superopt.onnx_io.read.source import read_model
+
+        source = read_model(path)
+        made = _make_gpu_compiler(source, options, device)
+        store_digest(watch, source)
+        key = options.cache_key(source.sha256, device)
+        about = entries.ModelInterface(made.input_ports(), made.output_names())
+        if not any(p.has_default for p in about.input_ports):
+            entries.write_interface(key, about)
+
+        def make() -> GpuCompiler:
+            return made
+    else:
+        make = cache(lambda: _make_gpu_compiler(reread_model(path, digest), options, device))
+
+    def keep(sizes: Sizes, v: Variant) -> None:
+        make().store_variant(key, sizes, v)
+
+    return CudaExecutable(
+        about.input_ports, about.output_names, options.precision, device.device, make,
+        lambda sizes: program_cache.find_program(key, sizes, device), keep,
+        gpu_number=device.gpu_number,
+    )  # fmt: skip
+
+
+def _check_float_class(given: object) -> None:
+    if given not in ("E1", "E2"):
+        raise UsageError(
+            f"unknown float_class {given!r}", "the classes are E1 and E2", "choose one of them"
+        )
+
+
+def _check_threads(given: object) -> None:
+    """Raise UsageError for an invalid number of threads."""
+    if given is not None and (type(given) is not int or not 1 <= given <= MAX_THREADS):
+        raise UsageError(
+            f"invalid number of threads {given!r}",
+            f"it must be an integer from 1 to {MAX_THREADS}",
+            "pass a number in that range",
+        )
+
+
+def tune(
+    model: ModelLike,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    budget: float | None = None,
+    store: str | Path | None = None,
+    progress: Callable[[Event], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    target: str = "cpu",
+    precision: str = "fp32",
+    vendor: bool = True,
+    float_class: str = "E2",
+    max_memory: int | str | None = None,
+) -> TuningReport:
+    """Tune a model on this machine and store the result, which `compile` uses from then on.
+
+    The first third of the budget tests rewrites of the graph, checked as in `optimize` (not on a
+    GPU); the rest measures candidate schedules of the kernels.
+
+    shapes: values of symbolic dimensions. budget: seconds, default 300, on a GPU 90. store: the
+    file or folder of measurements. target, precision, vendor, float_class ("E1" disables rewrites
+    of the graph), max_memory: as in `compile`.
+
+    Raises ModelError for an invalid model, OutOfTime after 1.2 times the budget plus 5 seconds.
+    """
+    check_target(target, precision, vendor)
+    _check_threads(threads)
+    _check_float_class(float_class)
+    seconds = DEFAULT_TUNING_SECONDS[target] if budget is None else seconds_("budget", budget)
+    with guard.limit_call(seconds, guard.parse_max_memory(max_memory)):
+        return _tune(
+            model, threads or 1, dict(shapes or {}), seconds, _store_path(store),
+            progress or (lambda event: None), stop or (lambda: False), target, precision, vendor,
+            float_class,
+        )  # fmt: skip
+
+
+def _tune(
+    model: ModelLike,
+    threads: int,
+    shapes: Mapping[str, int],
+    seconds: float,
+    store_path: Path | None,
+    progress: Callable[[Event], None],
+    stop: Callable[[], bool],
+    target: str,
+    precision: str,
+    vendor: bool,
+    float_class: str,
+) -> TuningReport:
+    """Tune within the limits that `tune` set."""
+    from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+    from superopt.cost.store import Store
+    from superopt.jobs import tune_cpu
+    from superopt.loading.representative_sizes import representative_sizes
+    from superopt.onnx_io.read.source import read_model
+    from superopt.report.data.report import Event
+
+    if target == "cpu":
+        part, may = GRAPH_BUDGET_FRACTION * seconds, AllowedTransforms(float_class)
+        return tune_cpu.tune_model(
+            read_model(model), threads, shapes, seconds, part, store_path, progress, stop, may
+        )
+    on = compile(
+        model, target="cuda", precision=precision, store=store_path, vendor=vendor,
+        float_class=float_class,
+    )  # fmt: skip
+    sizes = representative_sizes(on.model, shapes)
+    with Store.open(store_path) as held:
+        done = on.tune(
+            sizes, budget=seconds, max_options=MAX_GPU_CANDIDATES, store=held, stop=stop,
+            on_result=lambda p, times: progress(Event("tune", f"{p.tensor.type}", None)),
+        )  # fmt: skip
+        return replace(done, notes=(*done.notes, *held.notes))
+
+
+_public_tune = tune  # `compile` has a parameter named tune
+
+
+def load(
+    path: str | Path, *, threads: int | None = None, specialize: Specialize = "background"
+) -> Executable | CudaExecutable:
+    """Load a compiled model that `Executable.save` wrote, for a CPU or a GPU.
+
+    threads: default the number that it was compiled for. specialize: what a call at sizes that were
+    not saved does, as in `compile`; on a GPU such sizes are compiled in the call. Kernels come from
+    the user's cache of machine code and are rebuilt if they are missing.
+
+    Raises UsageError for a missing or damaged file, and for one of another format.
+    """
+    from superopt.compilation.cpu import cpu_compiler as compile_
+    from superopt.compilation.cpu import saved_model
+
+    _check_threads(threads)
+    if not isinstance(path, str | Path):
+        raise UsageError(
+            f"{type(path).__name__} is not a path", "load reads a file", "pass its path"
+        )
+    known = check_specialize(specialize)
+    held = saved_model.read_saved_model(Path(path))
+    if held.target == "cuda":
+        from superopt.compilation.cuda import cuda_compiler
+
+        return cuda_compiler.load_saved(held)
+    exe = compile_.load_saved(held, threads)
+    exe.shape_policy.specialize = known
+    return exe
+
+
+def _store_path(store: object) -> Path | None:
+    if store is not None and not isinstance(store, str | PathLike):
+        raise UsageError(
+            f"invalid store {store!r}", "it must be a path", "pass a file or folder, or None"
+        )
+    return None if store is None else Path(store)

@@ -1,0 +1,160 @@
+"""The functions behind the command line for model files: compile, profile, export and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from superopt.api.compilation import compile, load
+from superopt.compilation.cpu.executable import Executable
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.compilation.frontend.targets import check_target
+from superopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from superopt.compilation.cuda.executable import CudaExecutable
+    from superopt.report.compilation.compile_report import (
+        CompilationReport,
+        ExportReport,
+        OutputRange,
+    )
+    from superopt.report.compilation.profile import Profile
+
+
+def compile_model(
+    model: str | Path,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    dump: str | Path | None = None,
+    float_class: str = "E2",
+    target: str = "cpu",
+    precision: str = "fp32",
+    vendor: bool = True,
+) -> CompilationReport:
+    """Compile a model file and return a report of the result.
+
+    shapes: values of symbolic dimensions, by name. dump: a folder for the kernels' text after each
+    pass: .expressions, .tile, LLVM IR (.ll, .optimized.ll), or Triton source (.triton.py). target,
+    precision, vendor: as in `compile`.
+    """
+    from superopt.jobs import cpu_compile_report as compilation_
+    from superopt.onnx_io.read.source import read_model
+
+    folder = None if dump is None else Path(dump)
+    check_target(target, precision, vendor)
+    if target != "cpu":
+        from superopt.jobs import cuda_compile_report
+
+        return cuda_compile_report.report_compilation(
+            read_model(model), precision, dict(shapes or {}), folder, float_class, vendor
+        )
+    return compilation_.report_compilation(
+        read_model(model), threads or 1, dict(shapes or {}), folder, AllowedTransforms(float_class)
+    )
+
+
+def profile(
+    model: str | Path,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    inputs: str | Path | None = None,
+    seconds: float = 2.0,
+    stop: Callable[[], bool] | None = None,
+    target: str = "cpu",
+    precision: str = "fp32",
+    vendor: bool = True,
+    float_class: str = "E2",
+) -> Profile:
+    """Compile and run a model file, or run a saved compiled model, and time its kernels.
+
+    shapes: values of symbolic dimensions. inputs: an .npz file of arrays by name; default random
+    inputs. target, precision, vendor, float_class: as in `compile`; a saved model has its own.
+    """
+    from superopt.compilation.cpu import profile as profile_
+    from superopt.loading.array_files import read_inputs
+
+    given = None if inputs is None else read_inputs(inputs)
+    exe = _open_executable(Path(model), threads, target, precision, vendor, float_class)
+    if not isinstance(exe, Executable):
+        from superopt.compilation.cuda import profile as cuda_profile
+
+        return cuda_profile.profile(exe, given, dict(shapes or {}), seconds)
+    never = stop or (lambda: False)
+    return profile_.profile(exe, given, dict(shapes or {}), seconds, never)
+
+
+def export_model(
+    model: str | Path,
+    *,
+    output: str | Path,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    float_class: str = "E2",
+) -> ExportReport:
+    """Compile a model file, or load a saved compiled model, and write a shared object with a C
+    header and weights; see `Executable.export`.
+
+    output: a folder, or the files' base name. shapes: values of symbolic dimensions. float_class:
+    as in `compile`; a saved model has its own.
+    """
+    exe = _open_executable(Path(model), threads, float_class=float_class)
+    if not isinstance(exe, Executable):
+        raise UsageError(
+            f"{model} is compiled for a GPU",
+            "C export supports only the CPU",
+            "compile the model for the CPU",
+        )
+    return exe.export(output, shapes=shapes)
+
+
+def run_model(
+    model: str | Path,
+    *,
+    inputs: str | Path,
+    output: str | Path | None = None,
+    threads: int | None = None,
+    target: str = "cpu",
+    precision: str = "fp32",
+    vendor: bool = True,
+    float_class: str = "E2",
+) -> tuple[OutputRange, ...]:
+    """Compile a model file, or load a saved compiled model, and run it once.
+
+    inputs, output: .npz files of arrays by name. target, precision, vendor, float_class: as in
+    `compile`.
+    """
+    from superopt.jobs.output_summary import summarize_output
+    from superopt.loading.array_files import read_inputs, write_npz
+
+    feeds = read_inputs(inputs)
+    assert feeds is not None
+    found = _open_executable(Path(model), threads, target, precision, vendor, float_class).run(
+        feeds
+    )
+    if output is not None:
+        write_npz(Path(output), found)
+    return tuple(summarize_output(name, x) for name, x in found.items())
+
+
+def _open_executable(
+    model: Path,
+    threads: int | None,
+    target: str = "cpu",
+    precision: str = "fp32",
+    vendor: bool = True,
+    float_class: str = "E2",
+) -> Executable | CudaExecutable:
+    """Return an executable for a model file, or for a file that `Executable.save` wrote."""
+    from superopt.onnx_io.export import section_file
+
+    if section_file.is_section_file(model):
+        return load(model, threads=threads)
+    check_target(target, precision, vendor)
+    if target == "cpu":
+        return compile(model, threads=threads, precision=precision, float_class=float_class)
+    return compile(
+        model, target="cuda", precision=precision, vendor=vendor, float_class=float_class
+    )

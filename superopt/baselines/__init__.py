@@ -1,0 +1,1 @@
+"""Other optimizers that models are compared with."""

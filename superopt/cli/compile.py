@@ -1,0 +1,296 @@
+"""`superopt compile`, `tune`, `run`, `profile` and `export`: models as machine code."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from superopt.cli import options, terminal
+from superopt.cli.contract import api
+from superopt.errors import ExitCode
+
+DEFAULT_TUNING_SECONDS = {
+    "cpu": 300.0,
+    "cuda": 90.0,
+}  # equal to superopt.api.compilation.DEFAULT_TUNING_SECONDS
+DEFAULT_COMPILE_SECONDS = 600.0
+
+
+def _compile_budget(given: Mapping[str, Any]) -> float:
+    return float(given["budget"] or DEFAULT_COMPILE_SECONDS)
+
+
+def _print_passes(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from superopt.plan.passes import pass_table
+
+        terminal.print_text(pass_table())
+        context.exit()
+
+
+@click.command("compile")
+@options.model_argument("model")
+@options.threads
+@options.target_options
+@options.shape
+@click.option(
+    "--dump",
+    type=options.NEW_FILE,
+    metavar="FOLDER",
+    help="Write the plan after each pass there, and the kernels, as text.",
+)
+@click.option(
+    "--passes",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_passes,
+    help="Print the passes of the back end, and exit.",
+)
+@options.float_class
+@options.as_json
+@options.debug
+@options.limit_resources(_compile_budget, budget_default="10m")
+def compile_(
+    model: Path,
+    threads: int | None,
+    shapes: Mapping[str, int],
+    dump: Path | None,
+    float_class: str,
+    target: str,
+    precision: str,
+    vendor: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Compile MODEL for the CPU or a GPU and report the kernels and fallbacks.
+
+    The machine code stays in the user's cache: compiling the model again takes less time, also with
+    `superopt.compile` in a program.
+    """
+    found = api().compile_model(
+        model,
+        threads=threads,
+        shapes=shapes,
+        dump=dump,
+        float_class=float_class,
+        target=target,
+        precision=precision,
+        vendor=vendor,
+    )
+    if as_json:
+        from superopt.report.data.codec import dumps
+
+        terminal.print_text(dumps(found))
+    else:
+        from superopt.report.compilation import compile_report
+
+        terminal.print_text(compile_report.compilation_text(found))
+    return ExitCode.OK
+
+
+@click.command()
+@options.model_argument("model")
+@options.budget_option(None, "5m, on a GPU 90s")
+@options.threads
+@options.target_options
+@options.shape
+@options.store
+@options.float_class
+@options.as_json
+@options.quiet
+@options.debug
+@options.limit_resources(lambda given: given["budget"] or DEFAULT_TUNING_SECONDS[given["target"]])
+def tune(
+    model: Path,
+    budget: float | None,
+    threads: int | None,
+    shapes: Mapping[str, int],
+    store: Path | None,
+    target: str,
+    precision: str,
+    vendor: bool,
+    float_class: str,
+    as_json: bool,
+    quiet: bool,
+) -> ExitCode:
+    """Measure candidate schedules for MODEL's kernels and store the fastest.
+
+    The results are kept in the store of measurements, where `compile` and `run` read them. Ctrl-C
+    stops with the best schedules so far.
+    """
+    with terminal.progress(quiet) as show, terminal.handle_interrupts() as stop:
+        found = api().tune(
+            model, threads=threads, shapes=shapes, budget=budget, store=store, progress=show,
+            stop=stop, target=target, precision=precision, vendor=vendor, float_class=float_class,
+        )  # fmt: skip
+    if as_json:
+        from superopt.report.data.codec import dumps
+
+        terminal.print_text(dumps(found))
+    else:
+        from superopt.report.compilation import compile_report
+
+        terminal.print_text(compile_report.tuning_text(found))
+    return ExitCode.OK
+
+
+@click.command()
+@options.model_argument("model")
+@options.threads
+@options.target_options
+@options.shape
+@click.option(
+    "--inputs", type=options.FILE, metavar="X.npz", help="Input arrays by name (default: random)."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="Seconds of running the model.",
+)
+@click.option("--svg", type=options.NEW_FILE, metavar="P.svg", help="Write the roofline as SVG.")
+@click.option("--all", "whole", is_flag=True, help="Show every kernel.")
+@options.float_class
+@options.as_json
+@options.debug
+@options.limit_resources(
+    lambda given: given["budget"] or 10 * given["seconds"] + 300,
+    budget_default="5m plus 10 times --seconds",
+)
+def profile(
+    model: Path,
+    threads: int | None,
+    shapes: Mapping[str, int],
+    inputs: Path | None,
+    seconds: float,
+    svg: Path | None,
+    whole: bool,
+    float_class: str,
+    target: str,
+    precision: str,
+    vendor: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Run MODEL compiled and report the time of each kernel.
+
+    Beside the time it prints the share of the roofline: the least time at this machine's measured
+    peaks (multiply-adds, bytes from caches and memory), in percent of the measured time.
+    """
+    terminal.check_outputs(model, inputs, svg=svg)
+    with terminal.handle_interrupts() as stop:
+        found = api().profile(
+            model,
+            threads=threads,
+            shapes=shapes,
+            inputs=inputs,
+            seconds=seconds,
+            stop=stop,
+            float_class=float_class,
+            target=target,
+            precision=precision,
+            vendor=vendor,
+        )
+    if svg is not None:
+        svg.write_text(found.svg())
+    if as_json:
+        from superopt.report.data.codec import dumps
+
+        terminal.print_text(dumps(found))
+    else:
+        from superopt.report.compilation.profile import MAX_KERNELS, profile_text
+
+        terminal.print_text(profile_text(found, len(found.parts) if whole else MAX_KERNELS))
+    return ExitCode.OK
+
+
+@click.command()
+@options.model_argument("model")
+@click.option(
+    "--inputs", type=options.FILE, metavar="X.npz", required=True, help="Input arrays, by name."
+)
+@click.option(
+    "-o", "--output", type=options.NEW_FILE, metavar="Y.npz", help="Write the outputs, by name."
+)
+@options.threads
+@options.target_options
+@options.float_class
+@options.as_json
+@options.debug
+@options.limit_resources(_compile_budget, budget_default="10m")
+def run(
+    model: Path,
+    inputs: Path,
+    output: Path | None,
+    threads: int | None,
+    float_class: str,
+    target: str,
+    precision: str,
+    vendor: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Compile MODEL and run it once."""
+    terminal.check_outputs(model, inputs, output=output)
+    found = api().run_model(
+        model,
+        inputs=inputs,
+        output=output,
+        threads=threads,
+        float_class=float_class,
+        target=target,
+        precision=precision,
+        vendor=vendor,
+    )
+    if as_json:
+        from superopt.report.data.codec import dumps
+
+        terminal.print_text(dumps(found))
+    else:
+        from superopt.report.compilation import compile_report
+
+        terminal.print_text(compile_report.outputs_text(found))
+    return ExitCode.OK
+
+
+@click.command()
+@options.model_argument("model")
+@click.option(
+    "-o",
+    "--output",
+    type=options.NEW_FILE,
+    metavar="PATH",
+    required=True,
+    help="A folder, or the files' base name without a suffix.",
+)
+@options.threads
+@options.sizes_option("Values of all symbolic dimensions.")
+@options.float_class
+@options.as_json
+@options.debug
+@options.limit_resources(_compile_budget, budget_default="10m")
+def export(
+    model: Path,
+    output: Path,
+    threads: int | None,
+    shapes: Mapping[str, int],
+    float_class: str,
+    as_json: bool,
+) -> ExitCode:
+    """Write MODEL as a shared object with a C header and weights.
+
+    C programs link with it and need no Python. MODEL may also be a file that `Executable.save`
+    wrote. Needs a C compiler ($CC, cc, gcc or clang).
+    """
+    found = api().export_model(
+        model, output=output, threads=threads, shapes=shapes, float_class=float_class
+    )
+    if as_json:
+        from superopt.report.data.codec import dumps
+
+        terminal.print_text(dumps(found))
+    else:
+        from superopt.report.compilation import compile_report
+
+        terminal.print_text(compile_report.export_text(found))
+    return ExitCode.OK

@@ -1,1 +1,0 @@
-"""The commands of `superopt`, one file each."""

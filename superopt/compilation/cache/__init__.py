@@ -1,0 +1,1 @@
+"""Compiled programs and constants on disk."""

@@ -1,0 +1,1 @@
+"""The compiler and the executable of a CPU."""

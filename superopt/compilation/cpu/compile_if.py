@@ -1,0 +1,109 @@
+"""Compile a model at an If with a dynamic condition (`dynamic_if.DynamicIf`)."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from superopt.compilation.cpu.dynamic_if import DynamicIf
+from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
+from superopt.errors import ModelError
+from superopt.ir import graph as ir_graph
+from superopt.onnx_io.import_.model import opaque_reason
+from superopt.onnx_io.read.source import Source
+from superopt.onnx_io.transform.contrib_decomposition import decompose_contrib_ops
+from superopt.onnx_io.transform.split_if import first_dynamic_if, split_at_if
+from superopt.plan.graph.partition import TOO_SMALL_REASON, fallback_nodes
+
+if TYPE_CHECKING:
+    from superopt.compilation.cpu.cpu_compiler import Compiler
+
+# Sequential or nested Ifs. Deeper ones run in ONNX Runtime: each doubles the number of paths
+# through the model.
+MAX_IF_DEPTH = 8
+# Branches up to this depth are compiled before the first call that takes them.
+MAX_EAGER_IF_DEPTH = 3
+
+
+def compile_dynamic_if(c: Compiler) -> DynamicIf | None:
+    """Return the programs at the model's first dynamic If. None if it has none, or if all programs
+    would run in ONNX Runtime only."""
+    if c.if_depth >= MAX_IF_DEPTH or c.is_all_fallback or first_dynamic_if(c.model) is None:
+        return None
+    try:
+        found = split_at_if(c.model)
+        if found is None:
+            return None
+        arms = {taken: _subcompiler(c, source) for taken, source in found.branches.items()}
+        prefix = None if found.prefix is None else _subcompiler(c, found.prefix)
+    except ModelError:  # a part is not a valid model
+        return None
+    if not any(map(_has_kernels, arms.values())):
+        return None
+    graph = c.model.graph
+    return DynamicIf(
+        tuple(i.name for i in graph.inputs),
+        c.output_names(),
+        lambda: graph,
+        found.condition,
+        None if prefix is None else prefix.executable(),
+        {taken: arm.executable() for taken, arm in arms.items()},
+    )
+
+
+def _subcompiler(c: Compiler, source: Source) -> Compiler:
+    return c.subcompiler(decompose_contrib_ops(source) or source, source)
+
+
+def _has_kernels(c: Compiler) -> bool:
+    """False if all of it runs in ONNX Runtime; True if that is known only at a call."""
+    if has_symbolic_sizes(c.input_ports()) or first_dynamic_if(c.model) is not None:
+        return not c.is_all_fallback
+    at = c.compiler_for({})
+    return any(s.native for s in at.partition({}))
+
+
+def compile_branches(b: DynamicIf, depth: int) -> None:
+    """Compile the executables with static sizes, except for deep branches."""
+    for taken, exe in ((None, b.prefix), *b.branches.items()):
+        if (
+            exe is not None
+            and not has_symbolic_sizes(exe.input_ports)
+            and (taken is None or depth < MAX_EAGER_IF_DEPTH)
+        ):
+            # A branch that is invalid at these sizes raises when it is taken.
+            with suppress(ModelError):
+                exe.variant({})
+
+
+def fallback_nodes_with_reasons(
+    c: Compiler, sizes: Mapping[str, int], common_reason: str = ""
+) -> list[tuple[ir_graph.Node, str]]:
+    """Return the nodes that run in ONNX Runtime at these sizes, in all branches, each with the
+    reason.
+
+    common_reason: given if all nodes run there for this reason.
+    """
+    if common_reason:
+        return [
+            (n, opaque_reason(c.model, n, common_reason)) for n in ir_graph.nodes(c.model.graph)
+        ]
+    if (at := c.compiler_for(sizes)) is not c:
+        return fallback_nodes_with_reasons(at, {})
+    if (b := c.dynamic_if()) is not None:
+        return [*dict.fromkeys(found for part in b.executables for found in part.fallbacks())]
+    some = [
+        (n, c.fallback_reason(n, sizes) or TOO_SMALL_REASON)
+        for n in fallback_nodes(c.partition(sizes))
+    ]
+    return [(n, opaque_reason(c.model, n, why)) for n, why in some]
+
+
+def value_names(c: Compiler, sizes: Mapping[str, int]) -> Mapping[ir_graph.Value, str]:
+    """Return the file's names of values, including those in branches."""
+    at = c.compiler_for(sizes)
+    b = at.dynamic_if()
+    parts = () if b is None else b.executables
+    return ChainMap({**at.model.names}, *({**value_names(p.compiler, {})} for p in parts))

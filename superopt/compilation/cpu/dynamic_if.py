@@ -1,0 +1,96 @@
+"""A model at an If with a dynamic condition: a program for the condition, and one for each branch
+with the nodes after it. A call runs two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from superopt.compilation.fallback.whole_model import NamedCall
+from superopt.errors import ModelError
+
+if TYPE_CHECKING:
+    from superopt.compilation.cpu.executable import Executable
+    from superopt.ir import graph as ir_graph
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicIf:
+    """The whole model at an If.
+
+    input_names, output_names: of the model, in order; load_graph: returns the model's graph.
+    condition: the name of the value; prefix: computes it and the other inputs of the branches; None
+    if the condition is an input. named_call: runs the model on checked arrays by input name.
+    """
+
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    load_graph: Callable[[], ir_graph.Graph]
+    condition: str
+    prefix: Executable | None
+    branches: Mapping[bool, Executable]
+    named_call: NamedCall = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "named_call", _named_call(self))
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        """The executables of the prefix and the branches."""
+        return (*(() if self.prefix is None else (self.prefix,)), *self.branches.values())
+
+    def call(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Return the outputs by name, for the inputs in order."""
+        return self.named_call(dict(zip(self.input_names, arrays, strict=True)))
+
+    def run(self, env: MutableMapping[ir_graph.Value, Any]) -> None:
+        """Compute the graph's outputs from its inputs."""
+        graph = self.load_graph()
+        found = self.call([env[i] for i in graph.inputs])
+        env.update(zip(graph.outputs, (found[name] for name in self.output_names), strict=True))
+
+    def selected_executables(
+        self, feeds: Mapping[str, Any]
+    ) -> Iterator[tuple[Executable, dict[str, Any]]]:
+        """Yield the executables that a call with these inputs runs, with their inputs."""
+        values = dict(feeds)
+        if self.prefix is not None:
+            own = _select_inputs(self.prefix, values)
+            yield self.prefix, own
+            values |= self.prefix.run(own)
+        arm = self.branches[condition_value(values[self.condition], self.condition)]
+        yield arm, _select_inputs(arm, values)
+
+
+def condition_value(value: Any, name: str) -> bool:
+    """Return the condition's value. Raises ModelError if it does not have exactly one element."""
+    if value.size != 1:
+        raise ModelError(
+            f"the condition {name!r} of an If has shape {list(value.shape)}",
+            "ONNX requires one element", "correct the model, or pass other inputs",
+        )  # fmt: skip
+    return bool(value.reshape(-1)[0])
+
+
+def _select_inputs(exe: Executable, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {p.name: values[p.name] for p in exe.input_ports}
+
+
+def _named_call(b: DynamicIf) -> NamedCall:
+    gives, condition, prefix = b.output_names, b.condition, b.prefix
+    arms = {
+        taken: (exe.run, [p.name for p in exe.input_ports]) for taken, exe in b.branches.items()
+    }
+    first = None if prefix is None else (prefix.run, [p.name for p in prefix.input_ports])
+
+    def call(feeds: dict[str, Any]) -> dict[str, Any]:
+        values = dict(feeds)
+        if first is not None:
+            run, needs = first
+            values |= run({name: values[name] for name in needs})
+        run, needs = arms[condition_value(values[condition], condition)]
+        values |= run({name: values[name] for name in needs})
+        return {name: values[name] for name in gives}
+
+    return call

@@ -1,0 +1,78 @@
+"""Notes for users about a compiled model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
+from superopt.ir import graph
+from superopt.plan.graph.partition import Segment
+from superopt.report.formatting import phrases
+
+if TYPE_CHECKING:
+    from superopt.compilation.cpu.cpu_compiler import Compiler
+
+QUANTIZING_OPS = frozenset(
+    ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
+     "QAttention")
+)  # fmt: skip
+
+
+def compile_notes(c: Compiler, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Return notes about the model at these sizes: branches chosen at a call, quantization that
+    amplifies rounding differences, and how ONNX Runtime's integer products are kept exact."""
+    return tuple(dict.fromkeys(_iter_notes(c, sizes)))
+
+
+def _iter_notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:
+    if (at := c.compiler_for(sizes)) is not c:
+        yield from _iter_notes(at, {})
+        return
+    if (b := c.dynamic_if()) is not None:
+        yield f"each call selects a branch by the If's condition {b.condition!r}"
+        for part in b.executables:
+            known = part.variants or ({} if has_symbolic_sizes(part.input_ports) else {(): []})
+            for key in known:
+                yield from _iter_notes(part.compiler, dict(key))
+        return
+    parts = c.partition(sizes)
+    if any(not s.native for s in parts):
+        yield from c.given_model.mode.notes
+    if (found := quantizers_of_kernel_results(parts)) and any(s.native for s in parts):
+        first = c.model.names.get(graph.result(found[0], 0), "")
+        yield (
+            f"{phrases.count_text(len(found), 'quantization')}, first {found[0].op.name} {first}, "
+            "of kernel results: if a kernel's rounding differs from onnxruntime's (1e-7), a value "
+            "may become the next integer, so that results differ by whole quantization steps"
+        )
+
+
+def quantizers_of_kernel_results(segments: Iterable[Segment]) -> list[graph.Node]:
+    """Return the nodes that quantize kernel results, or values that depend on these."""
+    reached: set[graph.Value] = set()
+    out = []
+    for s in segments:
+        for n in s.nodes:
+            depends = any(v in reached for v in n.inputs if v is not None)
+            if depends and n.op.name in QUANTIZING_OPS:
+                out.append(n)
+            if depends or (s.native and _may_round_differently(n)):
+                reached |= set(graph.results(n))
+    return out
+
+
+def _may_round_differently(n: graph.Node) -> bool:
+    """True if a kernel's floats may differ from ONNX Runtime's."""
+    return (
+        any(t.dtype is not None and t.dtype.is_float for t in n.types)
+        and n.op.name not in NON_ROUNDING_OPS
+    )
+
+
+# Operators that move elements or do not round.
+NON_ROUNDING_OPS = frozenset(
+    ("Reshape", "Transpose", "Identity", "Slice", "Concat", "Gather", "Squeeze", "Unsqueeze", "Pad",
+     "Expand", "Flatten", "Split", "Relu", "Neg", "Abs", "Max", "Min", "Clip", "Where", "Cast",
+     "DequantizeLinear")
+)  # fmt: skip

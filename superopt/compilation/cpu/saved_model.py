@@ -1,0 +1,156 @@
+"""Compiled models in files: the graph, the options of its kernels, and packed constants. Machine
+code is not saved; it is compiled again or found in the user's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from superopt import __version__
+from superopt.compilation.cpu.executable import Sizes, Steps
+from superopt.compilation.cpu.steps import native_segments
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.errors import SuperoptError
+from superopt.kernels.loops.option import Option
+from superopt.onnx_io.export import section_file
+from superopt.onnx_io.read.mapped_file import Region
+from superopt.onnx_io.read.protos import stored_tensors
+from superopt.onnx_io.read.skeleton import (
+    Skeleton,
+    blob_size,
+    copy_blob,
+    expected_bytes,
+    stub_index,
+)
+from superopt.onnx_io.read.source import Source
+
+WEIGHT_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """The contents of a saved model.
+
+    vector_bytes: of the vectors that it was compiled for. allowed: the allowed transforms. options:
+    of problems, by key. sizes: the compiled sets of symbolic sizes. constants: packed, as bytes, by
+    program identity. target, precision, vendor, streams: arguments of `compile`.
+    """
+
+    source: Source
+    threads: int
+    vector_bytes: int
+    allowed: AllowedTransforms
+    options: Mapping[str, Option]
+    sizes: tuple[dict[str, int], ...]
+    constants: Mapping[str, np.ndarray]
+    target: str = "cpu"
+    precision: str = "fp32"
+    vendor: bool = True
+    streams: int = 4
+
+
+def make_saved_model(
+    source: Source,
+    threads: int,
+    vector_bytes: int,
+    allowed: AllowedTransforms,
+    variants: Mapping[Sizes, Steps],
+) -> SavedModel:
+    """Return the contents to save of a compiled model."""
+    found = [s.code for steps in variants.values() for s in native_segments(steps)]
+    options = {key: o for c in found for key, o in c.program.options.items()}
+    constants = {c.program.identity(): c.constants.concatenate() for c in found}
+    sizes = tuple(map(dict, variants))
+    return SavedModel(source, threads, vector_bytes, allowed, options, sizes, constants)
+
+
+def write_saved_model(saved: SavedModel, path: Path) -> None:
+    """Write the file. Raises UsageError if it cannot be written."""
+    skeleton = saved.source.skeleton
+    places, end = [], 0
+    for blob in skeleton.blobs:
+        places.append((end, blob_size(blob)))
+        end += -(-blob_size(blob) // WEIGHT_ALIGNMENT_BYTES) * WEIGHT_ALIGNMENT_BYTES
+    about = {
+        "superopt": __version__,
+        "model": saved.source.label,
+        "threads": saved.threads,
+        "width": saved.vector_bytes,
+        "float_class": saved.allowed.float_class,
+        "partial": saved.allowed.partial_rules,
+        "weights": places,
+        "schedules": {key: str(option) for key, option in saved.options.items()},
+        "sizes": saved.sizes,
+        "constants": list(saved.constants),
+        "target": saved.target,
+        "precision": saved.precision,
+        "vendor": saved.vendor,
+        "streams": saved.streams,
+    }
+
+    def graph(file: BinaryIO) -> None:
+        file.write(skeleton.data)
+
+    def weights(file: BinaryIO) -> None:
+        for blob, (_, size) in zip(skeleton.blobs, places, strict=True):
+            copy_blob(blob, file)
+            file.write(bytes(-size % WEIGHT_ALIGNMENT_BYTES))
+
+    def held(array: np.ndarray) -> section_file.SectionWriter:
+        def put(file: BinaryIO) -> None:
+            file.write(array.data)
+
+        return put
+
+    section_file.write_sections(path, about, [graph, weights, *map(held, saved.constants.values())])
+
+
+def read_saved_model(path: Path) -> SavedModel:
+    """Read a saved model. Raises UsageError if the file is not one, or is damaged."""
+    about, found = section_file.read_sections(path)
+    try:
+        graph, weights, *others = found
+        places = [(int(at), int(size)) for at, size in about["weights"]]
+        names = map(str, about["constants"])
+        return SavedModel(
+            _source(path, str(about["model"]), graph, weights, places),
+            max(int(about["threads"]), 1),
+            int(about["width"]),
+            AllowedTransforms(str(about["float_class"]), bool(about.get("partial", True))),
+            {str(k): Option.parse(str(o)) for k, o in dict(about["schedules"]).items()},
+            tuple({str(n): int(v) for n, v in dict(each).items()} for each in about["sizes"]),
+            {
+                name: np.frombuffer(region.view(), np.uint8)
+                for name, region in zip(names, others, strict=True)
+            },
+            str(about.get("target", "cpu")),
+            str(about.get("precision", "fp32")),
+            bool(about.get("vendor", True)),
+            int(about.get("streams", 4)),
+        )
+    except SuperoptError:
+        raise
+    except Exception as e:  # any error in parsing the description
+        raise section_file.damaged_file_error(
+            path, f"its description: {type(e).__name__}: {e}"
+        ) from None
+
+
+def _source(
+    path: Path, label: str, graph: Region, weights: Region, places: list[tuple[int, int]]
+) -> Source:
+    blobs = []
+    for at, size in places:
+        if not 0 <= at <= at + size <= weights.size:
+            raise ValueError(f"{size} bytes at {at} are beyond the weights")
+        blobs.append(Region(weights.backing, weights.offset + at, size))
+    skeleton = Skeleton(bytes(graph.view()), tuple(blobs))
+    for tensor, name, _ in stored_tensors(skeleton.shared_proto):
+        index = stub_index(tensor)
+        if index is not None and expected_bytes(tensor) != blobs[index].size:
+            raise ValueError(f"{name} has {blobs[index].size} bytes")
+    return Source(label, path, path.absolute().parent, None, skeleton, graph.size + weights.size)

@@ -1,0 +1,68 @@
+"""The program of a segment for the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.ir import graph as ir_graph
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.engine import Machine
+from superopt.plan.graph.lower_loops import lower_loops
+from superopt.plan.graph.partition import Segment, segment_graph
+from superopt.plan.graph.simplify import simplify_graph
+from superopt.plan.linking.link import link_program
+from superopt.plan.passes import plan_program
+from superopt.plan.program.plan import Settings
+from superopt.plan.program.program import Program
+
+
+@dataclass(slots=True)
+class SimplifiedSegment:
+    """A segment with loops in place of operators without expressions, and its simplified graphs if
+    it has no such loops, by the outputs that discontinuous operators outside depend on."""
+
+    graph_with_loops: ir_graph.Graph
+    simplified_graphs: dict[tuple[int, ...], ir_graph.Graph] = field(default_factory=dict)
+
+
+def plan_segment_program(
+    s: Segment,
+    sizes: Mapping[str, int],
+    threads: int,
+    machine: Machine,
+    options: Mapping[str, Option],
+    allowed: AllowedTransforms,
+    simplified_segments: MutableMapping[object, SimplifiedSegment],
+) -> Program:
+    """Return the program of a segment. options: of problems, by key. simplified_segments: memo of
+    graphs, independent of sizes; new ones are added.
+
+    Raises one of NO_KERNEL_ERRORS if an operator has no kernel.
+    """
+
+    def plan(graph: ir_graph.Graph, repeated: bool, decided: tuple[int, ...]) -> Program:
+        tiles = allowed.winograd and not repeated  # the steps of a loop are small
+        given = (
+            None if graph is not simple.graph_with_loops else simple.simplified_graphs.get(decided)
+        )
+        if given is None:
+            given = simplify_graph(graph, allowed.float_class, threads, sensitive_outputs=decided)
+        if graph is simple.graph_with_loops:
+            simple.simplified_graphs[decided] = given
+        settings = Settings(
+            machine.width,
+            options,
+            tiles,
+            machine.multiply_bytes,
+            allowed.partial_rules,
+            machine.vector_registers,
+        )
+        return plan_program(given, sizes, settings)
+
+    key = s.nodes, s.outputs
+    if key not in simplified_segments:
+        simplified_segments[key] = SimplifiedSegment(lower_loops(segment_graph(s), threads))
+    simple = simplified_segments[key]
+    return link_program(simple.graph_with_loops, plan, sizes, s.sensitive_outputs)

@@ -1,0 +1,96 @@
+"""The segments of a model as one function that runs them in order. Lookups happen once, so that a
+call takes little more than its kernels and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from superopt import ort
+from superopt.compilation.fallback.ort_segment import OrtSegment, check_outputs
+from superopt.compilation.runtime.native_segment import NativeSegment
+from superopt.ir import graph
+
+ModelCall = Callable[[Sequence[Any]], dict[str, Any]]
+SlotStep = Callable[[list[Any]], None]
+
+
+def build_model_call(
+    steps: Sequence[NativeSegment | OrtSegment],
+    inputs: Sequence[graph.Value],
+    outputs: Mapping[str, graph.Value],
+) -> ModelCall | None:
+    """Return a function from the model's inputs in order to its outputs by name. None if a segment
+    reads or gives a type that numpy lacks. Errors are those of the segments."""
+    slots: dict[graph.Value, int] = {v: n for n, v in enumerate(inputs)}
+    calls: list[SlotStep] = []
+    for s in steps:
+        if isinstance(s, OrtSegment) and not ort.has_numpy_types(s.session, s.output_names):
+            return None
+        takes = s.inputs.values() if isinstance(s, OrtSegment) else s.segment.inputs
+        if any(v not in slots for v in takes):
+            return None
+        for v in s.segment.outputs:
+            slots.setdefault(v, len(slots))
+        calls.append(_ort_step(s, slots) if isinstance(s, OrtSegment) else _native_step(s, slots))
+    known = [v for v in dict.fromkeys(outputs.values()) if v not in slots]
+    constants = [v.load() for v in known if isinstance(v, graph.Constant)]
+    if len(constants) < len(known):
+        return None
+    rest = [None] * (len(slots) - len(inputs)) + constants
+    slots |= {v: len(slots) + n for n, v in enumerate(known)}
+    wanted = [(name, slots[v]) for name, v in outputs.items()]
+    # Copy outputs that are inputs or constants: nobody else gets the model's own array.
+    copies = [n for n, v in outputs.items() if isinstance(v, graph.Input | graph.Constant)]
+    call = _sequence_steps(calls, rest, wanted)
+
+    def copied(arrays: Sequence[Any]) -> dict[str, Any]:
+        out = call(arrays)
+        for name in copies:
+            out[name] = np.array(out[name])
+        return out
+
+    return copied if copies else call
+
+
+def _sequence_steps(
+    steps: Sequence[SlotStep],
+    initial_values: Sequence[Any],
+    output_slots: Sequence[tuple[str, int]],
+) -> ModelCall:
+    def call(arrays: Sequence[Any]) -> dict[str, Any]:
+        held = [*arrays, *initial_values]
+        for step in steps:
+            step(held)
+        return {name: held[n] for name, n in output_slots}
+
+    return call
+
+
+def _ort_step(s: OrtSegment, slots: Mapping[graph.Value, int]) -> SlotStep:
+    run, wanted = ort.raw_run_function(s.session), list(s.output_names)
+    takes = [(name, slots[v]) for name, v in s.inputs.items()]
+    gives = [slots[v] for v in s.segment.outputs]
+
+    def step(held: list[Any]) -> None:
+        found = run(wanted, {name: held[n] for name, n in takes}, ort.run_options())
+        check_outputs(s, found)
+        for n, x in zip(gives, found, strict=True):
+            held[n] = x
+
+    return step
+
+
+def _native_step(s: NativeSegment, slots: Mapping[graph.Value, int]) -> SlotStep:
+    call, new = s.code.call, s.allocate_outputs
+    takes, gives = ([slots[v] for v in some] for some in (s.segment.inputs, s.segment.outputs))
+
+    def step(held: list[Any]) -> None:
+        out = new()
+        call((*[held[n] for n in takes], *out))
+        for n, x in zip(gives, out, strict=True):
+            held[n] = x
+
+    return step

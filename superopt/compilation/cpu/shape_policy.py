@@ -1,0 +1,143 @@
+"""The policy for calls at sizes that a model is not compiled for: `specialize`.
+
+"eager" compiles the model in the call. "never" runs it in ONNX Runtime. "background", the default,
+compiles in the call for the first sizes only. Other sizes run in ONNX Runtime until the time that
+compiled code would have saved equals the time of compiling for further sizes; then they are
+compiled in the background. The total is at most twice that of the better choice (ski rental:
+Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits for a
+compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from superopt.compilation.fallback.whole_model import Fallback
+from superopt.errors import SuperoptError, UsageError
+
+Sizes = tuple[tuple[str, int], ...]
+Specialize = Literal["background", "eager", "never"]
+Shapes = Mapping[str, int] | Sequence[Mapping[str, int]]
+
+MAX_REMEMBERED_SIZES: Final = 1 << 14  # sizes
+MAX_SAMPLES: Final = 16  # measurements that an estimate uses
+# The assumed compile time if all programs so far came from the disk cache.
+DEFAULT_COMPILE_SECONDS: Final = 2.0
+MIN_SAVED_PART: Final = 0.05  # of ONNX Runtime's time, if compiled code was measured hardly faster
+
+
+def check_specialize(value: object) -> Specialize:
+    """Return a value of `specialize`. Raises UsageError for another one."""
+    for known in get_args(Specialize):
+        if value == known:
+            return known  # type: ignore[no-any-return]
+    names = ", ".join(map(repr, get_args(Specialize)))
+    raise UsageError(f"specialize {value!r}", f"it must be one of {names}", "use one of these")
+
+
+@dataclass(slots=True)
+class FallbackTime:
+    """The total time of calls at one set of sizes in ONNX Runtime, and of the fastest, in
+    seconds."""
+
+    total_seconds: float = 0.0
+    min_seconds: float = float("inf")
+
+    def add(self, seconds: float) -> None:
+        self.total_seconds += seconds
+        self.min_seconds = min(self.min_seconds, seconds)
+
+
+@dataclass(slots=True)
+class ShapePolicy:
+    """The state of the policy for one model.
+
+    fallback: runs the whole model in ONNX Runtime at any sizes; None: not loaded yet. refusal: why
+    there is none. first_compile_seconds: of the first sizes, including one-time loading; None: not
+    compiled yet. compile_seconds: recent ones, of further sizes. saved_parts: the parts of ONNX
+    Runtime's time that compiled code saved, measured. fallback_times: by sizes. pending: sizes that
+    are compiled in the background now. fallback_reasons: sizes that stay in ONNX Runtime, each with
+    the reason. cached_compile_seconds: returns the compile time of an earlier process, None if
+    unknown.
+    """
+
+    specialize: Specialize = "eager"
+    fallback: Fallback | None = None
+    refusal: str = ""
+    first_compile_seconds: float | None = None
+    compile_seconds: list[float] = field(default_factory=list)
+    saved_parts: list[float] = field(default_factory=list)
+    fallback_times: dict[Sizes, FallbackTime] = field(default_factory=dict)
+    pending: set[Sizes] = field(default_factory=set)
+    fallback_reasons: dict[Sizes, str] = field(default_factory=dict)
+    cached_compile_seconds: Callable[[], float | None] = lambda: None
+
+    def compiles_in_call(self, sizes: Sizes, has_variants: bool) -> bool:
+        """True if a call at new sizes compiles the model. has_variants: other sizes are compiled
+        already."""
+        if not sizes or self.specialize == "eager" or self.refusal:
+            return True
+        return (
+            self.specialize == "background"
+            and not has_variants
+            and self.first_compile_seconds is None
+        )
+
+    @property
+    def expected_compile_seconds(self) -> float:
+        """The expected time of compiling for further sizes: the mean of measured times; before the
+        first one, the time of the first sizes, in this process or an earlier one."""
+        if self.compile_seconds:
+            return sum(self.compile_seconds) / len(self.compile_seconds)
+        if self.first_compile_seconds is not None:
+            return self.first_compile_seconds
+        return self.cached_compile_seconds() or DEFAULT_COMPILE_SECONDS
+
+    def is_due(self, sizes: Sizes) -> bool:
+        """True if compiling for these sizes would have paid."""
+        if self.specialize != "background" or 0 in dict(sizes).values():
+            return False
+        if sizes in self.fallback_reasons or sizes in self.pending:
+            return False
+        found = self.fallback_times.get(sizes)
+        middle = sorted(self.saved_parts)[len(self.saved_parts) // 2] if self.saved_parts else 1.0
+        saved = max(middle, MIN_SAVED_PART)
+        return found is not None and found.total_seconds * saved >= self.expected_compile_seconds
+
+    def add_compile_time(self, seconds: float) -> None:
+        if self.first_compile_seconds is None:
+            self.first_compile_seconds = seconds
+        else:
+            self.compile_seconds = [*self.compile_seconds, seconds][-MAX_SAMPLES:]
+
+    def add_measurement(self, compiled_seconds: float, fallback_seconds: float) -> None:
+        """Compiled code took `compiled_seconds` where ONNX Runtime took `fallback_seconds`."""
+        self.saved_parts = [*self.saved_parts, 1 - compiled_seconds / max(fallback_seconds, 1e-9)][
+            -MAX_SAMPLES:
+        ]
+
+    def add_fallback_time(self, sizes: Sizes, seconds: float) -> None:
+        if len(self.fallback_times) >= MAX_REMEMBERED_SIZES:
+            self.fallback_times.clear()
+        self.fallback_times.setdefault(sizes, FallbackTime()).add(seconds)
+
+    def reset_fallback_time(self, sizes: Sizes) -> None:
+        """The program for these sizes was dropped: start to count again."""
+        self.fallback_times.pop(sizes, None)
+
+    def keep_in_fallback(self, sizes: Sizes, reason: str) -> None:
+        if len(self.fallback_reasons) >= MAX_REMEMBERED_SIZES:
+            self.fallback_reasons.clear()
+        self.fallback_reasons[sizes] = reason
+
+    def load_fallback(self, make: Callable[[], Fallback | None]) -> None:
+        """Load the model into ONNX Runtime once; if it does not run there, calls compile it."""
+        if self.fallback is not None or self.refusal:
+            return
+        try:
+            self.fallback = make()
+            self.refusal = "" if self.fallback is not None else "onnxruntime is not installed"
+        except SuperoptError as e:
+            self.refusal = f"{e.what}: {e.why}"

@@ -1,0 +1,106 @@
+"""`profile` on a GPU: the time of each kernel alone, its lower bound, and the vendor library that
+computes it, if any."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from superopt.compilation.cuda.segments import GpuSegment as Step
+from superopt.compilation.cuda.segments import run_step
+from superopt.compilation.fallback.ort_segment import OrtSegment, ValueArrays
+from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
+from superopt.ir import graph
+from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM as LIBRARY
+from superopt.kernels.llvm import operation_count
+from superopt.kernels.runtime.gpu_device import GpuPeak, device_name, measure_gpu_peak
+from superopt.kernels.runtime.gpu_timer import measure_ms, warm_up
+from superopt.kernels.triton.module import vendor_name
+from superopt.plan.graph.partition import segment_graph
+from superopt.plan.lowering.provenance import inherit_names
+from superopt.report.compilation.profile import KernelProfile, Profile
+
+if TYPE_CHECKING:
+    from superopt.compilation.cuda.executable import CudaExecutable
+
+MIN_RUNS, MAX_RUNS = 3, 50  # runs
+
+
+def profile(
+    exe: CudaExecutable, inputs: Mapping[str, Any] | None, shapes: Mapping[str, int], seconds: float
+) -> Profile:
+    """Time each kernel alone, repeatedly, by device events, and the whole model.
+
+    inputs: by name; None to draw random ones, for the symbolic sizes in `shapes`. Raises UsageError
+    if none can be drawn.
+    """
+    inputs = given_or_random_inputs(exe.model, inputs, shapes, seconds)
+    exe.run(inputs)
+    sizes = exe.infer_sizes(exe.input_arrays(inputs))
+    made = exe.variant(sizes)
+    most = measure_gpu_peak(exe.device, exe.precision)
+    launches = sum(len(p.gpu_program.launches) for p in made.gpu_segments)
+    runs = max(MIN_RUNS, min(MAX_RUNS, round(seconds / max(launches, 1) / 1e-3)))
+    runs = 1 if exe.device == "cpu" else runs  # the interpreter's times are meaningless
+    rows: list[KernelProfile] = []
+    total = 0.0
+    env: ValueArrays = dict(zip(made.model.graph.inputs, exe.input_arrays(inputs), strict=True))
+    for step in made.steps:
+        spent = _run_timed(step, env)
+        if isinstance(step, OrtSegment):
+            total += spent
+            nodes = step.segment.nodes
+            label = made.model.names.get(graph.result(nodes[-1], 0), "")
+            ops = tuple(n.op.title for n in nodes)
+            how = "onnxruntime, on the CPU"
+            rows.append(KernelProfile(label, ops, "", how, spent, 0, 0, 0.0, 0.0))
+            continue
+        warm_up(step.gpu_program)
+        rows += _kernel_rows(exe, step, most, runs)
+        total += measure_ms(step.gpu_program, samples=runs) * 1e-3
+    return Profile(
+        exe.model.source.label, tuple(sizes.items()), 0, device_name(exe.device), runs, total,
+        most.flops, ((0, most.bandwidth),), tuple(rows), exe.precision,
+    )  # fmt: skip
+
+
+def _run_timed(step: Step | OrtSegment, env: ValueArrays) -> float:
+    """Run a step; return its seconds of wall-clock time, including copies."""
+    begin = time.perf_counter()
+    run_step(step, env)
+    return time.perf_counter() - begin
+
+
+def _kernel_rows(exe: CudaExecutable, step: Step, peak: GpuPeak, runs: int) -> list[KernelProfile]:
+    program, r = step.program, step.gpu_program
+    come = program.provenance
+    assert come is not None
+    names = inherit_names(segment_graph(step.segment), come.graph, exe.model.names)
+    spent: dict[int, float] = {}
+    for n, launch in zip(r.call_numbers, r.launches, strict=True):
+        spent[n] = spent.get(n, 0.0) + measure_ms(r.with_launches(launch), samples=runs) * 1e-3
+    out = []
+    for n, key in enumerate(program.call_problems):
+        result = program.call_results[n]
+        value = come.value_of(result)
+        option = program.options[key]
+        first = n + 1 < len(program.call_results) and program.call_results[n + 1] is result
+        what = program.kernels[program.kernel_calls()[n].function].library
+        told = [*([vendor_name(what)] if what else []), *(["its first step"] if first else [])]
+        how = f"{option}: {', '.join(told)}" if told else str(option)
+        t = program.problems[key].tensor
+        count, moved = 0, 0
+        # Of a library's product and the kernel after it, the product does the work.
+        if bool(what) if option.algorithm == LIBRARY else not first:
+            count = operation_count.count_operations(t)
+            moved = sum(operation_count.count_bytes(t, program.problems[key].constants))
+        ops = tuple(x.op.title for x in come.nodes_of(result)) or (result.name,)
+        label = "" if value is None else names.get(value, "")
+        arithmetic, memory = count / peak.flops, moved / peak.bandwidth
+        out.append(
+            KernelProfile(
+                label, ops, str(t.type), how, spent.get(n, 0.0), count, moved, arithmetic, memory
+            )
+        )
+    return out

@@ -1,0 +1,1 @@
+"""Parts and models that run in onnxruntime."""

@@ -1,0 +1,100 @@
+"""The cache of models that run entirely in ONNX Runtime: another process opens the session, and
+loads neither the compiler nor LLVM.
+
+A key is the digest of the model's files (SHA-256), the options, the processor's flags, superopt's
+own files and the store of measurements. Under it are the model's interface, and an entry for each
+set of sizes at which nothing was compiled, or one for all sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from superopt.compilation.cache import entries
+from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.cost.cache_folders import store_path
+from superopt.cost.machine import this_machine
+from superopt.errors import SuperoptError
+from superopt.kernels.runtime import file_cache as files
+from superopt.ort import sessions
+
+if TYPE_CHECKING:
+    from superopt.ir import graph as ir_graph
+
+Sizes = Sequence[tuple[str, int]]
+FALLBACK_KIND = "fallback"
+ALL_SIZES = "all sizes"
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackCacheOptions:
+    """What a model is compiled with. store: the file of measurements."""
+
+    threads: int
+    allowed: AllowedTransforms
+    store: Path | None
+
+    def cache_key(self, digest: str) -> str:
+        """Return the key of a model whose files have this digest."""
+        may = self.allowed
+        about = (
+            entries.FORMAT_VERSION, FALLBACK_KIND, digest, self.threads, may.float_class,
+            may.partial_rules, this_machine().flags_digest, np.__version__, sys.version,
+            entries.package_state_digest(), entries.file_state(store_path(self.store)),
+        )  # fmt: skip
+        return entries.digest_json(about)
+
+
+@dataclass(slots=True)
+class FallbackCache:
+    """The cache entries of a model in a file. cached_fallback: the session, once it is open;
+    load_graph: returns the model's graph."""
+
+    key: str
+    path: Path
+    threads: int
+    interface: entries.ModelInterface
+    load_graph: Callable[[], ir_graph.Graph]
+    cached_fallback: Fallback | None = field(default=None)
+
+    def find_fallback(self, sizes: Sizes) -> Fallback | None:
+        """Return the model in ONNX Runtime; None if it is not known to run there at these sizes, or
+        if ONNX Runtime is not installed or rejects the file."""
+        if (how := self._session_options(ALL_SIZES) or self._session_options(sizes)) is None:
+            return None
+        if self.cached_fallback is None:
+            try:
+                session = sessions.load_part_session(self.path, self.threads, *how)
+            except SuperoptError:
+                return None
+            takes = tuple(p.name for p in self.interface.input_ports)
+            self.cached_fallback = Fallback(
+                session, takes, self.interface.output_names, self.load_graph
+            )
+        return self.cached_fallback
+
+    def store_fallback(self, sizes: Sizes | None, level: str, unsigned_weights: bool) -> None:
+        """Store that nothing is compiled at these sizes (None: at any), and how the session is
+        opened (`runtime.session`)."""
+        key = entries.digest_json((self.key, ALL_SIZES if sizes is None else sizes))
+        files.write(
+            entries.cache_folder(),
+            key,
+            json.dumps((level, unsigned_weights)).encode(),
+            FALLBACK_KIND,
+        )
+
+    def _session_options(self, sizes: Sizes | str) -> tuple[str, bool] | None:
+        def parsed(held: bytes) -> tuple[str, bool]:
+            level, unsigned_weights = json.loads(held)
+            return str(level), bool(unsigned_weights)
+
+        return entries.read_entry(entries.digest_json((self.key, sizes)), FALLBACK_KIND, parsed)

@@ -1,0 +1,251 @@
+"""Segments of a compiled model that run in ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from superopt import ort
+from superopt.compilation.fallback.integer_mode import (
+    DEFAULT_MODE,
+    IntegerMode,
+    choose_integer_mode,
+    saturates_uint8_products,
+)
+from superopt.compilation.fallback.mapped_weights import map_large_weights
+from superopt.compilation.frontend.graph_ports import numpy_dtype, static_shape
+from superopt.compilation.runtime.output_buffers import ArraySpec
+from superopt.cost.machine import processor_info
+from superopt.errors import ModelError, RuntimeMismatch, UsageError
+from superopt.ir import graph as ir_graph
+from superopt.onnx_io.check.int8_saturation import SaturatingNode, saturating_nodes
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import Source
+from superopt.onnx_io.transform.contrib_decomposition import replaced_result
+from superopt.onnx_io.transform.submodel import extract_submodel, value_names
+from superopt.plan.graph.partition import (
+    INTEGER_PRODUCT_REASON,
+    Segment,
+    Units,
+    has_integer_products,
+)
+from superopt.te.expr import index
+from superopt.te.expr.dtype import STRING
+
+ValueArrays = dict[ir_graph.Value, Any]
+SHAPE_ERROR_TEXT = "ShapeInferenceError"  # in ONNX Runtime's messages about shapes
+
+
+@dataclass(frozen=True, slots=True)
+class OrtSegment:
+    """A segment in ONNX Runtime. inputs: values by input name. output_specs: planned shapes and
+    types of the outputs that kernels read; None for others."""
+
+    segment: Segment
+    session: ort.Session
+    inputs: Mapping[str, ir_graph.Value]
+    output_names: tuple[str, ...]
+    output_specs: tuple[ArraySpec | None, ...]
+
+    def run(self, env: ValueArrays) -> None:
+        """Run the segment. Raises Unlike if an output differs from its planned shape or type."""
+        feeds = {name: env[v] for name, v in self.inputs.items()}
+        found = ort.run(self.session, feeds, self.output_names)
+        check_outputs(self, list(found.values()))
+        env.update(zip(self.segment.outputs, found.values(), strict=True))
+
+
+def check_outputs(s: OrtSegment, arrays: Sequence[Any]) -> None:
+    """Raise Unlike if an output differs from its planned shape or type."""
+    for name, x, spec in zip(s.output_names, arrays, s.output_specs, strict=True):
+        if spec is not None and (x.shape != spec[0] or x.dtype != spec[1]):
+            raise RuntimeMismatch(
+                f"{name} is {x.dtype}{list(x.shape)} in onnxruntime",
+                f"shape inference gives {spec[1]}{list(spec[0])}",
+                "correct the model's shapes, or run it in onnxruntime",
+            )
+
+
+def fallback_reasons(graph: ir_graph.Graph, e: RuntimeMismatch) -> dict[ir_graph.Node, str]:
+    """Return all nodes, with why they run in ONNX Runtime."""
+    return dict.fromkeys(ir_graph.nodes(graph), f"{e.what}; {e.why}")
+
+
+def opaque_model_segment(model: Model, s: Segment, session: ort.Session) -> OrtSegment:
+    """Return the segment of a model that superopt does not read. s: the opaque node that stands for
+    it."""
+    names = model.names
+    given = {names[v]: v for v in s.inputs}
+    outputs = tuple(names[v] for v in s.outputs)
+    return OrtSegment(s, session, given, outputs, (None,) * len(outputs))
+
+
+def unsaveable_error(model: Model, fallback_reasons: Mapping[ir_graph.Node, str]) -> UsageError:
+    """Return the error for saving such a model. fallback_reasons: of its node."""
+    (why,) = fallback_reasons.values()
+    return UsageError(f"{model.source.label} cannot be saved", why, "keep the model itself")
+
+
+@dataclass(slots=True)
+class GivenModel:
+    """The model as given, and a session of it for inputs of all sizes."""
+
+    source: Source
+    threads: int
+    cached_session: ort.Session | None = None
+    cached_mode: IntegerMode | None = None
+
+    @property
+    def mode(self) -> IntegerMode:
+        """How all sessions of the model multiply integers."""
+        if self.cached_mode is None:
+            some = saturates_uint8_products(processor_info()[1])
+            self.cached_mode = (
+                choose_integer_mode(_saturating_nodes(self.source)) if some else DEFAULT_MODE
+            )
+        return self.cached_mode
+
+    def session(self) -> ort.Session:
+        """Return the session. Raises ModelError if ONNX Runtime rejects the model or is not
+        installed."""
+        if self.cached_session is None:
+            self.cached_session = self._mapped_session() or self.segment_session(
+                _model_file(self.source), self.threads
+            )
+        return self.cached_session
+
+    def _mapped_session(self) -> ort.Session | None:
+        """Return a session that maps large weights; None if there are none, or if ONNX Runtime
+        cannot open such a model (before version 1.20)."""
+        self.source.check_unchanged()  # mapped data may have changed
+        if (found := map_large_weights(self.source)) is None:
+            return None
+        level, unsigned = self.mode.level, self.mode.unsigned_weights
+        try:
+            return ort.load_session(found.data, self.threads, level, unsigned, found.folder)
+        except ModelError:
+            return None
+
+    def segment_session(self, file: Path | bytes, threads: int) -> ort.Session:
+        """Return a session of a part of the model, or of the whole."""
+        return ort.load_part_session(file, threads, self.mode.level, self.mode.unsigned_weights)
+
+
+def _saturating_nodes(source: Source) -> tuple[SaturatingNode, ...]:
+    try:
+        return saturating_nodes(source.model)
+    except ModelError:  # onnx_ir cannot represent everything that ONNX Runtime runs
+        return ()
+
+
+def _model_file(source: Source) -> Path | bytes:
+    """Return what ONNX Runtime loads: the file itself if it is unchanged."""
+    source.check_unchanged()  # mapped data may have changed
+    if source.raw is None:
+        names = [v.name for v in source.model.graph.outputs if v.name]
+        return extract_submodel(source, {}, names)[0]
+    return source.current_path() or bytes(source.raw.view())
+
+
+def atomic_units(model: Model) -> Units:
+    """Return, for each node that is a part of a node of the file or of a decomposed contrib
+    operator, all parts of that node."""
+    live, parts = set(ir_graph.nodes(model.graph)), dict[str, set[ir_graph.Node]]()
+    for n in filter(live.__contains__, model.origins):
+        if (name := _contrib_result(model, n)) is not None:
+            parts.setdefault(name, set()).add(n)
+    out: dict[ir_graph.Node, Collection[ir_graph.Node]] = {
+        n: some & live for n, some in model.expansion_units().items() if n in live
+    }
+    for some in parts.values():
+        whole = frozenset(some.union(*(out.get(n, ()) for n in some)))
+        out |= dict.fromkeys(whole, whole)
+    return out
+
+
+def has_contrib_parts(model: Model) -> bool:
+    """True if nodes of the model stand for contrib operators of ONNX Runtime."""
+    return any(_contrib_result(model, n) is not None for n in model.origins)
+
+
+def _contrib_result(model: Model, n: ir_graph.Node) -> str | None:
+    """Return the first result of the contrib operator that a node is a part of; else None."""
+    origin = model.origins.get(n)
+    return None if origin is None else replaced_result(origin.node)
+
+
+def check_onnxruntime_available(model: Model, nodes: Sequence[ir_graph.Node]) -> None:
+    """Raise ModelError if ONNX Runtime, which runs these nodes, is not installed."""
+    if ort.installed_version() is None:
+        what = ", ".join(dict.fromkeys(n.op.title for n in nodes))
+        raise ModelError(
+            f"{model.source.label}: {what} run only in onnxruntime", "it is not installed",
+            'pip install "superopt-onnx[ort]"',
+        )  # fmt: skip
+
+
+def make_ort_segment(
+    model: Model,
+    s: Segment,
+    threads: int,
+    sizes: Mapping[str, int],
+    given_model: GivenModel | None = None,
+) -> OrtSegment:
+    """Return a segment of a model in ONNX Runtime: with the original's contrib operators if it has
+    parts of them.
+
+    Raises ModelError if ONNX Runtime is not installed, or does not run the segment, for example
+    because the shapes of the inputs do not fit each other.
+    """
+    check_onnxruntime_available(model, s.nodes)
+    names = model.names
+    outputs = tuple(names[v] for v in s.outputs)
+    given = {names[v]: v for v in s.inputs}
+    source = model.source
+    if given_model is not None and any(_contrib_result(model, n) is not None for n in s.nodes):
+        own = value_names(given_model.source)
+        source = given_model.source if own.issuperset((*given, *outputs)) else source
+    part, wanted = extract_submodel(source, {n: v.type for n, v in given.items()}, outputs)
+    load = ort.load_part_session if given_model is None else given_model.segment_session
+    with explain_shape_errors(model):
+        session = load(part, threads)
+    inputs = {i.name: i for i in model.graph.inputs}
+    some = {n: given.get(n) or inputs[n] for n in wanted}
+    return OrtSegment(s, session, some, outputs, _output_specs(model.graph, s, sizes))
+
+
+@contextmanager
+def explain_shape_errors(model: Model) -> Iterator[None]:
+    """Add the inputs' types to ONNX Runtime's errors about shapes."""
+    try:
+        yield
+    except ModelError as e:
+        if SHAPE_ERROR_TEXT not in e.why:
+            raise
+        inputs = ", ".join(f"{i.name}: {i.type}" for i in model.graph.inputs)
+        raise ModelError(
+            e.what, f"{e.why}; the inputs: {inputs}",
+            "pass inputs whose shapes fit each other, or check the model with onnx.checker",
+        ) from e  # fmt: skip
+
+
+def _output_specs(
+    graph: ir_graph.Graph, s: Segment, sizes: Mapping[str, int]
+) -> tuple[ArraySpec | None, ...]:
+    """Return the planned shapes and types of outputs. Kernels read no outputs of a whole model."""
+    out: list[ArraySpec | None] = []
+    for v in s.outputs:
+        t, known = v.type, len(s.nodes) < len(ir_graph.nodes(graph))
+        known = known and t.dtype not in (None, STRING) and t.shape is not None
+        known = known and all(index.symbols(d) <= sizes.keys() for d in t.shape or ())
+        out.append((static_shape(t, sizes), numpy_dtype(t)) if known else None)
+    return tuple(out)
+
+
+def integer_product_fallbacks(model: Model) -> dict[ir_graph.Node, str]:
+    """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model."""
+    whole = ort.installed_version() is not None and has_integer_products(model.graph)
+    return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}

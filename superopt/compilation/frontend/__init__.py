@@ -1,0 +1,1 @@
+"""What both targets share before kernels: arguments, sizes, ports, permitted transforms."""

@@ -1,0 +1,27 @@
+"""Which transforms of a model are allowed when it is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIN_WINOGRAD_FLOAT_CLASS = (
+    "E2"  # float class of Winograd convolutions: products are distributed over sums
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedTransforms:
+    """float_class: the largest allowed change of floats. partial_rules: allow programs that are
+    equal in parts, together with their corrections. In kernels this is a dilated convolution as
+    dense ones of every d-th element (rules/library/partial, dilated-as-a-batch and similar), whose
+    ends are ragged: each is computed by Winograd tiles."""
+
+    float_class: str = "E2"
+    partial_rules: bool = True
+
+    @property
+    def winograd(self) -> bool:
+        return self.float_class >= MIN_WINOGRAD_FLOAT_CLASS
+
+
+ALL_TRANSFORMS = AllowedTransforms()

@@ -1,0 +1,132 @@
+"""Conversion and checks of the arrays that are passed to a compiled model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from superopt.compilation.frontend.dlpack import copy_bfloat16
+from superopt.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class InputPort:
+    """An input of a model. dtype: None for a non-tensor; shape: numbers, names of symbolic sizes,
+    or expressions of these; None if unknown; type_text: its type, for messages; has_default: the
+    model has a value for it."""
+
+    name: str
+    dtype: np.dtype | None
+    shape: tuple[int | str, ...] | None
+    type_text: str
+    has_default: bool = False
+
+
+def has_symbolic_sizes(ports: Sequence[InputPort]) -> bool:
+    """True if some sizes are known only at a call."""
+    return any(isinstance(d, str) for p in ports for d in p.shape or ())
+
+
+def check_sizes(ports: Sequence[InputPort], sizes: Mapping[str, int]) -> None:
+    """Raise UsageError for sizes that are not numbers, and for names that inputs do not have."""
+    for name, n in sizes.items():
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+            raise UsageError(f"{name} = {n!r}", "a size must be an integer >= 0", "give one")
+    dims = {d for p in ports for d in p.shape or () if isinstance(d, str)}
+    if all(d.isidentifier() for d in dims) and dims != sizes.keys():
+        raise UsageError(
+            f"sizes were given for {', '.join(sizes) or 'nothing'}",
+            f"the symbolic sizes are {', '.join(sorted(dims)) or 'none'}",
+            "pass the size of each",
+        )
+
+
+def match_sizes(ports: Sequence[InputPort], arrays: Sequence[np.ndarray]) -> dict[str, int] | None:
+    """Return the symbolic sizes, if every dimension is a number or a name; None if an array does
+    not fit or a dimension is an expression."""
+    out: dict[str, int] = {}
+    for port, array in zip(ports, arrays, strict=True):
+        if port.dtype is None or port.shape is None or len(port.shape) != array.ndim:
+            return None
+        for d, n in zip(port.shape, array.shape, strict=True):
+            if isinstance(d, str) and not d.isidentifier():
+                return None
+            if n != (d if isinstance(d, int) else out.setdefault(d, n)):
+                return None
+    return out
+
+
+def _convert(port: InputPort, value: Any, dtype: np.dtype) -> np.ndarray:
+    masked = sys.modules.get("numpy.ma")  # numpy loads it on demand
+    if masked is not None and isinstance(value, masked.MaskedArray):
+        raise UsageError(
+            f"input {port.name!r} is a masked array", "a model reads all elements of its inputs",
+            "use .filled(value), or .data to ignore the mask",
+        )  # fmt: skip
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        texts = dtype.kind == "O" and array.dtype.kind in "UT"  # as in files
+        return array.astype(object) if texts else array
+    if not isinstance(value, (list, tuple, int, float, bool)):
+        if not hasattr(value, "__dlpack__"):
+            raise UsageError(
+                f"input {port.name!r} is a {type(value).__name__}",
+                "inputs must be numpy arrays or DLPack tensors",
+                f"pass an array: {port.type_text}",
+            )
+        if hasattr(value, "resolve_neg"):  # DLPack does not express torch's lazy negation
+            value = value.resolve_neg()
+        if dtype.name == "bfloat16" and (found := copy_bfloat16(value, dtype)) is not None:
+            return found
+        return np.from_dlpack(value)
+    numbers = np.asarray(value)
+    with np.errstate(all="ignore"):
+        out = numbers.astype(dtype)
+    if out.dtype.kind in "iub" and not np.array_equal(out, numbers):
+        raise UsageError(
+            f"input {port.name!r} has values that do not fit {dtype}", f"it wants {port.type_text}",
+            "pass an array of this type",
+        )  # fmt: skip
+    return out
+
+
+def as_input_array(port: InputPort, value: Any) -> np.ndarray:
+    """Return an input as a contiguous array of the type that the model declares. Raises
+    UsageError."""
+    name, wanted = port.name, port.dtype
+    if wanted is None:
+        return value  # type: ignore[no-any-return]  # ONNX Runtime checks it
+    try:
+        array = _convert(port, value, wanted)
+    except (UsageError, MemoryError):
+        raise
+    except Exception as e:  # lists and libraries raise errors of any type
+        raise UsageError(
+            f"input {name!r} is a {type(value).__name__}, not an array", str(e),
+            f"pass an array: {port.type_text}",
+        ) from None  # fmt: skip
+    if array.dtype != wanted:
+        todo = f"use .astype({str(wanted)!r})"
+        raise UsageError(
+            f"input {name!r} is {array.dtype}", f"the model wants {port.type_text}", todo
+        )
+    if port.shape is not None and array.ndim != len(port.shape):
+        raise UsageError(
+            f"input {name!r} has shape {list(array.shape)}",
+            f"the model wants {port.type_text}",
+            f"pass an array of rank {len(port.shape)}",
+        )
+    if array.flags.c_contiguous:
+        return array
+    try:
+        return np.ascontiguousarray(array)
+    except MemoryError:
+        raise UsageError(
+            f"input {name!r} of shape {list(array.shape)} takes {array.nbytes} bytes",
+            "it is not contiguous, and there is no memory for a contiguous copy",
+            "pass smaller inputs",
+        ) from None

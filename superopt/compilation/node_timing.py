@@ -1,0 +1,94 @@
+"""Timing of compiled models: single nodes, and whole models, interleaved."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from superopt.compilation.cpu.cpu_compiler import Executable, compile_model
+from superopt.cost.speedup import MIN_ROUNDS
+from superopt.errors import ModelError
+from superopt.loading.request import CompiledTimers
+from superopt.onnx_io.read.source import read_model
+from superopt.ort import Failure, Timing
+from superopt.plan.timing.cpu import measure_seconds as seconds_of
+from superopt.te.expr.dtype import to_numpy
+
+TIMING_KIND = "compiled-node-v1"  # part of store keys: change it when the timed work changes
+
+
+def time_nodes(
+    models: Sequence[bytes],
+    /,
+    *,
+    threads: int,
+    seconds: float | None,
+    stop: Callable[[], bool],
+) -> list[Timing | Failure]:
+    """Compile each model and time it on random inputs, as `superopt.ort.time_single` does in ONNX
+    Runtime."""
+    end = float("inf") if seconds is None else time.monotonic() + seconds
+    out: list[Timing | Failure] = []
+    for model in models:
+        if stop() or time.monotonic() > end:
+            out.append(Failure("skipped", "not timed: there was no time left"))
+            continue
+        try:
+            exe = compile_model(read_model(model), threads=threads, is_valid=True)
+            feeds = random_inputs(exe)
+            median, low, high, runs = seconds_of(lambda: exe.run(feeds))  # noqa: B023
+        except (ModelError, ValueError, NotImplementedError) as e:
+            out.append(Failure("error", str(e)))
+            continue
+        out.append(Timing(median * 1e6, low * 1e6, high * 1e6, runs))
+    return out
+
+
+def random_inputs(exe: Executable) -> dict[str, np.ndarray]:
+    """Return inputs for a model with static sizes: normally distributed floats, ones for other
+    types."""
+    rng = np.random.default_rng(0)
+    out = {}
+    for i in exe.model.graph.inputs:
+        assert i.type.dtype is not None
+        assert i.type.shape is not None
+        shape = tuple(d for d in i.type.shape if isinstance(d, int))
+        kind = to_numpy(i.type.dtype)
+        floats = i.type.dtype.is_float
+        out[i.name] = rng.standard_normal(shape).astype(kind) if floats else np.ones(shape, kind)
+    return out
+
+
+def time_models(
+    paths: Sequence[Path],
+    feeds: Mapping[str, np.ndarray],
+    *,
+    threads: int,
+    seconds: float,
+    rounds: int,
+    seed: int,
+    stop: Callable[[list[list[float]]], bool],
+) -> list[list[float]]:
+    """Return the times of whole models in microseconds, a list of rounds for each; the order within
+    a round is random. As `superopt.ort.time_interleaved` in ONNX Runtime."""
+    ready = [compile_model(read_model(p), threads=threads) for p in paths]
+    for exe in ready:
+        exe.run(feeds)
+    times: list[list[float]] = [[] for _ in ready]
+    rng = np.random.default_rng(seed)
+    end = time.monotonic() + seconds
+    while len(times[0]) < rounds:
+        enough = time.monotonic() > end or stop(times)
+        if enough and len(times[0]) >= MIN_ROUNDS:
+            break
+        for n in rng.permutation(len(ready)):
+            begin = time.perf_counter()
+            ready[n].run(feeds)
+            times[n].append((time.perf_counter() - begin) * 1e6)
+    return times
+
+
+COMPILED_TIMERS = CompiledTimers(TIMING_KIND, time_nodes, time_models)

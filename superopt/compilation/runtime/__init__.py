@@ -1,0 +1,1 @@
+"""What executables share at a call: segments, output buffers, the background thread."""

@@ -1,0 +1,112 @@
+"""Measurements of kernels: the time of each option of a problem, and the chosen option."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+
+from superopt import __version__
+from superopt.cost.machine import digest_names, this_machine
+from superopt.cost.store import GPU_THREADS, Key, Measurement, Store, Target
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.target_cpu import LEVELS, requested_level
+
+MEASURED_KIND, CHOSEN_KIND, REWRITES_KIND = "kernel", "tuned", "rewrites"
+TimeSummary = tuple[float, float, float, int]  # median, 10th and 90th percentile, number of runs
+
+
+def cpu_target(threads: int) -> Target:
+    """Return the target for kernels of this superopt version on this machine, or on the x86-64
+    level of SUPEROPT_TARGET_CPU: their times differ.
+    """
+    on, level = this_machine(), requested_level()
+    if level is not None:
+        on = replace(on, flags_digest=digest_names(list(LEVELS[level].features)))
+    return Target.for_machine(on, "superopt", __version__, threads)
+
+
+def gpu_target(name: str, float32_products: str) -> Target:
+    """Return the target for kernels of this version of superopt, Triton and torch on a GPU, in any
+    machine. float32_products: how float32 products are computed, by Triton's name."""
+    made_by = "-".join((__version__, *map(_package_version, ("triton", "torch"))))
+    return Target("superopt", made_by, name, float32_products, GPU_THREADS)
+
+
+def _package_version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOption:
+    """A measurement: the problem, by its key and `Problem.numbers`, the option, and its seconds."""
+
+    problem: str
+    numbers: tuple[int, ...]
+    option: Option
+    seconds: float
+
+
+def measured_options(store: Store, target: Target) -> list[TimedOption]:
+    """Return all measurements of a target."""
+    out = []
+    for key, found in store.measurements_of_kind(target, MEASURED_KIND):
+        problem, option = key.operator.split(" ", 1)
+        (numbers,) = key.shapes
+        with suppress(ValueError):  # written by another version
+            out.append(TimedOption(problem, numbers, Option.parse(option), found.us_median * 1e-6))
+    return out
+
+
+def store_times(
+    store: Store,
+    target: Target,
+    problem: str,
+    numbers: tuple[int, ...],
+    times: Mapping[Option, TimeSummary],
+    kind: str = MEASURED_KIND,
+) -> None:
+    """Store measurements."""
+    rows = {
+        Key(kind, f"{problem} {option}", (numbers,), (), target): Measurement(
+            median * 1e6, low * 1e6, high * 1e6, runs, time.time()
+        )
+        for option, (median, low, high, runs) in times.items()
+    }
+    store.put(rows)
+
+
+def chosen_options(store: Store, target: Target) -> dict[str, Option]:
+    """Return the option that was chosen last for each problem."""
+    out: dict[str, tuple[float, Option]] = {}
+    for key, found in store.measurements_of_kind(target, CHOSEN_KIND):
+        problem, option = key.operator.split(" ", 1)
+        if problem not in out or out[problem][0] < found.when:
+            with suppress(ValueError):
+                out[problem] = (found.when, Option.parse(option))
+    return {problem: option for problem, (_, option) in out.items()}
+
+
+def store_rewrites(
+    store: Store, threads: int, model_digest: str, decisions: str, us: TimeSummary
+) -> None:
+    """Store the rewrites of a model's graph: the decision log, and the microseconds of the compiled
+    result. model_digest: of its file."""
+    key = Key(REWRITES_KIND, f"{model_digest} {decisions}", (), (), cpu_target(threads))
+    store.put({key: Measurement(*us, time.time())})
+
+
+def stored_rewrites(store: Store, threads: int, model_digest: Callable[[], str]) -> str | None:
+    """Return the decision log that was stored last for a model; None without one. model_digest:
+    returns its digest, called only if there are logs."""
+    some = store.measurements_of_kind(cpu_target(threads), REWRITES_KIND)
+    own = [(m.when, k.operator.split(" ", 1)) for k, m in some]
+    found = (
+        [(when, text) for when, (digest, text) in own if digest == model_digest()] if own else []
+    )
+    return max(found)[1] if found else None

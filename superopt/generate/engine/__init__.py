@@ -1,0 +1,1 @@
+"""The run: workers, journal, rule files."""

@@ -1,0 +1,1 @@
+"""Enumeration of programs, and equations between them."""

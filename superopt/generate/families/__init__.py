@@ -1,0 +1,1 @@
+"""Families of operators from which rules are generated."""

@@ -1,0 +1,1 @@
+"""Equations at fixed sizes generalized to rules for all sizes."""

@@ -1,0 +1,1 @@
+"""Jobs that stand on several others: bench, doctor, tune, what `compile` reports."""

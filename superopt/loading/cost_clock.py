@@ -1,0 +1,50 @@
+"""The clock that measures costs: by the requested runtime, on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from superopt import ort
+from superopt.cost import tuning_records
+from superopt.cost.machine import Machine
+from superopt.cost.measured_cost import MeasuredCostModel
+from superopt.cost.store import Store, Target
+from superopt.loading.request import Deadline, Request
+from superopt.onnx_io.import_.model import Model
+from superopt.report.data.report import Event
+
+
+def cost_target(request: Request, machine: Machine) -> Target:
+    if request.target == "cpu":
+        return tuning_records.cpu_target(request.threads)
+    return Target.for_machine(
+        machine, "onnxruntime", ort.installed_version() or "none", request.threads
+    )
+
+
+def measured_clock(
+    model: Model,
+    request: Request,
+    deadline: Deadline,
+    store: Store,
+    machine: Machine,
+    budget_part: float,
+) -> MeasuredCostModel:
+    """Return the clock of the model's nodes and others, for at most this part of the budget."""
+    timers = request.timers
+    timer: dict[str, Any] = (
+        {} if timers is None else {"kind": timers.kind, "timer": timers.time_nodes}
+    )
+    return MeasuredCostModel(
+        store,
+        cost_target(request, machine),
+        model.opset,
+        model.source.model.ir_version,
+        request.threads,
+        deadline=deadline.start + budget_part * request.budget,
+        stop=request.stop,
+        progress=lambda done, of: request.progress(
+            Event("measure", f"{done} of {of} new operators")
+        ),
+        **timer,
+    )

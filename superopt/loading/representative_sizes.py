@@ -1,0 +1,102 @@
+"""Representative values of symbolic sizes: the user's, or small defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from superopt.errors import ModelError, UsageError
+from superopt.onnx_io.import_.model import Model
+
+_DEFAULT_SIZES: tuple[tuple[str, int], ...] = (
+    ("batch", 1),
+    ("seq", 128),
+    ("len", 128),
+    ("token", 128),
+    ("height", 224),
+    ("width", 224),
+)
+DEFAULT_SIZE = 8
+
+
+def representative_sizes(model: Model, given_sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return a value for every symbolic size of the model, by superopt's name of it.
+
+    `given_sizes` has names of the file or superopt's names as keys. Raises UsageError for an
+    unknown name or a value below 1.
+    """
+    ours = {**{name: name for name in model.size_bindings}, **dict(model.symbols)}
+    sizes: dict[str, int] = {}
+    for name, value in given_sizes.items():
+        if name not in ours:
+            known = [theirs for theirs, our in model.symbols.items() if our in model.size_bindings]
+            raise UsageError(
+                f"--shape {name}={value}: the model has no size {name}",
+                f"its symbolic sizes are {', '.join(sorted(known))}"
+                if known
+                else "all its sizes are fixed",
+                "use one of these names" if known else "omit --shape",
+            )
+        if value < 1:
+            raise UsageError(
+                f"--shape {name}={value}: a size must be at least 1",
+                f"it is {value}",
+                "use a positive integer",
+            )
+        sizes[ours[name]] = value
+    for theirs, our in model.symbols.items():
+        sizes.setdefault(our, _default_size(theirs))
+    return sizes
+
+
+def default_sizes_text(model: Model, given_sizes: Mapping[str, int]) -> str:
+    """Return the sizes that superopt chose, in the user's notation; empty if there are none."""
+    sizes = representative_sizes(model, given_sizes)
+    own = {our: n for our, n in sizes.items() if our not in _internal_names(model, given_sizes)}
+    return sizes_text(model, own)
+
+
+@contextmanager
+def explain_default_sizes(model: Model, given_sizes: Mapping[str, int]) -> Iterator[None]:
+    """Add to an error that sizes were chosen by `representative_sizes`: sizes may depend on each
+    other, as p and p + 1, so that the chosen ones may be the cause."""
+    try:
+        yield
+    except (ModelError, UsageError) as e:
+        own = default_sizes_text(model, given_sizes)
+        if not own:
+            raise
+        raise UsageError(
+            f"{model.source.label} does not run at {own}, the default sizes",
+            f"{e.what}: {e.why}",
+            f"give consistent sizes by --shape NAME=N; if sizes are not the cause, {e.todo}",
+        ) from e
+
+
+def _internal_names(model: Model, given_sizes: Mapping[str, int]) -> set[str]:
+    """Return superopt's names of sizes named in the file or by superopt."""
+    return {model.symbols.get(name, name) for name in given_sizes}
+
+
+def _default_size(name: str) -> int:
+    lower = name.lower()
+    return next((value for part, value in _DEFAULT_SIZES if part in lower), DEFAULT_SIZE)
+
+
+def alternative_sizes(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Yield other sizes at which results must be right, too: unequal ones first.
+
+    A model may not run at all of them: its batch may have to be even, or its images may become too
+    small.
+    """
+    names = sorted(sizes)
+    yield {name: 2 + n for n, name in enumerate(names)}
+    yield {name: max(1, sizes[name] // 2) + n for n, name in enumerate(names)}
+    yield {name: 2 + 2 * n for n, name in enumerate(names)}
+    yield {name: 2 * sizes[name] for name in names}
+
+
+def sizes_text(model: Model, sizes: Mapping[str, int]) -> str:
+    """Return sizes in the user's notation, by their names in the file: `batch=8,sequence=128`."""
+    bound = {our: theirs for theirs, our in model.symbols.items() if our in model.size_bindings}
+    return ",".join(f"{bound[our]}={n}" for our, n in sorted(sizes.items()) if our in bound)

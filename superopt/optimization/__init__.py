@@ -1,0 +1,1 @@
+"""`optimize`: search, race, check and certificate."""

@@ -1,0 +1,78 @@
+"""A graph that the search found: folded, written to a file and checked against the original."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from superopt.check.numeric_check import CheckOutcome
+from superopt.ir import graph as ir_graph
+from superopt.ir.constant_folding import fold_constants
+from superopt.loading.request import Deadline
+from superopt.onnx_io.export.exporter import ExportError, export_model
+from superopt.onnx_io.export.model_file import write_model
+from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.read.source import read_model
+from superopt.report.data.certificate import Certificate
+from superopt.search.improve import Variant
+from superopt.verification.candidate_check import RejectedCandidate, WrongResult, check_candidate
+from superopt.verification.original import Original
+from superopt.verification.ort_session import OrtSession
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A rewritten model in a file, its ONNX Runtime session, and its check.
+
+    sha256: of the file; node_count: in the file, without constants; notes: what was not folded;
+    certificate: of the winner only.
+    """
+
+    variant: Variant
+    session: OrtSession
+    path: Path
+    sha256: str
+    check: CheckOutcome
+    node_count: int
+    notes: tuple[str, ...]
+    certificate: Certificate | None = None
+
+
+def write_graph(model: Model, graph: ir_graph.Graph, path: Path) -> int:
+    """Write `graph` to a file; return its number of nodes. Raises ExportError if it cannot be
+    expressed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = export_model(model, graph)
+    write_model(made, path, original=model.source)
+    return sum(n.op_type != "Constant" for n in made.graph)
+
+
+def examine_variant(
+    original: Original, variant: Variant, folder: Path, threads: int, deadline: Deadline
+) -> Candidate | RejectedCandidate | WrongResult:
+    """Fold, write and check a variant. Its files are in `folder`, which is removed unless the
+    result is a Candidate."""
+    path = folder / "model.onnx"
+    session = OrtSession(path, threads)
+    kept = False
+    try:
+        folded = fold_constants(variant.graph)
+        try:
+            nodes = write_graph(original.model, folded.graph, path)
+        except ExportError as e:
+            return RejectedCandidate(f"it cannot be written: {e}")
+        found = check_candidate(original, variant.graph, folded.graph, session, deadline)
+        if not isinstance(found, CheckOutcome):
+            return found
+        if found.unchecked:
+            places = ", ".join(found.unchecked[:3])
+            return RejectedCandidate(f"{places} cannot be checked")
+        kept = True
+        return Candidate(
+            variant, session, path, read_model(path).sha256, found, nodes, folded.skipped
+        )
+    finally:
+        if not kept:
+            session.drop()
+            shutil.rmtree(folder, ignore_errors=True)

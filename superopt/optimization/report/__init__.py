@@ -1,0 +1,1 @@
+"""What optimize and rules say in reports."""

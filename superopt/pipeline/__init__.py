@@ -1,1 +1,0 @@
-"""The jobs: optimize, compile, verify, bench, doctor, and the generation of rules."""

@@ -1,0 +1,1 @@
+"""Reports of compiled models: profiles, accuracy, C source."""

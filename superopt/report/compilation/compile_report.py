@@ -1,0 +1,205 @@
+"""Reports on compiling, tuning, running and exporting a model: data and text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from superopt.report.formatting import phrases
+from superopt.report.formatting.table import join_lines, table
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackNode:
+    """A node of a compiled model that falls back to onnxruntime."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompilationReport:
+    """The result of `superopt compile`.
+
+    threads: 0 for a GPU, which has `precision` instead. kernels: functions, each called once or
+    more (`calls`); constants, memory: bytes at run time; sizes: of symbolic dimensions; notes:
+    further facts, one sentence each.
+    """
+
+    model: str
+    threads: int
+    seconds: float
+    nodes: int
+    kernels: int
+    calls: int
+    constants: int
+    memory: int
+    foreign: tuple[FallbackNode, ...]
+    precision: str = ""
+    sizes: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TunedKernel:
+    """A tuned kernel: its result, calls per run, seconds with the default and the chosen option,
+    the number of measured options, and of all options."""
+
+    result: str
+    calls: int
+    before: float
+    after: float
+    default: str
+    chosen: str
+    measured: int
+    options: int
+
+
+@dataclass(frozen=True, slots=True)
+class TuningReport:
+    """The result of `superopt tune`.
+
+    seconds: of the whole call. rewrites, faster: rewrites of the graph, before kernels were tuned,
+    and the speedup by them. notes: such as why nothing was stored.
+    """
+
+    kernels: tuple[TunedKernel, ...]
+    seconds: float
+    rewrites: int = 0
+    faster: float = 1.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def default_seconds(self) -> float:
+        """Seconds of all kernels with their default options."""
+        return sum(k.calls * k.before for k in self.kernels)
+
+    @property
+    def tuned_seconds(self) -> float:
+        return sum(k.calls * k.after for k in self.kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRange:
+    """An output of a model: its type, and its smallest and largest value (None: no numbers)."""
+
+    name: str
+    type: str
+    least: float | None
+    most: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of an exported model; dtype: numpy's name."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+    @property
+    def type(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """The result of `superopt export`.
+
+    name: the prefix of all C names; needs: CPU features; files: the library, its header and its
+    weights, with their bytes.
+    """
+
+    model: str
+    name: str
+    threads: int
+    needs: tuple[str, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    files: tuple[tuple[str, int], ...]
+
+
+def compilation_text(c: CompilationReport) -> str:
+    """Return the text of `superopt compile`."""
+    kernels = phrases.count_text(c.kernels, "kernel")
+    threads = phrases.count_text(c.threads, "thread") if c.threads else f"a GPU, in {c.precision}"
+    lines = [
+        f"{phrases.printable(c.model)}{phrases.sizes_text(c.sizes)}:"
+        f" {phrases.count_text(c.nodes, 'node')} as {kernels},"
+        f" called {phrases.count_text(c.calls, 'time')};"
+        f" compiled in {c.seconds:.1f} s for {threads}",
+        f"  {phrases.size_text(c.constants)} of constants, {phrases.size_text(c.memory)} of memory",
+    ]
+    if c.foreign:
+        lines += _fallback_lines(c)
+    return join_lines([*lines, *_note_lines(c)])
+
+
+def _note_lines(c: CompilationReport) -> list[str]:
+    return [f"  note: {phrases.printable(note)}" for note in c.notes]
+
+
+def _fallback_lines(c: CompilationReport) -> list[str]:
+    cells = ((phrases.printable(f.node), phrases.printable(f.why)) for f in c.foreign)
+    rows = table(cells, max_rows=len(c.foreign))
+    head = f"  {phrases.count_text(len(c.foreign), 'node')} in onnxruntime:"
+    return [head, *(f"    {line}" for line in rows)]
+
+
+def fallback_text(c: CompilationReport) -> str:
+    """Return the text of `superopt explain MODEL`."""
+    nodes = phrases.count_text(c.nodes, "node")
+    if not c.foreign:
+        head = f"{phrases.printable(c.model)}: compiled, all of its {nodes} run as kernels"
+        return join_lines([head, *_note_lines(c)])
+    head = f"{phrases.printable(c.model)}: {nodes}; fallbacks when compiled"
+    return join_lines([head, *_fallback_lines(c), *_note_lines(c)])
+
+
+def tuning_text(t: TuningReport) -> str:
+    """Return the text of `superopt tune`: the kernels, slowest first."""
+    measured, options = sum(k.measured for k in t.kernels), sum(k.options for k in t.kernels)
+    lines = [
+        f"{phrases.count_text(len(t.kernels), 'kernel')} tuned in {t.seconds:.0f} s: {measured} "
+        f"of {options} options measured; kernels alone take {1e3 * t.default_seconds:.3g} ms by "
+        f"default, {1e3 * t.tuned_seconds:.3g} ms now"
+    ]
+    if not t.kernels:
+        lines = [f"no kernel was measured in {t.seconds:.0f} s"]
+    if t.rewrites:
+        changed = phrases.count_text(t.rewrites, "rewrite")
+        lines.insert(0, f"{changed} of the graph, {t.faster:.2f}x faster")
+    cells = [("result", "calls", "default", "now", "chosen")]
+    for k in sorted(t.kernels, key=lambda k: -k.calls * k.before):
+        now = "" if k.chosen == k.default else f"{1e6 * k.after:.1f} us"
+        option = "the default" if k.chosen == k.default else k.chosen
+        cells.append((k.result, str(k.calls), f"{1e6 * k.before:.1f} us", now, option))
+    lines += [f"note: {phrases.printable(note)}" for note in t.notes]
+    rows = table(cells, max_rows=len(cells)) if t.kernels else []
+    return join_lines([*lines, *(f"  {line}" for line in rows)])
+
+
+def export_text(e: ExportReport) -> str:
+    """Return the text of `superopt export`."""
+    threads = phrases.count_text(e.threads, "thread")
+    lines = [
+        f"{phrases.printable(e.model)}: {e.name}_run in C, on {threads}, for processors with the "
+        "features of this one"
+    ]
+    lines += table([(phrases.printable(f), phrases.size_text(n)) for f, n in e.files])
+    rows = [
+        (f"{what}[{n}]", phrases.printable(p.name), p.type)
+        for what, ports in (("inputs", e.inputs), ("outputs", e.outputs))
+        for n, p in enumerate(ports)
+    ]
+    return join_lines([*lines, *table(rows, max_rows=len(rows))])
+
+
+def outputs_text(values: Sequence[OutputRange]) -> str:
+    """Return the text of `superopt run`."""
+    cells = (
+        (phrases.printable(v.name), v.type, "" if v.least is None else f"{v.least:g} to {v.most:g}")
+        for v in values
+    )
+    return join_lines(table(cells, max_rows=len(values)))

@@ -1,0 +1,130 @@
+"""The kernel times of a compiled model: data and text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from superopt.report.compilation import roofline_svg
+from superopt.report.formatting import phrases
+from superopt.report.formatting.table import join_lines, table
+
+MAX_KERNELS = 25  # kernels that are listed, the slowest ones
+MAX_LABEL_OPERATORS = 4  # of a kernel's label
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """A call of a kernel, or a segment that runs in onnxruntime.
+
+    name: of the value that it computes, in the model; ops: its operators; how: the kernel's
+    algorithm; seconds: the median; operations, bytes: the least amounts (of a Winograd convolution:
+    those of a direct one); arithmetic, memory: seconds that these take at this machine's peaks.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    type: str
+    how: str
+    seconds: float
+    operations: int
+    bytes: int
+    arithmetic: float
+    memory: float
+
+    @property
+    def roofline_seconds(self) -> float:
+        """The least seconds by the roofline."""
+        return max(self.arithmetic, self.memory)
+
+    @property
+    def roofline_share(self) -> float:
+        """The share of the roofline."""
+        return self.roofline_seconds / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def label(self) -> str:
+        ops = "+".join(self.ops[:MAX_LABEL_OPERATORS]) + "+..." * (
+            len(self.ops) > MAX_LABEL_OPERATORS
+        )
+        return phrases.printable(f"{ops} {self.name}".strip())
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The kernel times of a compiled model, in execution order. `str` of it is a table, `svg` a
+    picture.
+
+    threads: 0 on a GPU, which has `precision` instead, and whose kernels are timed one by one.
+    seconds: of a run, the median of `runs`; flops: peak operations per second in float32 (on a GPU
+    in its precision); bandwidths: peak bytes per second, by the bytes of the working set.
+    """
+
+    model: str
+    sizes: tuple[tuple[str, int], ...]
+    threads: int
+    machine: str
+    runs: int
+    seconds: float
+    flops: float
+    bandwidths: tuple[tuple[int, float], ...]
+    parts: tuple[KernelProfile, ...]
+    precision: str = ""
+
+    @property
+    def roofline_share(self) -> float:
+        """The share of the roofline, of all kernels together."""
+        own = [p for p in self.parts if p.roofline_seconds]
+        spent = sum(p.seconds for p in own)
+        return sum(p.roofline_seconds for p in own) / spent if spent else 0.0
+
+    def __str__(self) -> str:
+        return profile_text(self)
+
+    def svg(self) -> str:
+        """Return the roofline with a dot for each kernel, and the slowest kernels."""
+        return roofline_svg.roofline_page(self)
+
+
+def profile_text(p: Profile, max_kernels: int = MAX_KERNELS) -> str:
+    """Return the table, the slowest kernels first."""
+    memory = p.bandwidths[-1][1]
+    cache = max(rate for _, rate in p.bandwidths)
+    rate = sum(part.operations for part in p.parts) / p.seconds / 1e9 if p.seconds else 0.0
+    where = f"on {phrases.count_text(p.threads, 'thread')}" if p.threads else f"in {p.precision}"
+    caches = f" {cache / 1e9:.0f} GB/s from caches," if p.threads else ""
+    lines = [
+        f"{phrases.printable(p.model)}{phrases.sizes_text(p.sizes)}:"
+        f" {phrases.time_text(1e6 * p.seconds)} a run, the median of {p.runs}, {where};"
+        f" {rate:.1f} GFLOP/s, {100 * p.roofline_share:.0f} % of the roofline",
+        f"  {p.machine}; at most {p.flops / 1e9:.0f} GFLOP/s,{caches}"
+        f" {memory / 1e9:.0f} GB/s from memory",
+    ]
+    head = ("time", "%", "GFLOP/s", "GB/s", "roof %", "by", "kernel", "result", "computes")
+    cells = [head]
+    for part in sorted(p.parts, key=lambda x: -x.seconds)[:max_kernels]:
+        by = (
+            ""
+            if not part.roofline_seconds
+            else "flops"
+            if part.arithmetic >= part.memory
+            else "bytes"
+        )
+        cells.append(
+            (
+                phrases.time_text(1e6 * part.seconds),
+                f"{100 * part.seconds / p.seconds:.1f}" if p.seconds else "",
+                f"{part.operations / part.seconds / 1e9:.1f}" if part.operations else "",
+                f"{part.bytes / part.seconds / 1e9:.1f}" if part.bytes else "",
+                f"{100 * part.roofline_share:.0f}" if part.roofline_seconds else "",
+                by,
+                part.how,
+                part.type,
+                part.label,
+            )
+        )
+    lines += table(cells, max_rows=len(cells), numeric_columns=range(5))
+    if len(p.parts) > max_kernels:
+        rest = sum(x.seconds for x in sorted(p.parts, key=lambda x: -x.seconds)[max_kernels:])
+        count = phrases.count_text(len(p.parts) - max_kernels, "more call")
+        lines.append(f"  and {count}, {phrases.time_text(1e6 * rest)} together")
+    return join_lines(lines)

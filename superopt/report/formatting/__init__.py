@@ -1,0 +1,1 @@
+"""Phrases, tables and wrapping that reports share."""

@@ -1,0 +1,1 @@
+"""Drawings of rules and graphs."""

@@ -1,0 +1,1 @@
+"""`verify` and `derive`: whether two models compute the same."""

@@ -1,0 +1,382 @@
+"""The check of one rewritten graph and of the file that it was written to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from superopt import ort
+from superopt.check.compare import Comparison, failed_comparison
+from superopt.check.numeric_check import (
+    END_TO_END_NOTE,
+    OWN_METHOD,
+    REGIONS_NOTE,
+    RUNTIME_METHOD,
+    CheckOutcome,
+    NotEvaluable,
+    PlaceResult,
+    Reference,
+    Values,
+    are_near_ties,
+    compare_candidate,
+    first_exact_difference,
+    is_rounding_only,
+    reference_values,
+)
+from superopt.check.opaque_regions import UnmatchedOpaqueNode, cut_candidate, opaque_nodes
+from superopt.ir import graph as ir_graph
+from superopt.loading.request import Deadline
+from superopt.onnx_io.import_.model import file_node
+from superopt.onnx_io.import_.subgraphs import captured_values
+from superopt.verification.original import Original, opaque_results
+from superopt.verification.ort_session import (
+    OrtSession,
+    Results,
+    WatchedFile,
+    value_array,
+    write_watched_file,
+)
+from superopt.verification.output_comparison import (
+    ComparedModel,
+    compare_outputs,
+    output_reference,
+    runtime_reference,
+)
+
+# reserved for timing when it is decided whether there is time for another input set
+RESERVED_TIMING_SECONDS = 2.0
+# The part of `verify`'s tolerances that a rewritten model may use up: on other inputs, or on
+# another machine, its error relative to the original differs.
+ACCEPTED_TOLERANCE_PART = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedCandidate:
+    """Why a graph is not used, though it is not known to be wrong.
+
+    lossy_set: the number of the input set on which its rounding errors are too large, if they are.
+    """
+
+    reason: str
+    lossy_set: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrongResult:
+    """A graph that disagrees with the original: where, and what the search for the wrong step
+    needs.
+
+    graph: after constant folding; runtime_values: the values that the runtime computed at the
+    compared places; None if it did not run.
+    """
+
+    graph: ir_graph.Graph
+    reference: Reference
+    runtime_values: Values | None
+    result: PlaceResult
+
+
+@dataclass(slots=True)
+class _CheckState:
+    """The state of a check."""
+
+    results: list[PlaceResult] = field(default_factory=list)
+    skipped: dict[str, None] = field(default_factory=dict)
+    checked_sets: list[str] = field(default_factory=list)
+    untimed_sets: list[str] = field(default_factory=list)
+    used_own_evaluation: bool = False
+    compared_end_to_end: bool = (
+        False  # whether outputs were compared with float64 values of the whole model
+    )
+
+
+def check_candidate(
+    original: Original,
+    graph: ir_graph.Graph,
+    folded: ir_graph.Graph,
+    session: OrtSession,
+    deadline: Deadline,
+) -> CheckOutcome | RejectedCandidate | WrongResult:
+    """Compare `folded`, which was written to the session's file, with the original on every input
+    set.
+
+    graph: the graph before constant folding. The file's outputs are compared with float64 values as
+    `verify` compares them, within a part of its tolerances. On optional sets they are compared with
+    the original's results in ONNX Runtime if float64 evaluation would take too much time.
+    """
+    try:
+        regions, values = cut_candidate(original.regions, folded)
+    except UnmatchedOpaqueNode as e:
+        return RejectedCandidate(str(e))
+    file: WatchedFile | None = None
+    if original.is_runnable and session.path is not None:
+        wanted = [v for n in opaque_nodes(folded) for v in ir_graph.results(n)]
+        wanted += [v for v in values if v is not None]
+        place = session.path.parent / "watched" / session.path.name
+        file = write_watched_file(original.model, folded, wanted, place, session.path)
+    tally = _CheckState()
+    second = ComparedModel("the rewritten model", original.model.source, folded, session)
+    if file is None:
+        found = _check_sets(tally, original, graph, folded, regions, values, None, second, deadline)
+    elif file.path == session.path:
+        run = (file, session)
+        found = _check_sets(tally, original, graph, folded, regions, values, run, second, deadline)
+    else:
+        with OrtSession(file.path, session.threads) as held:
+            run = (file, held)
+            found = _check_sets(
+                tally, original, graph, folded, regions, values, run, second, deadline
+            )
+    return found or _check_result(tally, original, regions)
+
+
+def _check_sets(
+    state: _CheckState,
+    original: Original,
+    graph: ir_graph.Graph,
+    folded: ir_graph.Graph,
+    regions: ir_graph.Graph,
+    values: Sequence[ir_graph.Value | None],
+    run: tuple[WatchedFile, OrtSession] | None,
+    compared_model: ComparedModel,
+    deadline: Deadline,
+) -> RejectedCandidate | WrongResult | None:
+    """Fill the state; return what ends the check early, if anything does."""
+    if run is not None and run[1].refusal:
+        return RejectedCandidate(f"onnxruntime rejects it: {run[1].refusal}")
+    # What a subgraph reads affects an output only if the subgraph runs.
+    lazy = any(captured_values(file_node(n)) for n in opaque_nodes(original.model.graph))
+    for n, s in enumerate(original.sets):
+        if not s.is_required and state.results and not _has_time_for(original, n, deadline):
+            far = _compare_with_runtime(original, n, compared_model)
+            if isinstance(far, str):
+                state.skipped[far] = None
+                continue
+            if far is None:
+                state.untimed_sets.append(s.feed.kind)
+                continue
+            if deadline.is_over():
+                return far
+        whole = _compare_end_to_end(
+            original, n, compared_model, compare_float64=not state.checked_sets and graph != folded
+        )
+        if original.regions.opaque_results and isinstance(whole, list):
+            state.results += whole
+            state.compared_end_to_end = True
+            if (
+                state.checked_sets and not lazy
+            ):  # other inputs reveal nothing more about the regions
+                state.checked_sets.append(s.feed.kind)
+                continue
+        ref = original.region_reference(n)
+        if isinstance(ref, str):
+            state.skipped[ref] = None
+            continue
+        found: Values | None = None
+        if run is None or s.results is None:
+            state.used_own_evaluation = True
+        else:
+            got = run[1].run(s.feed)
+            if isinstance(got, ort.Failure):
+                return RejectedCandidate(
+                    f"onnxruntime fails on {s.feed.kind} inputs, but runs the original on them:"
+                    f" {got.message}"
+                )
+            found, ref = _values_and_reference(original, folded, values, run[0], got, ref)
+        wrong = _compare_regions(state, original, graph, folded, regions, ref, found)
+        if isinstance(wrong, RejectedCandidate):
+            return replace(wrong, lossy_set=n)
+        if wrong is not None:
+            return wrong
+        if not state.checked_sets:
+            different = _float64_difference(original, graph, ref)
+            if different is not None:
+                return WrongResult(folded, ref, found, different)
+        if isinstance(whole, RejectedCandidate):
+            return whole
+        if isinstance(whole, str):
+            state.skipped[whole] = None
+        state.checked_sets.append(s.feed.kind)
+    return None
+
+
+def _compare_with_runtime(
+    original: Original, n: int, compared_model: ComparedModel
+) -> RejectedCandidate | str | None:
+    """Return why the compared model is not used, if its outputs are not near the original's results
+    in ONNX Runtime on set number `n`; a text if these cannot be compared. This needs no float64
+    evaluation: outputs within ACCEPTED_TOLERANCE_PART of the original's own results are within the
+    tolerances of float64, too."""
+    s = original.sets[n]
+    if s.results is None:
+        return f"{s.feed.kind} inputs: no time was left"
+    ref = runtime_reference(s.feed, original.output_names, s.results)
+    found = compare_outputs(
+        original, ref, compared_model, tolerance_part=ACCEPTED_TOLERANCE_PART, compare_float64=False
+    )
+    return found if isinstance(found, str) else _rounding_rejection(found, n)
+
+
+def _compare_end_to_end(
+    original: Original, n: int, compared_model: ComparedModel, *, compare_float64: bool
+) -> list[PlaceResult] | RejectedCandidate | str | None:
+    """Compare the file's outputs on set number `n` with the float64 values of the whole model.
+    Return the results of the rewritten outputs; a rejection if `verify` would refute the model, or
+    nearly; a text if nothing can be compared; None if there are no float64 values."""
+    ref = output_reference(original, n)
+    if isinstance(ref, str):
+        return ref
+    found = compare_outputs(
+        original,
+        ref,
+        compared_model,
+        tolerance_part=ACCEPTED_TOLERANCE_PART,
+        compare_float64=compare_float64,
+    )
+    if isinstance(found, str):
+        return found
+    lossy = _rounding_rejection(found, n)
+    if lossy is not None or ref.is_rounded:
+        return lossy
+    rows = zip(found, original.model.graph.outputs, compared_model.graph.outputs, strict=True)
+    return [r for r, old, new in rows if isinstance(r, PlaceResult) and old is not new]
+
+
+def _rounding_rejection(results: Sequence[PlaceResult | str], n: int) -> RejectedCandidate | None:
+    for r in results:
+        if isinstance(r, PlaceResult) and r.compared.failure:
+            why = f"{r.compared.failure} (inputs: {r.kind})"
+            return RejectedCandidate(f"rounding errors grow too large at {r.place}: {why}", n)
+    return None
+
+
+def _has_time_for(original: Original, n: int, deadline: Deadline) -> bool:
+    """True if there is time to evaluate the original on set `n`, which is optional."""
+    if original.is_evaluated(n):
+        return not deadline.is_over()
+    slowest = original.slowest_evaluation_seconds
+    enough = original.evaluation_seconds + slowest <= original.max_optional_seconds
+    return enough and deadline.remaining() > 2 * slowest + RESERVED_TIMING_SECONDS
+
+
+def _check_result(state: _CheckState, original: Original, regions: ir_graph.Graph) -> CheckOutcome:
+    if state.untimed_sets:
+        state.skipped[
+            f"{', '.join(state.untimed_sets)} inputs: no time was left for float64; outputs are"
+            " close to those of the original in onnxruntime"
+        ] = None
+    method = OWN_METHOD if state.used_own_evaluation else RUNTIME_METHOD
+    if original.regions.opaque_results:
+        method += REGIONS_NOTE + (END_TO_END_NOTE if state.compared_end_to_end else "")
+    compared = {r.place for r in state.results}
+    rows = zip(
+        original.regions.observed, original.regions.graph.outputs, regions.outputs, strict=True
+    )
+    unchecked = tuple(p.name for p, old, new in rows if old is not new and p.name not in compared)
+    return CheckOutcome(
+        tuple(state.results), tuple(state.skipped), unchecked, tuple(state.checked_sets), method
+    )
+
+
+def _values_and_reference(
+    original: Original,
+    graph: ir_graph.Graph,
+    values: Sequence[ir_graph.Value | None],
+    file: WatchedFile,
+    results: Results,
+    ref: Reference,
+) -> tuple[Values, Reference]:
+    """Return the graph's values at the compared places, and the original's values given what the
+    opaque nodes computed in this very run: a random node never returns the same values twice."""
+    found = tuple(
+        None if v is None else value_array(file.output_names, results, ref.feed, v) for v in values
+    )
+    free = opaque_results(original.regions, graph, file.output_names, results, ref.feed)
+    if all(_are_equal(a, ref.opaque_results.get(name)) for name, a in free.items()):
+        return found, ref
+    return found, reference_values(original.regions, ref.feed, {**ref.opaque_results, **free}, None)
+
+
+def _are_equal(a: np.ndarray, b: np.ndarray | None) -> bool:
+    if b is None or a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+
+
+def _compare_regions(
+    state: _CheckState,
+    original: Original,
+    graph: ir_graph.Graph,
+    folded: ir_graph.Graph,
+    regions: ir_graph.Graph,
+    ref: Reference,
+    runtime_values: Values | None,
+) -> RejectedCandidate | WrongResult | None:
+    """Add the comparison on one input set to the state. Return WrongResult if it failed,
+    RejectedCandidate if it failed by rounding alone."""
+    try:
+        judged = compare_candidate(ref, original.regions, regions, runtime_values)
+    except NotEvaluable as e:
+        bad = PlaceResult(
+            "the graph", ref.feed.kind, failed_comparison(f"it cannot be evaluated: {e}")
+        )
+        return WrongResult(folded, ref, runtime_values, bad)
+    failures = [r for r in judged if isinstance(r, PlaceResult) and r.compared.failure]
+    if failures and not _is_near_tie(original, graph, ref, runtime_values, failures):
+        bad = min(failures, key=lambda r: r.compared.nonfinite_only)
+        if _is_rounding_only(original, graph, ref, failures):
+            return RejectedCandidate(
+                f"rounding errors grow too large at {bad.place}: {bad.compared.failure}; float64 is"
+                " equal"
+            )
+        return WrongResult(folded, ref, runtime_values, bad)
+    for r in judged:
+        if isinstance(r, str):
+            state.skipped[r] = None
+        elif r.compared.failure:
+            state.skipped[
+                f"{r.place}: on {r.kind} inputs rounding changes a choice in a few elements; in"
+                f" float64 all elements are equal"
+            ] = None
+            state.results.append(replace(r, compared=Comparison(0, 0, 0, 0, 0, 0, "")))
+        else:
+            state.results.append(r)
+    return None
+
+
+def _float64_difference(
+    original: Original, graph: ir_graph.Graph, ref: Reference
+) -> PlaceResult | None:
+    try:
+        exact, _ = cut_candidate(original.regions, graph)
+        return first_exact_difference(ref, original.regions, exact)
+    except (UnmatchedOpaqueNode, NotEvaluable):
+        return None  # the runtime's values decide there
+
+
+def _is_rounding_only(
+    original: Original, graph: ir_graph.Graph, ref: Reference, failures: Sequence[PlaceResult]
+) -> bool:
+    try:
+        exact, _ = cut_candidate(original.regions, graph)
+        return is_rounding_only(ref, original.regions, exact, failures)
+    except (UnmatchedOpaqueNode, NotEvaluable):
+        return False
+
+
+def _is_near_tie(
+    original: Original,
+    graph: ir_graph.Graph,
+    ref: Reference,
+    runtime_values: Values | None,
+    failures: Sequence[PlaceResult],
+) -> bool:
+    if runtime_values is None:
+        return False
+    try:
+        exact, _ = cut_candidate(original.regions, graph)
+        return are_near_ties(ref, original.regions, exact, runtime_values, failures)
+    except (UnmatchedOpaqueNode, NotEvaluable):
+        return False
