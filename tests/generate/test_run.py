@@ -172,9 +172,9 @@ def test_the_account_adds_up(folder: Path) -> None:
     ("asked", "complaint"),
     [
         ({"families": ["poems"]}, "there is no family 'poems'"),
-        ({"max_ops": 0}, "max_ops 0"),
-        ({"jobs": 0}, "jobs 0"),
-        ({"seed": -1}, "seed -1"),
+        ({"max_ops": 0}, "max_ops: 0"),
+        ({"jobs": 0}, "jobs: 0"),
+        ({"seed": -1}, "seed: -1"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

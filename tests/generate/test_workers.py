@@ -68,7 +68,7 @@ def test_a_killed_process_is_told_of() -> None:
         worker_pool(2) as each,
     ):
         list(each(die, range(4)))
-    assert "goes on" in caught.value.todo
+    assert "the same call continues" in caught.value.todo
 
 
 def test_an_error_of_ones_own_comes_through() -> None:

@@ -51,7 +51,7 @@ def test_calls_after_the_first_look_at_inputs_as_well() -> None:
         np.testing.assert_allclose(exe(x=x)["y"], np.asarray(x) @ w)
     for feeds, why in (
         ({"x": X.astype(np.float64)}, "float64"), ({"z": X}, "no input 'z'"),
-        ({"x": X, "z": X}, "no input 'z'"), ({}, "no value"), ({"x": X[0]}, "2 dimensions"),
+        ({"x": X, "z": X}, "no input 'z'"), ({}, "no value"), ({"x": X[0]}, "rank 2"),
         ({"x": X[:, :3].copy()}, "axis 1 is 3, not 4"),
     ):  # fmt: skip
         with pytest.raises(superopt.UsageError, match=why):

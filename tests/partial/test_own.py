@@ -180,7 +180,7 @@ def test_a_pair_that_is_not_the_rules_shows_nothing(pair: str) -> None:
 def test_what_means_nothing_for_a_model_is_refused(
     path: Path, tmp_path: Path, asked: dict[str, int], why: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"{why} of a model"):
+    with pytest.raises(UsageError, match=f"{why} with a model"):
         generate_mutants(tmp_path / "out", model=path, **asked)  # type: ignore[arg-type]
 
 

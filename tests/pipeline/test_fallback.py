@@ -288,7 +288,7 @@ def test_quantization_of_what_kernels_compute_is_told() -> None:
     shapes = {"x": [4000, wide]}, {"y": [4000, wide]}
     m = made([node("MatMul", ["x", "a"], ["h"]), quantized], held, *shapes)
     (note,) = cpu_compile_report.report_compilation(read_model(m), 1, {}, None).notes
-    assert note.startswith("1 quantization, first DynamicQuantizeMatMul y, of what kernels compute")
+    assert note.startswith("1 quantization, first DynamicQuantizeMatMul y, of kernel results")
     moved = made([node("Neg", ["x"], ["h"]), quantized], held, *shapes)
     about = cpu_compile_report.report_compilation(read_model(moved), 1, {}, None)
     assert about.kernels == 1

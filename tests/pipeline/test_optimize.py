@@ -205,7 +205,7 @@ def test_a_model_whose_inputs_would_fill_the_memory_stays_as_it_is() -> None:
     )
     found = report(run(data(text)))
     assert not found.changed
-    assert any("they take 36.0 GB" in n and "--inputs" in n for n in found.notes)
+    assert any("the inputs take 36.0 GB" in n and "--inputs" in n for n in found.notes)
 
 
 def test_without_onnxruntime_the_check_is_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_without_onnxruntime_the_check_is_our_own(monkeypatch: pytest.MonkeyPatc
     found = report(run(data(models.PLAIN), cost="auto"))
     assert found.changed
     assert found.check is not None
-    assert found.check.method.startswith("our own evaluation")
+    assert found.check.method.startswith("superopt's evaluation")
     assert any(n.startswith("onnxruntime is not installed") for n in found.notes)
 
 

@@ -26,7 +26,7 @@ def test_what_is_right_and_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.passed, str(found)
     for x in found.outputs:
         assert 0 < x.mean_error < x.max_error < 1e-4
-    assert "in fp32: within the tolerance, on 1 set of drawn inputs" in str(found)
+    assert "in fp32: within the tolerance, on 1 set of random inputs" in str(found)
     run = Executable.run
 
     def wrong(self: Executable, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -281,7 +281,7 @@ def test_symbolic_sizes_are_named(tmp_path: Path) -> None:
         exe.export(tmp_path / "m", shapes={"n": 1, "s": 9, "k": 2})
     e = exe.export(tmp_path / "m", shapes={"n": 1, "s": 9})
     assert e.inputs[0].shape == (1, 3, 9, 9)
-    assert "Made for n = 1, s = 9." in (tmp_path / "m.h").read_text()
+    assert "Compiled for n = 1, s = 9." in (tmp_path / "m.h").read_text()
     x = picture(1, 9)
     o = InC(e)
     np.testing.assert_array_equal(o.run({"x": x})["y"], exe(x=x)["y"])
