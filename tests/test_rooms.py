@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
@@ -107,6 +108,18 @@ def test_folders_are_small_and_described(folder: str) -> None:
     assert len(names) <= MAX_FILES
     if folder not in {"superopt/kernels", "superopt/rules", "superopt/verifier"}:  # no package here
         assert ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text()))
+
+
+def test_the_layout_page_names_what_there_is() -> None:
+    page = (ROOT / "docs" / "explanation" / "layout.md").read_text()
+    parts, _, questions = page.partition("## Where is it?")
+    paths = re.findall(r"`((?:superopt|kernels|rules|verifier)[/a-z_0-9.]*)`", page)
+    assert len(paths) > 40
+    assert [p for p in paths if not (ROOT / p).exists() and not p.startswith("superopt.")] == []
+    for path, name in re.findall(r"`([a-z_/]+\.py)`, `(\w+)`", questions):
+        assert re.search(rf"^(def |class )?{name}\b", (ROOT / path).read_text(), re.M), (path, name)
+    folders = {p.name for p in (ROOT / "superopt").iterdir() if (p / "__init__.py").exists()}
+    assert {f for f in folders if f"`superopt/{f}`" not in parts} == set()
 
 
 def test_a_cycle_would_be_seen() -> None:
