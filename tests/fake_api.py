@@ -255,7 +255,7 @@ class FakeApi:
             BenchRow(str(m), name, BEFORE, None) for m in models for name in vs or ("ort",)
         )
 
-    def compilation(
+    def compile_model(
         self,
         model: Path,
         *,
@@ -288,7 +288,7 @@ class FakeApi:
         self.asked = {"inputs": inputs, "output": output, "threads": threads, **on}
         return OUTPUTS
 
-    def values_of(self, model: Path, node: str) -> tuple[str, ...]:
+    def node_outputs(self, model: Path, node: str) -> tuple[str, ...]:
         return {"/cell/MatMul": ("h1_i",), "/cell/Tanh": ("t",)}.get(node, ())
 
     def doctor(self) -> tuple[Finding, ...]:

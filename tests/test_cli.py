@@ -76,8 +76,22 @@ def test_optimize_writes_what_it_says(superopt: Run, model: Path, tmp_path: Path
     ]
 
 
-def test_optimize_without_output_says_so(superopt: Run, model: Path) -> None:
-    assert "nothing was written: pass -o FILE" in superopt("optimize", model).out
+def test_optimize_without_output_writes_beside_the_model(superopt: Run, model: Path) -> None:
+    done = superopt("optimize", model)
+    fast = model.with_name("model.optimized.onnx")
+    assert done.err.startswith(f"the result is written to {fast}\n")
+    assert fast.read_bytes() == b"faster"
+    assert f"wrote {fast}" in done.out
+    assert model.read_bytes() != b"faster"
+
+
+def test_optimize_prints_few_lines_by_default(superopt: Run, model: Path) -> None:
+    short = superopt("optimize", model).out.splitlines()
+    assert len(short) <= 15
+    assert not any(line.startswith("rules that") for line in short)
+    whole = superopt("optimize", model, "-v").out
+    assert "rules that were applied nowhere" in whole
+    assert "measured latency" in whole
 
 
 def test_a_model_may_be_replaced_by_its_faster_self(superopt: Run, model: Path) -> None:

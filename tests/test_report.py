@@ -155,6 +155,17 @@ def test_summary(
     golden(f"summary-{request.node.callspec.id}.txt", report_text.report_summary(report))
 
 
+@every_report
+def test_short_summary(
+    report: Report, golden: Callable[[str, str], None], request: pytest.FixtureRequest
+) -> None:
+    text = report_text.short_summary(report)
+    assert len(text.splitlines()) <= 14
+    assert max(map(len, text.splitlines())) <= 132
+    assert all(c.isprintable() or c == "\n" for c in text)
+    golden(f"short-{request.node.callspec.id}.txt", text)
+
+
 def test_summary_obeys_no_control_characters() -> None:
     assert all(c.isprintable() or c == "\n" for c in report_text.report_summary(HOSTILE))
 

@@ -12,13 +12,19 @@ from superopt.errors import ExitCode, SuperoptError
 from superopt.report.data.certificate import certificate_path
 
 
+def default_output(model: Path) -> Path:
+    """Return the file that is written without -o: m.optimized.onnx for m.onnx."""
+    return model.with_name(f"{model.stem}.optimized.onnx")
+
+
 def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode | None:
     """Write a byte-identical copy of the model if there was no time or memory to read it.
 
-    Return the exit code; None if more than the output was requested, or no output.
+    Return the exit code; None if more than the output was requested.
     """
-    model, output = given["model"], given["output"]
-    if output is None or given["html"] or given["decisions"] or given["as_json"]:
+    model = given["model"]
+    output = given["output"] or default_output(model)
+    if given["html"] or given["decisions"] or given["as_json"]:
         return None
     data = model.read_bytes()
     if b"location" in data and model.resolve().parent != output.resolve().parent:
@@ -33,7 +39,11 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
 @click.command()
 @options.model_argument("model")
 @click.option(
-    "-o", "--output", type=options.NEW_FILE, metavar="FILE", help="Where to write the faster model."
+    "-o",
+    "--output",
+    type=options.NEW_FILE,
+    metavar="FILE",
+    help="Where to write the faster model: by default MODEL.optimized.onnx beside it.",
 )
 @options.budget_option("60s")
 @options.target
@@ -87,13 +97,14 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
     "--decisions",
     type=options.NEW_FILE,
     metavar="FILE",
+    hidden=True,  # as --replay, which reads it: a command shows at most twenty options
     help="Write the search's decisions, for --replay FILE.",
 )
 @click.option(
     "--replay",
     type=options.FILE,
     metavar="FILE",
-    hidden=True,  # described by --decisions: a command shows at most twenty options
+    hidden=True,  # docs/tutorials/optimize.md describes both
     help="Repeat these decisions, without a search.",
 )
 @options.store
@@ -102,6 +113,7 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
 )
 @options.as_json
 @click.option("--fail-if-unchanged", is_flag=True, help="Exit 1 if nothing faster was found.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each rule, rejection, error and note.")
 @options.quiet
 @options.debug
 @options.limit_resources(lambda given: given["budget"], fallback=_copy_unchanged)
@@ -128,6 +140,7 @@ def optimize(
     html: Path | None,
     as_json: bool,
     fail_if_unchanged: bool,
+    verbose: bool,
     quiet: bool,
 ) -> ExitCode:
     """Find a faster model that computes the same results.
@@ -136,6 +149,7 @@ def optimize(
     faster, with a certificate beside it (FILE.superopt.json for FILE.onnx) that `verify` replays;
     otherwise the output is a copy of MODEL. Ctrl-C stops with the best checked model so far.
     """
+    output = output or default_output(model)
     terminal.check_outputs(
         model,
         inputs,
@@ -143,11 +157,13 @@ def optimize(
         *rules,
         may_replace=True,
         output=output,
-        certificate=None if output is None else certificate_path(output),
+        certificate=certificate_path(output),
         html=html,
         decisions=decisions,
         store=store,
     )
+    if not quiet:
+        terminal.print_text(f"the result is written to {output}\n", on_stderr=True)
     certificate: Path | None = None
     with terminal.progress(quiet) as show, terminal.handle_interrupts() as stop:
         found = api().optimize(
@@ -171,8 +187,7 @@ def optimize(
             partial=partial,
             mutants=mutants,
         )
-        if output is not None:
-            certificate = found.save(output)
+        certificate = found.save(output)
         if html is not None:
             from superopt.report.html.report_page import report_page
 
@@ -187,11 +202,10 @@ def optimize(
         from superopt.report.formatting import phrases
         from superopt.report.text import report_text
 
-        terminal.print_text(report_text.report_summary(found.report) + "\n")
-        if output is None:
-            terminal.print_text("nothing was written: pass -o FILE to keep the model\n")
+        summary = report_text.report_summary if verbose else report_text.short_summary
+        terminal.print_text(summary(found.report) + "\n")
         for path in filter(None, (output, certificate, html, decisions)):
             terminal.print_text(f"wrote {path} ({phrases.size_text(path.stat().st_size)})\n")
-        if output is not None and not found.changed:
+        if not found.changed:
             terminal.print_text(f"{output} is a byte-identical copy of {model}\n")
     return ExitCode.UNCHANGED if fail_if_unchanged and not found.changed else ExitCode.OK

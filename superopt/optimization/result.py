@@ -13,6 +13,9 @@ from superopt.optimization import optimize as optimize_
 from superopt.optimization.report import explain as explain_
 from superopt.report.data.certificate import certificate_json
 from superopt.report.data.report import Rejected, Report
+from superopt.report.formatting import phrases
+from superopt.report.formatting.table import preformatted
+from superopt.report.text.report_text import short_summary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +28,17 @@ class Optimized:
     report: Report
     changed: bool
     _result: optimize_.OptimizationResult
+
+    def __repr__(self) -> str:
+        r = self.report
+        verdict = phrases.verdict_text(r.speedup, r.changed)
+        return f"<Optimized {r.model_name}: {verdict}, {r.nodes_before} -> {r.nodes_after} nodes>"
+
+    def __str__(self) -> str:
+        return short_summary(self.report)
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
     @property
     def model(self) -> ModelProto:

@@ -9,6 +9,7 @@ from superopt.ir import graph as ir_graph
 from superopt.loading.value_names import REPORT_REASONS, ValueNames
 from superopt.optimization.optimize import OptimizationResult
 from superopt.report.data.report import Rejected
+from superopt.report.formatting import phrases
 from superopt.rules.lang.rule import Rule
 from superopt.rules.match.explain import Attempt, explain
 from superopt.rules.match.graph_context import GraphContext, graph_context
@@ -105,10 +106,10 @@ def _explain_matches(
             continue
         effect = cost_delta(ctx, change, result.costs)
         if effect is None:
-            text = "no gain: the new nodes would read the nodes that they replace"
+            text = "would save nothing: the new nodes read the nodes that they replace"
             found.setdefault(("cost", text), []).extend(where)
         elif effect.us >= 0:
-            text = f"would cost {effect.us:.2f} us more by the cost model"
+            text = phrases.cost_change_text(effect.us)
             found.setdefault(("cost", text), []).extend(where)
         else:
             text = f"alone it would save {-effect.us:.2f} us; {_reason_not_applied(result, rule)}"

@@ -25,6 +25,7 @@ from superopt.report.data.report import (
     Step,
     UnusedRules,
 )
+from superopt.report.formatting import phrases
 from superopt.report.formatting.phrases import ratio_text
 from superopt.rules.lang.rule import Rule
 from superopt.rules.library.records import tier
@@ -130,8 +131,7 @@ def _rejected_rows(result: OptimizationResult, names: ValueNames) -> tuple[Rejec
         if reason == "cost":
             if rule in fired and row.min_us < 0:
                 continue
-            said = "no gain" if row.min_us >= 0 else "gain within noise"
-            detail = f"{said}: at best {row.min_us:+.2f} us by the cost model"
+            detail = phrases.cost_change_text(row.min_us)
         where = tuple(names[v] for v in row.values)
         rows.append(
             Rejected(rule, where, REPORT_REASONS.get(reason, "condition"), detail, row.count)

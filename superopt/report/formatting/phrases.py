@@ -21,7 +21,7 @@ FLOAT_CLASS_TEXTS = {
     "E3": "may change overflow, inf or NaN",
 }
 REJECTION_TEXTS: dict[Reason, str] = {
-    "cost": "no gain",
+    "cost": "not cheaper, by the estimated cost",
     "untaken": "not chosen",
     "match": "no match",
     "condition": "a condition does not hold",
@@ -169,3 +169,10 @@ def printable(text: str) -> str:
     Names come from the model's file, and a terminal would execute control characters.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cost_change_text(us: float) -> str:
+    """Return why a rewrite was not applied that changes the estimated cost by `us` at least."""
+    if us < 0:
+        return f"would save {-us:.2f} us, which is within noise"
+    return f"would cost {us:.2f} us more" if us >= 0.005 else "would cost as much as before"

@@ -21,39 +21,46 @@ from superopt.report.formatting.table import MAX_ROWS, join_lines, table
 from superopt.report.formatting.wrap import wrap_text
 from superopt.report.text.partial_rule import partial_use_lines
 
-SENTENCE_WIDTH = 88  # letters of a sentence beside its heading
+LABEL_WIDTH = len("measured latency")
+SENTENCE_WIDTH = 80  # characters of a sentence beside its label
+SHOWN_RULES = 4  # in the short summary
 
 
 def report_summary(report: Report) -> str:
-    """Return the summary: headline, numbers, rewrites, rejections."""
+    """Return the whole summary: headline, numbers, rewrites, rejections, notes."""
     return join_lines(_summary_lines(report))
 
 
+def short_summary(report: Report) -> str:
+    """Return the summary in at most 14 lines; `report_summary` has the rest."""
+    return join_lines(_short_lines(report))
+
+
+def _short_lines(r: Report) -> Iterator[str]:
+    yield from _number_lines(r)
+    if r.steps:
+        rows = [f"{len(row.steps)}x {row.rule}" for row in group_steps(r.steps)]
+        steps, more = phrases.count_text(len(r.steps), "step"), ", ..." * (len(rows) > SHOWN_RULES)
+        text = f"{steps}: {', '.join(rows[:SHOWN_RULES])}{more}"
+        yield f"  {'applied':{LABEL_WIDTH}}  {_cut(text)}"
+    if r.rejected:
+        places = phrases.count_text(sum(row.count for row in r.rejected), "place")
+        first = group_rejections(r.rejected)[0]
+        text = f"{places}; most often {first.rule}: {first.details[0].detail}"
+        yield f"  {'not applied':{LABEL_WIDTH}}  {_cut(text)}"
+    if r.notes:
+        more = f" (and {len(r.notes) - 1} more)" if len(r.notes) > 1 else ""
+        yield f"  {'notes':{LABEL_WIDTH}}  {_cut(r.notes[0], len(more))}{more}"
+
+
+def _cut(text: str, reserved: int = 0) -> str:
+    """Return the text on one line, with an ellipsis if it is too long."""
+    text, width = phrases.printable(text), SENTENCE_WIDTH - reserved
+    return text if len(text) <= width else f"{text[: width - 4].rstrip()} ..."
+
+
 def _summary_lines(r: Report) -> Iterator[str]:
-    yield f"{phrases.printable(r.model_name)}: {phrases.verdict_text(r.speedup, r.changed)}"
-    yield ""
-    if r.latency_before:
-        yield f"  latency   {_latency_change(r.latency_before, r.latency_after)}"
-        yield f"  measured  {_measurement_setup(r.latency_before)}"
-    else:
-        yield f"  latency   not timed; costs are for {phrases.printable(r.machine)}"
-    cost = f"{phrases.time_text(r.cost_before_us)} -> {phrases.time_text(r.cost_after_us)}"
-    yield f"  cost      {cost} (estimated, operators and weights)"
-    yield f"  nodes     {r.nodes_before:,} -> {r.nodes_after:,}{_opaque_count(r.opaque)}"
-    yield f"  check     {_check_text(r.check)}"
-    if r.worst_step:
-        first, *rest = wrap_text(
-            phrases.printable(phrases.worst_step_text(r.worst_step)), SENTENCE_WIDTH
-        )
-        yield f"  error     {first}"
-        yield from (f"            {line}" for line in rest)
-    elif r.changed:
-        yield f"  error     no worst step: {phrases.printable(r.worst_step_note)}"
-    if s := r.search:
-        yield (
-            f"  search    {phrases.count_text(s.graphs_seen, 'graph')} in {s.seconds:.1f} s "
-            f"({s.graphs_per_second:,.0f} a second); stopped: {phrases.printable(s.stop_reason)}"
-        )
+    yield from _number_lines(r)
     yield from _error_lines(r.check)
     yield from _applied_lines(r.steps, {rule.name: rule for rule in r.rules})
     if r.partial:
@@ -65,6 +72,38 @@ def _summary_lines(r: Report) -> Iterator[str]:
     yield from _unused_rule_lines(r.left_out)
     yield from _opaque_lines(r.opaque)
     yield from _note_lines(r.notes)
+
+
+def _number_lines(r: Report) -> Iterator[str]:
+    """Yield the headline and the numbers, in at most 11 lines."""
+
+    def row(label: str, text: str) -> str:
+        return f"  {label:{LABEL_WIDTH}}  {text}"
+
+    yield f"{phrases.printable(r.model_name)}: {phrases.verdict_text(r.speedup, r.changed)}"
+    yield ""
+    if r.latency_before:
+        yield row("measured latency", _latency_change(r.latency_before, r.latency_after))
+        yield row("", _measurement_setup(r.latency_before))
+    else:
+        yield row("measured latency", f"not timed; costs are for {phrases.printable(r.machine)}")
+    cost = f"{phrases.time_text(r.cost_before_us)} -> {phrases.time_text(r.cost_after_us)}"
+    yield row("estimated cost", f"{cost} (sum over operators)")
+    yield row("nodes", f"{r.nodes_before:,} -> {r.nodes_after:,}{_opaque_count(r.opaque)}")
+    yield row("check", _check_text(r.check))
+    if r.worst_step:
+        first, *rest = wrap_text(
+            phrases.printable(phrases.worst_step_text(r.worst_step)), SENTENCE_WIDTH
+        )
+        yield row("error", first)
+        yield from (row("", line) for line in rest)
+    elif r.changed:
+        yield row("error", f"no worst step: {phrases.printable(r.worst_step_note)}")
+    if s := r.search:
+        found = phrases.count_text(s.graphs_seen, "graph")
+        rate = f"{s.graphs_per_second:,.0f} a second"
+        stop = phrases.printable(s.stop_reason)
+        yield row("search", f"{found} in {s.seconds:.1f} s ({rate}); stopped: {stop}")
 
 
 def _latency_change(before: Latency, after: Latency | None) -> str:
