@@ -266,3 +266,21 @@ def test_every_public_name_is_there() -> None:
         assert getattr(superopt, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'optimise'"):
         superopt.optimise  # noqa: B018
+
+
+def test_results_have_short_texts(tmp_path: Path) -> None:
+    """The text of a result held the model's weights: millions of characters."""
+    path = Path(str(as_path(tmp_path))).rename(tmp_path / "m.onnx")
+    exe = superopt.compile(path)
+    found = superopt.optimize(path, budget=5, cost="roofline")
+    verdict = superopt.verify(path, path)
+    profile = exe.profile(seconds=0.01)
+    for result, start in (
+        (found, "<Optimized m.onnx: "), (verdict, "<Verdict proved: "),
+        (exe, "<Executable ("), (profile, "<Profile of m.onnx: "),
+    ):  # fmt: skip
+        assert repr(result).startswith(start)
+        assert len(repr(result)) < 200
+        assert result._repr_html_().startswith("<pre>")
+    assert str(found).startswith("m.onnx: ")
+    assert len(str(found).splitlines()) <= 14

@@ -51,7 +51,7 @@ def test_explain_says_what_a_compiled_model_leaves_to_onnxruntime(
 
 def test_explain_has_notes_as_text_and_as_json(superopt: Run, model: Path) -> None:
     class Noting(FakeApi):
-        def compilation(self, model: Path, **asked: object) -> CompilationReport:
+        def compile_model(self, model: Path, **asked: object) -> CompilationReport:
             return replace(COMPILATION, notes=("quantization amplifies differences",))
 
     text = superopt("explain", model, api=Noting()).out

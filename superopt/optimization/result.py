@@ -12,9 +12,9 @@ from superopt.optimization import certificate as certify_
 from superopt.optimization import optimize as optimize_
 from superopt.optimization.report import explain as explain_
 from superopt.report.data.certificate import certificate_json
+from superopt.report.data.notebook import preformatted
 from superopt.report.data.report import Rejected, Report
 from superopt.report.formatting import phrases
-from superopt.report.formatting.table import preformatted
 from superopt.report.text.report_text import short_summary
 
 

@@ -32,6 +32,7 @@ from superopt.compilation.runtime.native_segment import NativeSegment
 from superopt.cost import machine
 from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR, UNKNOWN_MEMORY_BYTES
 from superopt.errors import RuntimeMismatch, UsageError
+from superopt.report.data.notebook import preformatted
 
 if TYPE_CHECKING:
     from superopt.compilation.cpu.cpu_compiler import Compiler
@@ -88,6 +89,9 @@ class Executable:
             ", ".join(self.output_names),
         )
         return f"<Executable ({given}) => ({made}), threads={self.threads}>"
+
+    def _repr_html_(self) -> str:
+        return preformatted(repr(self))
 
     def __call__(self, /, **feeds: Any) -> dict[str, np.ndarray]:
         """Return the outputs by name, in the model's order; inputs are keyword arguments."""

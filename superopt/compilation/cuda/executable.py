@@ -36,6 +36,7 @@ from superopt.kernels.runtime.gpu_device import (
     to_device,
     use_gpu,
 )
+from superopt.report.data.notebook import preformatted
 
 if TYPE_CHECKING:
     from superopt.compilation.cuda.cuda_compiler import Compiler
@@ -115,6 +116,9 @@ class CudaExecutable:
             ", ".join(self.output_names),
         )
         return f"<CudaExecutable ({given}) => ({made}), {self.precision} on {self.device}>"
+
+    def _repr_html_(self) -> str:
+        return preformatted(repr(self))
 
     def __call__(self, /, **feeds: Any) -> dict[str, Any]:
         """Return the outputs by name, in the model's order; inputs are keyword arguments."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from superopt.report.compilation import roofline_svg
+from superopt.report.data.notebook import preformatted
 from superopt.report.formatting import phrases
 from superopt.report.formatting.table import join_lines, table
 
@@ -79,6 +80,15 @@ class Profile:
 
     def __str__(self) -> str:
         return profile_text(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Profile of {self.model}: {phrases.time_text(1e6 * self.seconds)},"
+            f" {len(self.parts)} kernels, {100 * self.roofline_share:.0f} % of the roofline>"
+        )
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
     def svg(self) -> str:
         """Return the roofline with a dot for each kernel, and the slowest kernels."""

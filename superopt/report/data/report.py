@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from superopt.report.data.diagram import PartialRuleUse, RuleDiagram
+from superopt.report.data.notebook import preformatted
 
 REPORT_VERSION = (
     2  # the version of the stored form; raised when readers of the old form would misread it
@@ -202,6 +203,13 @@ class Verdict:
     check: CheckResult | None
     notes: tuple[str, ...] = ()
     outputs: tuple[OutputVerdict, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Verdict {self.decision}: {self.reason}>"
+
+    def _repr_html_(self) -> str:
+        rows = (f"{o.name}: {o.decision}: {o.reason}" for o in self.outputs)
+        return preformatted("\n".join([f"{self.decision}: {self.reason}", *rows]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Tables of plain text."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from html import escape
 
 MAX_ROWS = 12  # rows of a list before "and n more"
 
@@ -26,8 +25,3 @@ def table(
 def join_lines(lines: Iterable[str]) -> str:
     """Join the lines to a text that ends in a newline."""
     return "\n".join(lines) + "\n"
-
-
-def preformatted(text: str) -> str:
-    """Return a text as HTML, for notebooks."""
-    return f"<pre>{escape(text)}</pre>"
