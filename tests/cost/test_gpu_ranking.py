@@ -149,7 +149,7 @@ def test_what_is_measured() -> None:
     clock, k = Clock(p), kernel(p, best_first)
     tune_kernels.measure_options_in_batches(k, clock, 40, is_ranked=True)
     assert clock.asked == [8, 8]
-    assert k.best == best_first[0]
+    assert k.best_option == best_first[0]
     clock, k = Clock(p), kernel(p, best_first[::-1])
     tune_kernels.measure_options_in_batches(k, clock, 20, is_ranked=True)
     assert clock.asked == [8, 8, 4] or len(clock.asked) == 2
@@ -159,7 +159,7 @@ def test_what_is_measured() -> None:
     clock = Clock(p, frozenset(best_first[:8]))
     k = kernel(p, best_first)
     tune_kernels.measure_options_in_batches(k, clock, 24, is_ranked=True)
-    assert k.best == best_first[8]
+    assert k.best_option == best_first[8]
 
 
 def test_a_learner_learns_from_what_is_measured_meanwhile() -> None:

@@ -83,7 +83,7 @@ def test_inputs_are_drawn_or_given(worker: Worker) -> None:
         worker=worker,
     )
     kinds = [type(f).__name__ for f in found]
-    assert kinds == ["Timing", "Failed", "Timing", "Failed", "Timing", "Timing"]
+    assert kinds == ["Timing", "Failure", "Timing", "Failure", "Timing", "Timing"]
     assert isinstance(found[1], Failure)
     assert "indices element out of data bounds" in found[1].message
     assert isinstance(found[3], Failure)

@@ -192,7 +192,7 @@ with Worker() as worker:
         time.sleep(5)
     except KeyboardInterrupt:
         print("interrupted")
-    print(worker.run(model, x)["y"], worker.starts)
+    print(worker.run(model, x)["y"], worker.start_count)
 """
     process = python(script, NEG.hex(), start_new_session=True)
     out, err = process.communicate(timeout=60)

@@ -23,14 +23,14 @@ VALUE = Measurement(12.5, 12.0, 14.25, 100, 1700000000.5)
 # A process that writes batches of ten rows and says which are done.
 WRITER = """
 import sys
-from superopt.cost.store import Key, Measured, Store, Target
+from superopt.cost.store import Key, Measurement, Store, Target
 target = Target("onnxruntime", "1.31.1", "CPU one", "aaaa", 2)
 path, name, batches = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with Store.open(path) as store:
     for batch in range(batches):
         rows = [(f"{name}.{batch}.{i}", float(batch)) for i in range(10)]
         store.put({
-            Key("node", op, ((8,),), ("f32",), target): Measured(us, us, us, 3, 1.0)
+            Key("node", op, ((8,),), ("f32",), target): Measurement(us, us, us, 3, 1.0)
             for op, us in rows
         })
         print(batch, flush=True)
@@ -253,14 +253,14 @@ def test_the_database_of_another_program_is_left_alone(path: Path) -> None:
 
 READER = """
 import os, sys
-from superopt.cost.store import Key, Measured, Store, Target
+from superopt.cost.store import Key, Measurement, Store, Target
 if os.getuid() == 0:
     os.setuid(int(sys.argv[2]))
 target = Target("onnxruntime", "1.31.1", "CPU one", "aaaa", 2)
 old = Key("node", "old.0.0", ((8,),), ("f32",), target)
 new = Key("node", "new", ((8,),), ("f32",), target)
 with Store.open(sys.argv[1]) as store:
-    store.put({new: Measured(1.0, 1.0, 1.0, 3, 1.0)})
+    store.put({new: Measurement(1.0, 1.0, 1.0, 3, 1.0)})
     print(store.path, sorted(key.operator for key in store.get([old, new])), *store.notes, sep="|")
 """
 
@@ -329,10 +329,10 @@ def test_another_process_holds_the_lock(path: Path, monkeypatch: pytest.MonkeyPa
 
 FULL = """
 import resource, sys
-from superopt.cost.store import Key, Measured, Store, Target
+from superopt.cost.store import Key, Measurement, Store, Target
 target = Target("onnxruntime", "1.31.1", "CPU one", "aaaa", 2)
 key = lambda i: Key("node", f"op {i} " + "x" * 1000, ((8,),), ("f32",), target)
-value = Measured(1.0, 1.0, 1.0, 3, 1.0)
+value = Measurement(1.0, 1.0, 1.0, 3, 1.0)
 with Store.open(sys.argv[1]) as store:
     store.put({key(i): value for i in range(10)})
     resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))

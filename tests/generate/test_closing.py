@@ -84,7 +84,7 @@ def test_a_law_whose_chain_is_still_there_is_not_asked_again() -> None:
 
     def noted(do: Callable[[Any], str], tasks: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for key, task in tasks.items():
-            if do.__name__ == "followed":
+            if do.__name__ == "derive_laws":
                 asked.extend(str(c) for queue in task[1] for c in queue)
             yield key, do(task)
 

@@ -102,7 +102,11 @@ def test_what_is_not_proved_has_its_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a prover that has no time to prove anything: `optimize` uses none of the rules."""
-    for limits in ("generate.sound.LIMITS", "generate.choice.LIMITS", "pipeline.admit.WORK"):
+    for limits in (
+        "generate.generalize.soundness.PROOF_LIMITS",
+        "generate.generalize.select_rule.PROOF_LIMITS",
+        "optimization.admit_rules.PROOF_LIMITS",
+    ):
         monkeypatch.setattr(f"superopt.{limits}", Limits(seconds=60, work=1, work_beyond=1))
     monkeypatch.setattr("superopt.verifier.prove_bounded.BRIEF_SECONDS", 0.0)
     asked = {"ops": "Relu,Neg", "shapes": "x=2x3"}

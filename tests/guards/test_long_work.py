@@ -158,7 +158,7 @@ def test_a_check_that_is_killed_says_for_which_limit(monkeypatch: pytest.MonkeyP
     assert found == forked_checker.CheckFailure("it takes more than 30 seconds", False)
 
 
-@pytest.mark.parametrize("given_up", ["load_library", "own_rules"])
+@pytest.mark.parametrize("given_up", ["load_library", "read_rules"])
 @pytest.mark.parametrize(
     "error", [OutOfTime("reading", "too late", "wait"), guard.MemoryLimitError("x")]
 )

@@ -258,8 +258,8 @@ CHILD = """
 import sys
 import numpy as np
 import superopt
-from superopt.pipeline import entries
-entries._FINE = entries._COARSE = -1
+from superopt.compilation.cache import entries
+entries._MIN_REST_NS = entries._MIN_REST_WHOLE_SECONDS_NS = -1
 exe = superopt.compile(sys.argv[1])
 exe(x=np.zeros((1, 5, 32), np.float32))
 slow = "llvmlite z3 onnx onnx_ir superopt.plan ml_dtypes platformdirs subprocess tempfile"

@@ -121,12 +121,12 @@ def test_an_onnxruntime_that_refuses_gets_the_file(monkeypatch: pytest.MonkeyPat
 PEAK = """
 import sys
 from superopt.onnx_io.read.source import read_model
-from superopt.pipeline.foreign import Original
+from superopt.compilation.fallback.ort_segment import GivenModel
 
 def peak() -> int:
     return 1024 * int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 
-small, large = (Original(read_model(path), 1) for path in sys.argv[1:])
+small, large = (GivenModel(read_model(path), 1) for path in sys.argv[1:])
 small.session()
 before = peak()
 large.session()

@@ -315,8 +315,8 @@ def test_a_model_that_is_no_file(folder: Path) -> None:
 
 TWICE = """
 import sys, numpy, superopt
-from superopt.pipeline import entries
-entries._FINE = entries._COARSE = -1
+from superopt.compilation.cache import entries
+entries._MIN_REST_NS = entries._MIN_REST_WHOLE_SECONDS_NS = -1
 exe = superopt.compile(sys.argv[1], target="cuda", precision="fp16")
 print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].sum(), len(exe.cached_programs))
 """

@@ -215,13 +215,13 @@ def test_a_forked_process_has_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 EXITS = """
 import sys, numpy, superopt
-from superopt.pipeline import background
-background.FORKS = sys.argv[2] == "fork"
+from superopt.compilation.runtime import background_worker
+background_worker.CAN_FORK = sys.argv[2] == "fork"
 exe = superopt.compile(sys.argv[1], shapes={"n": 3})
-exe.new_sizes.seconds = [1e-9]
+exe.shape_policy.compile_seconds = [1e-9]
 for n in range(4, 9):
     exe(x=numpy.ones((n, 96), numpy.float32))
-print(len(exe.new_sizes.pending) > 0)
+print(len(exe.shape_policy.pending) > 0)
 """
 
 

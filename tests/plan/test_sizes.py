@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "m.onnx"
 
 
-@pytest.mark.parametrize("what", ["compilation", "tune", "profile"])
+@pytest.mark.parametrize("what", ["compile_model", "tune", "profile"])
 def test_chosen_sizes_that_do_not_fit_are_named(what: str, path: Path) -> None:
     more = {"tune": {"budget": 0.1}, "profile": {"seconds": 0.01}}.get(what, {})
     with pytest.raises(SuperoptError) as e:

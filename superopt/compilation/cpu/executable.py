@@ -250,9 +250,9 @@ class Executable:
             if array is not self:
                 out.append(as_input_array(port, array))
             elif port.has_default:
-                out.append(self.compiler.default(port.name))
+                out.append(self.compiler.default_input(port.name))
             else:
-                self._known(feeds)
+                self._check_input_names(feeds)
                 raise UsageError(
                     f"no value for input {port.name!r}",
                     f"given inputs: {', '.join(map(repr, feeds)) or 'none'}",

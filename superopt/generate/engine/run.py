@@ -246,10 +246,10 @@ def _make_account(family: Family, found: Enumeration) -> FamilyAccount:
 
 
 TASK_LABELS = {
-    "enumerated": "families enumerated",
-    "followed": "shapes of laws derived",
-    "attempt": "rules tried and proved",
-    "chains": "rules derived from others",
+    "enumerate_family": "families enumerated",
+    "derive_laws": "shapes of laws derived",
+    "generalize_candidates": "rules tried and proved",
+    "derive_from_others": "rules derived from others",
 }
 
 
