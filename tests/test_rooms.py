@@ -113,7 +113,8 @@ def test_folders_are_small_and_described(folder: str) -> None:
 def test_the_layout_page_names_what_there_is() -> None:
     page = (ROOT / "docs" / "explanation" / "layout.md").read_text()
     parts, _, questions = page.partition("## Where is it?")
-    paths = re.findall(r"`((?:superopt|kernels|rules|verifier)[/a-z_0-9.]*)`", page)
+    glossary = (ROOT / "docs" / "reference" / "glossary.md").read_text()
+    paths = re.findall(r"`((?:superopt|kernels|rules|verifier)[/a-z_0-9.]*)`", page + glossary)
     assert len(paths) > 40
     assert [p for p in paths if not (ROOT / p).exists() and not p.startswith("superopt.")] == []
     for path, name in re.findall(r"`([a-z_/]+\.py)`, `(\w+)`", questions):
