@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superopt.plan.rewrites.reductions.row_fusion import share_exponentials
+from superopt.plan.rewrites.reductions.shared_values import share_exponentials
 from superopt.te.analysis.affine import affine
 from superopt.te.analysis.inline import Inliner, substitute_axes
 from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
