@@ -17,6 +17,7 @@ from math import prod
 
 from superopt.kernels.algorithms import contraction as kernels_contraction
 from superopt.kernels.algorithms import row_kernels
+from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS, register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.schedule import (
@@ -70,7 +71,7 @@ def match_attention(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
     lanes: int,
-    registers: int = kernels_contraction.VECTOR_REGISTERS,
+    registers: int = VECTOR_REGISTERS,
 ) -> Attention | None:
     """Match a product whose operand is computed by rows; None if `t` is none."""
     c = kernels_contraction.match_contraction(t, constants)
@@ -138,9 +139,7 @@ def _estimated_time(a: Attention, block: int) -> float:
 def _tiles(block: int, f: kernels_contraction.RegisterTiling) -> Iterator[tuple[float, int, int]]:
     """Yield the register tiles of a block with their estimated times."""
     terms = min(f.terms, MAX_COSTED_TERMS)
-    return kernels_contraction.register_tiles(
-        block, f.n.size, f.lanes, 8, f.registers_per_vector, f.registers, terms
-    )
+    return register_tiles(block, f.n.size, f.lanes, 8, f.registers_per_vector, f.registers, terms)
 
 
 def schedule_attention(

@@ -110,7 +110,7 @@ def is_profitable(
     f: CollapsedProduct, by_rows: kernels_contraction.RegisterTiling, short_blocks: bool = False
 ) -> bool:
     """True if this is estimated to be faster than row by row. short_blocks: see
-    contraction.register_tiles."""
+    `register_tiles`."""
     assert f.tiling.m is not None
     assert by_rows.m is not None
     times = f.tiling.m.size // by_rows.m.size

@@ -1,4 +1,4 @@
-"""Contractions (sums of products): which operand is which, and their register tiles.
+"""Contractions (sums of products): which operand is which, and their schedules.
 
     y[m, n] = sum(a[m, k] * b[k, n] for k)        a matrix product, or a convolution
 
@@ -9,11 +9,15 @@ and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from superopt.kernels.llvm.register_tiles import (
+    SMALL_REGISTER_FILE,
+    VECTOR_REGISTERS,
+    register_tiles,
+)
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.schedule import (
@@ -31,24 +35,6 @@ from superopt.te.analysis.walk import index_axes, is_window_load, loads
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
 from superopt.te.expr.tensor import Tensor
 
-VECTOR_REGISTERS = 32
-OPERAND_REGISTERS = 4  # vector registers that hold no accumulators
-FMA_LATENCY = {32: 4, 16: 8}  # FMAs until an accumulator can be used again, by number of registers
-# Fitted to 115 kernels (scripts/bench_tuning.py), in vector FMAs:
-L1_BROADCAST_COST = {
-    32: 0.5,
-    16: 1.0,
-}  # a broadcast from L1; with 16 registers FMAs have no memory operand
-L2_VECTOR_COST = 1.5  # a vector from L2
-# FMA_LATENCY, L1_BROADCAST_COST and L2_VECTOR_COST on processors that execute a vector in two
-# halves: meanwhile twice as much is read. And the relative cost of each further vector of a tile
-# whose results go to another address. Fitted to 60 kernels of five models.
-SPLIT_VECTOR_COSTS, EXTRA_VECTOR_COST = (8, 0.0, 0.5), 0.005
-SMALL_REGISTER_FILE = (
-    16  # registers of processors with smaller caches; an L2 vector's cost by panel bytes
-)
-SMALL_CACHE_VECTOR_COSTS = ((16_500, 1.0), (50_000, 2.0), (math.inf, 4.0))
-NON_BOTTLENECK_SHARE = 0.2  # share of the time of what is not the bottleneck that is not hidden
 MAX_STRIDED_ROWS = 8  # rows of a tile at a large stride: more conflict in the L1 cache
 MAX_NEAR_STRIDE = 16  # elements between rows up to which there are no such conflicts
 MIN_RAGGED_VECTORS = 3  # results narrower than so many vectors use their width as vector length
@@ -56,17 +42,11 @@ MIN_REUSE_ROWS = 4  # from so many rows on, packing b pays
 MAX_VECTOR_ELEMENTS = 16  # elements of the longest vector
 L2_PANEL_TERMS = 768  # K block: terms for which b's panel stays in L2
 # K blocks over channels, with 16 registers: terms for which a panel of two vectors stays in L1, and
-# few enough channel blocks are read at a time for the hardware prefetcher; minimum terms; and the
-# cost of a vector of b. On 55 convolutions of 144 to 1280 channels this took 9 % less time if a
-# comes from the last-level cache (a third less for 1024 channels of 40 x 40 pixels), and equal time
-# if it comes from L2.
+# few enough channel blocks are read at a time for the hardware prefetcher; and minimum terms. On 55
+# convolutions of 144 to 1280 channels this took 9 % less time if a comes from the last-level cache
+# (a third less for 1024 channels of 40 x 40 pixels), and equal time if it comes from L2.
 L1_PANEL_TERMS = range(64, 145)
 MIN_BLOCKED_TERMS = 384
-L1_VECTOR_COST = 0.5
-ROW_ADDRESS_LATENCY = (
-    0.5  # added FMA latency if each row has its own address, fitted to 19 of these
-)
-MAX_B_REGISTERS = 2  # registers of b at a time, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,56 +113,6 @@ def _dependent_axes(e: Expr, vector: int) -> set[Axis]:
 def _is_contiguous_along(t: Tensor, e: Load) -> bool:
     """True if the last axis of `t` runs along the last dimension of the operand."""
     return bool(e.index) and bool(t.axes) and t.axes[-1] in index_axes(e.index[-1])
-
-
-def _b_vector_cost(registers: int, panel: int) -> float:
-    """Return the cost of a vector of b, for a panel of so many bytes."""
-    if registers != SMALL_REGISTER_FILE:
-        return L2_VECTOR_COST
-    return next(far for most, far in SMALL_CACHE_VECTOR_COSTS if panel <= most)
-
-
-def register_tiles(
-    m: int,
-    n: int,
-    lanes: int,
-    max_rows: int = 14,
-    registers_per_vector: int = 1,
-    registers: int = VECTOR_REGISTERS,
-    terms: int = 1,
-    short_blocks: bool = False,
-    separate_addresses: bool = False,
-    split_vectors: bool = False,
-) -> Iterator[tuple[float, int, int]]:
-    """Yield register tiles: (estimated cycles of all tiles, rows, vectors).
-
-    registers_per_vector: registers that hold a vector, out of `registers`. terms: of a sum. Vectors
-    of b come from L2, elements of a from L1. short_blocks: the sum is in blocks of L1_PANEL_TERMS.
-    separate_addresses: each row has its own address. split_vectors: the processor executes a vector
-    in two halves.
-    """
-    for vectors in range(1, 9):
-        wide = vectors * registers_per_vector
-        near, far = (
-            L1_BROADCAST_COST[registers],
-            _b_vector_cost(registers, terms * lanes * vectors * 4),
-        )
-        least, more = float(FMA_LATENCY[registers]), 0.0
-        if short_blocks:
-            far, least = L1_VECTOR_COST, least + ROW_ADDRESS_LATENCY * separate_addresses
-        elif split_vectors:
-            (least, near, far), more = SPLIT_VECTOR_COSTS, EXTRA_VECTOR_COST * (vectors - 1)
-        if lanes * vectors > max(n, lanes):
-            break
-        if short_blocks and wide > MAX_B_REGISTERS and vectors > 1:
-            continue
-        for rows in range(1, max(min(m, max_rows), 1) + 1):
-            if rows * wide > registers - OPERAND_REGISTERS or rows * wide + wide + 1 > registers:
-                break
-            busy, loads = rows * wide, near * rows + far * wide
-            step = (max(busy, loads, least) + NON_BOTTLENECK_SHARE * min(busy, loads)) * (1 + more)
-            count = -(-m // rows) * -(-n // (lanes * vectors))
-            yield count * step, rows, vectors
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from superopt.kernels.algorithms import contraction as kernels_contraction
+from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout, Part, ScatteredLayout
 from superopt.kernels.loops.substitution import scatter_layout
 from superopt.te.analysis.inline import substitute_axes
@@ -36,7 +37,7 @@ def match_groups(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
     lanes: int,
-    registers: int = kernels_contraction.VECTOR_REGISTERS,
+    registers: int = VECTOR_REGISTERS,
 ) -> GroupedProducts | None:
     """Match the products of several groups; None if each group has one channel, or whole
     vectors."""

@@ -10,6 +10,7 @@ from math import prod
 
 from superopt.kernels.algorithms import contraction
 from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
 from superopt.te.expr.tensor import Tensor
 
 # Rows that read a matrix, and its elements, from which packing pays; by 20 products of 8 to 1,024
@@ -30,7 +31,7 @@ def is_profitable(p: Problem, c: contraction.Contraction, f: contraction.Registe
     are unaligned (other cases are not measured)."""
     if f.m is None or f.m.size < MIN_READER_ROWS or f.terms * f.n.size < MIN_MATRIX_ELEMENTS:
         return False
-    return p.registers == contraction.SMALL_REGISTER_FILE or f.n.size % f.lanes != 0
+    return p.registers == SMALL_REGISTER_FILE or f.n.size % f.lanes != 0
 
 
 def row_block(t: Tensor, f: contraction.RegisterTiling, rows: int, vectors: int) -> int:

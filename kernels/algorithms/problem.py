@@ -8,7 +8,8 @@ from math import prod
 
 import numpy as np
 
-from superopt.kernels.algorithms import contraction, strassen
+from superopt.kernels.algorithms import strassen
+from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import Schedule
@@ -35,7 +36,7 @@ class Problem:
     strassen_levels: int = max(strassen.LEVELS)
     multiply_bytes: int = 0
     allow_dilated_winograd: bool = True
-    registers: int = contraction.VECTOR_REGISTERS
+    registers: int = VECTOR_REGISTERS
     stores_half: bool = False
 
     @property

@@ -17,6 +17,7 @@ from math import prod
 
 from superopt.kernels.algorithms import contraction
 from superopt.kernels.algorithms.row_kernels import parallel_loops
+from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
@@ -74,7 +75,7 @@ def match_small_n_gemm(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
     lanes: int,
-    registers: int = contraction.VECTOR_REGISTERS,
+    registers: int = VECTOR_REGISTERS,
 ) -> SmallNGemm | None:
     """Match a contraction with few outputs; None if this does not pay."""
     c, found = contraction.match_contraction(t, constants), reduction(t)

@@ -23,6 +23,7 @@ from superopt.kernels.algorithms.grouped_convolution import GroupedProducts, mat
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.small_n_gemm import SmallNGemm, match_small_n_gemm
 from superopt.kernels.algorithms.small_n_gemm import schedule_small_n_gemm as in_lanes
+from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
 from superopt.kernels.loops.elementwise_schedule import (
     TILE_ELEMENTS,
     default_schedule,
@@ -109,7 +110,7 @@ def estimated_product_cost(p: Problem) -> float | None:
 def _row_elements(p: Problem) -> int:
     """Return the elements of rows at a time: with few registers all of a short row, else as few as
     hide latency (18 softmaxes and norms of 33 to 30,522 elements)."""
-    if p.registers != contraction.SMALL_REGISTER_FILE:
+    if p.registers != SMALL_REGISTER_FILE:
         return TILE_ELEMENTS
     return 2 * TILE_ELEMENTS if p.tensor.axes[-1].size <= 2 * TILE_ELEMENTS else TILE_ELEMENTS // 4
 
@@ -355,11 +356,7 @@ def _prefers_whole_vectors(p: Problem, groups: GroupedProducts) -> bool:
     """True if a vector holds at least four groups. With long vectors it is faster to run along all
     of them than within each (128 channels at 56 x 56 in groups of 4: 266 us instead of 589)."""
     size = groups.tiling.n.size
-    return (
-        p.registers != contraction.SMALL_REGISTER_FILE
-        and p.lanes % size == 0
-        and p.lanes >= 4 * size
-    )
+    return p.registers != SMALL_REGISTER_FILE and p.lanes % size == 0 and p.lanes >= 4 * size
 
 
 def _groups_choice(p: Problem, option: Option) -> Choice:

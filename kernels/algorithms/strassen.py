@@ -23,14 +23,10 @@ from math import prod
 import numpy as np
 
 from superopt.kernels.algorithms import reduction_schedules
-from superopt.kernels.algorithms.contraction import (
-    L2_PANEL_TERMS,
-    VECTOR_REGISTERS,
-    Contraction,
-    register_tiles,
-)
+from superopt.kernels.algorithms.contraction import L2_PANEL_TERMS, Contraction
 from superopt.kernels.algorithms.row_scaling import row_scales, unscale_factor
 from superopt.kernels.algorithms.tiled_convolution import ceil_div
+from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS, register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
@@ -283,7 +279,7 @@ LEVELS = (1, 2)
 MIN_PART_ROWS = 4  # of a part
 # Fitted to 27 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; most are predicted within
 # 3 %. Cycles per vector of the sums of a's parts, and of a product until it is in the result, in
-# the unit of contraction.register_tiles; and the factor of that unit here.
+# the unit of `register_tiles`; and the factor of that unit here.
 SUM_CYCLES, RESULT_CYCLES, PRODUCT_COST_FACTOR = 6, 3.5, 0.96
 SPLIT_VECTOR_COST_FACTOR = 1.02  # PRODUCT_COST_FACTOR if vectors are split, fitted to 26 products
 # factor of SUM_CYCLES and RESULT_CYCLES, by registers (fewer come with smaller caches)
@@ -324,7 +320,7 @@ def best_plan(
 ) -> Plan | None:
     """Return the fastest estimated plan; None if the direct product is better. direct: time of the
     direct product per term, in the unit of register tiles. max_time_ratio: below which Strassen
-    pays. split_vectors: see contraction.register_tiles."""
+    pays. split_vectors: see `register_tiles`."""
     taken = SPLIT_VECTOR_COST_FACTOR if split_vectors else PRODUCT_COST_FACTOR
     size = 4 * p.k.size * p.n.size / BYTES_PER_CYCLE[registers]
     some = [(_estimated_time(direct * p.k.size, size), 0)]

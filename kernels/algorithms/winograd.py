@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from superopt.kernels.algorithms.contraction import VECTOR_REGISTERS, Contraction, register_tiles
+from superopt.kernels.algorithms.contraction import Contraction
 from superopt.kernels.algorithms.cook_toom import (
     distinct_rows,
     to_array,
@@ -42,6 +42,7 @@ from superopt.kernels.algorithms.tiled_convolution import (
     tile_counts,
     tile_store_index,
 )
+from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS, register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction

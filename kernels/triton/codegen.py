@@ -3,11 +3,11 @@ launched.
 
     parallel loops around it   the programs, numbered along one dimension of the grid
     other loops                `for`; unrolled ones over tl.static_range
-    a tile                     blocks over its axes (`values.py`)
+    a tile                     blocks over its axes (`writer.py`, `values.py`)
     a register                 a variable; also a local buffer that is only used in whole tiles
     another local buffer       memory, of each program if only one launch uses it
-    a product summed           tl.dot, if its three axes have blocks of at least 16 and it is of
-                               floats of at most 32 bits; accumulators are float32
+    a product summed           tl.dot (`dots.py`), if its three axes have blocks of at least 16
+                               and it is of floats of at most 32 bits; accumulators are float32
 
 Unrolled loops around a single update are axes of its tile, too: a schedule says so which part of a
 sum is a block. Float sums are then in another order. A 16-bit product is exact within a dot, where
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update, flat_statements
 from superopt.kernels.triton import values
-from superopt.kernels.triton.dot_limits import MIN_DOT_COLUMNS, MIN_DOT_EXTENT
+from superopt.kernels.triton.dots import dot_operand, match_dot
 from superopt.kernels.triton.functions import (
     FLOAT16_DTYPES,
     cast_text,
@@ -35,11 +35,10 @@ from superopt.kernels.triton.l2_prefetch import l2_prefetch_lines
 from superopt.kernels.triton.load_hoisting import hoist_loads
 from superopt.kernels.triton.narrow_stores import narrow_value
 from superopt.kernels.triton.unroll import unroll_loops
-from superopt.kernels.triton.values import Block, Writer
+from superopt.kernels.triton.writer import ZERO_NAME, Block, Writer, non_unit_axes, padded_extent
 from superopt.te.analysis.walk import loads
-from superopt.te.expr.dtype import BF16, F16, F32, DType
 from superopt.te.expr.functions import REDUCTION_COMBINERS, identity_element
-from superopt.te.expr.node import Apply, Axis, Expr, Load
+from superopt.te.expr.node import Axis, Expr, Load
 from superopt.te.expr.tensor import Tensor
 
 ZERO_MULTIPLE = 1024  # multiple of which an opaque 0 is added to indices, which keeps vectorization
@@ -219,7 +218,7 @@ def _is_register(uses: Sequence[_BufferUse]) -> bool:
             return False
         if x.path[: len(first.path)] != first.path:
             return False
-        if x.kind != "read" and len(axes) < len(values.non_unit_axes(x.tile)):
+        if x.kind != "read" and len(axes) < len(non_unit_axes(x.tile)):
             return False
     return True
 
@@ -263,9 +262,9 @@ def _function_text(
             f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_element_count(t)}"
         )
     _emit_body(w, body)
-    head += [f"{n} = tl.arange(0, {values.padded_extent(a)})" for a, n in w.ranges.items()]
-    if any(f"+ {values.ZERO_NAME})" in x for x in w.lines):  # the grid has one dimension
-        head.append(f"{values.ZERO_NAME} = tl.program_id(1) * {ZERO_MULTIPLE}")
+    head += [f"{n} = tl.arange(0, {padded_extent(a)})" for a, n in w.ranges.items()]
+    if any(f"+ {ZERO_NAME})" in x for x in w.lines):  # the grid has one dimension
+        head.append(f"{ZERO_NAME} = tl.program_id(1) * {ZERO_MULTIPLE}")
     if early and persistent is None:
         head += l2_prefetch_lines(
             w, axes, {x.buffer: x.index for x in uses if x.buffer in constants}
@@ -282,7 +281,7 @@ def _is_copy(s: Store | Update, registers: frozenset[Tensor]) -> bool:
 
 def _program_indices(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]:
     """Return the indices of the parallel loops from the program id; the last one varies fastest."""
-    axes = values.non_unit_axes(axes)
+    axes = non_unit_axes(axes)
     if not axes and not needed:
         return []
     lines = ["pid = tl.program_id(0)"]
@@ -327,10 +326,10 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
 
 def _emit_update(w: Writer, s: Update) -> None:
     kind = s.buffer.dtype
-    found = _match_dot(s, w.interpreted)
+    found = match_dot(s, w.interpreted)
     if found is not None:
-        (summed,) = values.non_unit_axes(s.over)
-        x, y = (_dot_operand(w, e, tile, summed) for e, tile in found)
+        (summed,) = non_unit_axes(s.over)
+        x, y = (dot_operand(w, e, tile, summed) for e, tile in found)
         w.begin_tile(s.axes)
         old = values.full_block(w, values.emit_load(w, s.buffer, s.index), kind)
         text = f'tl.dot({x}, {y}, {old}, input_precision="{w.dot_precision}")'
@@ -347,7 +346,7 @@ def _emit_update(w: Writer, s: Update) -> None:
 
 def _emit_reduction(w: Writer, s: Update, new: Block) -> Block:
     """Return the block reduced over the update's axes."""
-    over = values.non_unit_axes(s.over)
+    over = non_unit_axes(s.over)
     if not over:
         return new
     kind = s.buffer.dtype
@@ -361,53 +360,3 @@ def _emit_reduction(w: Writer, s: Update, new: Block) -> Block:
     for n in range(len(w.tile) - 1, len(w.tile) - 1 - len(over), -1):
         text = reduction_text(s.fn, text, n, kind)
     return Block(text, new.axes - set(over))
-
-
-# --- dots ---
-
-
-_Operand = tuple[Expr, tuple[Axis, ...]]
-
-
-def _match_dot(s: Update, interpreted: bool) -> tuple[_Operand, _Operand] | None:
-    """Match a matrix product that tl.dot takes: its two factors with their tiles; None
-    otherwise."""
-    axes, over = values.non_unit_axes(s.axes), values.non_unit_axes(s.over)
-    match s.fn, s.value, axes, over:
-        case "sum", Apply("mul", (x, y)), (m, n), (k,):
-            pass
-        case _:
-            return None
-    x, y = _without_widening(x, y, (F16,) if interpreted else FLOAT16_DTYPES)
-    if s.buffer.dtype != F32 or x.dtype not in (F16, BF16, F32):
-        return None
-    high, wide, deep = values.block_shape((m, n, k))
-    if min(high, deep) < MIN_DOT_EXTENT or wide < MIN_DOT_COLUMNS:
-        return None
-    hanging = [values.dependent_axes(e, (m, n, k)) for e in (x, y)]
-    if hanging == [(n, k), (m, k)]:
-        x, y = y, x
-    elif hanging != [(m, k), (n, k)]:
-        return None
-    return (x, (m, k)), (y, (k, n))
-
-
-def _without_widening(x: Expr, y: Expr, kinds: Sequence[DType]) -> tuple[Expr, Expr]:
-    """Return 16-bit operands without their cast to float32 for the product, which is exact within a
-    dot."""
-    match x, y:
-        case Apply("cast", (a,), f), Apply("cast", (b,), g) if f == g == F32:
-            if a.dtype == b.dtype and a.dtype in kinds:
-                return a, b
-    return x, y
-
-
-def _dot_operand(w: Writer, e: Expr, tile: tuple[Axis, ...], summed: Axis) -> str:
-    """Return a factor of a dot, 0 beyond the extent of the summed axis."""
-    w.begin_tile(tile)
-    b = values.emit_value(w, e)
-    text = values.full_block(w, b, e.dtype)
-    inside = values.bounds_mask(w, frozenset((summed,)))
-    if inside is None or (isinstance(e, Load) and e.tensor not in w.registers - w.zeroed):
-        return text  # what is read is 0 there
-    return f"tl.where({inside.text}, {text}, {constant_text(0, e.dtype)})"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from superopt.kernels.llvm.address import flat_index
 from superopt.kernels.triton import values
-from superopt.kernels.triton.values import Writer
+from superopt.kernels.triton.writer import Writer
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr import index
 from superopt.te.expr.node import Axis, Expr

@@ -9,16 +9,13 @@ from math import prod
 from superopt.kernels.llvm.address import flat_index
 from superopt.kernels.loops.tile import Stmt, Store
 from superopt.kernels.triton.values import (
-    Block,
-    Writer,
-    block_shape,
     combine_masks,
     emit_index,
     emit_load,
     emit_value,
     hoisted_load,
-    non_unit_axes,
 )
+from superopt.kernels.triton.writer import Block, Writer, block_shape, non_unit_axes
 from superopt.te.analysis.walk import loads
 from superopt.te.expr.node import Apply, Const, Expr, Load
 

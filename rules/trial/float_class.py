@@ -31,8 +31,8 @@ from superopt.rules.trial.draws import named_rng, real_feeds
 from superopt.rules.trial.instances import Instance, instances
 from superopt.te.eval.domain import Reals
 from superopt.te.eval.range_limited import RangeLimitedReals, max_finite, min_subnormal
-from superopt.te.eval.rounding import EXACTNESS_DEGREES, RoundingDomain, elements_agree
-from superopt.te.eval.rounding_columns import RELATIVE_TOLERANCE
+from superopt.te.eval.rounding import EXACTNESS_DEGREES, RoundingDomain
+from superopt.te.eval.rounding_columns import RELATIVE_TOLERANCE, elements_agree
 from superopt.te.expr.dtype import BOOL, F32, F64, I64, DType
 from superopt.te.expr.node import Apply, Expr, Load, Reduce
 

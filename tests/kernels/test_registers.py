@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from superopt.kernels.algorithms.contraction import register_tiles
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, options
+from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import parse_layout
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.engine import Machine, host

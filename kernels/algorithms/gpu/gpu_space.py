@@ -63,6 +63,11 @@ from superopt.kernels.algorithms.gpu.row_programs import (
     schedule_row_programs,
 )
 from superopt.kernels.algorithms.gpu.small_m_gemm import small_m_options, small_m_schedule
+from superopt.kernels.algorithms.gpu.transpose_tiles import (
+    TRANSPOSE_TILE_SIDES,
+    transpose_schedule,
+    transposed_axes,
+)
 from superopt.kernels.algorithms.gpu.vendor_convolution import (
     convolution_choice,
     convolution_options,
@@ -93,7 +98,6 @@ from superopt.te.expr.node import Axis, Reduce
 VENDOR_FIRST_PRODUCTS = 2**33  # products from which the vendor's library is the unmeasured default
 MAX_ELEMENTS = 1024  # of a result at a time
 MAX_SUM_ELEMENTS = 256  # of a result at a time, if each is a sum
-TRANSPOSE_TILE_SIDES = (64, 32)  # of the read and of the written contiguous axis
 MAX_BLOCK_TERMS = 1024  # of a sum at a time
 MAX_BLOCK_SUM_RESULTS = 512  # results up to which terms are taken in blocks, not one by one
 MIN_RESULTS_PER_SM = 64  # for each multiprocessor; with fewer, sums are computed one at a time
@@ -170,7 +174,7 @@ def _other_options(p: Problem) -> Iterator[Option]:
         few = few or (result_elements(p.tensor) <= MAX_BLOCK_SUM_RESULTS and n >= ADJACENT_RESULTS)
         if beside or few:
             yield _block_sum_option(p, found)
-    if _transposed_axes(p) is not None:
+    if transposed_axes(p) is not None:
         for side in TRANSPOSE_TILE_SIDES:
             yield Option.make("turn", rows=side, columns=max(TRANSPOSE_TILE_SIDES), warps=4)
     if found is not None and (both := window_axes(p)) is not None:
@@ -258,9 +262,9 @@ def build_choice(p: Problem, option: Option) -> Choice:
         case "across" if reduction(t) is not None:
             return Choice(option, t, {t: _block_sum_schedule(p, option)})
         case "turn":
-            along = _transposed_axes(p)
+            along = transposed_axes(p)
             if along is not None:
-                return Choice(option, t, {t: _transpose_schedule(p, along, option)})
+                return Choice(option, t, {t: transpose_schedule(p, along, option)})
         case "tile" if window_axes(p) is not None:
             deep = dict(option.knobs).get("deep", 1)
             windowed, total = (
@@ -283,46 +287,6 @@ def launch_parameters(option: Option) -> tuple[int, int]:
 
 
 # --- reductions, and all else ---
-
-
-def _transposed_axes(p: Problem) -> list[Axis] | None:
-    """Return consecutive axes along which an operand is contiguous but the result is not; None if
-    there are none."""
-    order = memory_order_axes(p)
-    if p.tensor.body is None or not order or reduction(p.tensor) is not None:
-        return None
-    for x in loads(p.tensor.body):
-        steps = {a: memory_stride(x, a, p.layouts) for a in order}
-        found = [
-            n for n, a in enumerate(order[:-1]) if steps[a] == 1 and a.size >= MIN_DOT_EXTENT // 2
-        ]
-        if not found or steps[order[-1]] in (None, 0, 1):
-            continue
-        first = last = found[-1]
-        size = order[last].size
-        while first and steps[order[first - 1]] == size:
-            first -= 1
-            size *= order[first].size
-        if size >= MIN_DOT_EXTENT:
-            return order[first : last + 1]
-    return None
-
-
-def _transpose_schedule(p: Problem, axes: list[Axis], o: Option) -> Schedule:
-    """Return the schedule of tiles in which both reads and writes are contiguous."""
-    order = memory_order_axes(p)
-    inner = order[-1].name
-    rest = [a.name for a in order[:-1] if a not in axes]
-    steps: list[Primitive] = [Reorder((*rest, *(a.name for a in axes), inner))]
-    name = fuse_axes(steps, axes)
-    size = prod(a.size for a in axes)
-    steps += [
-        Split(name, min(o["rows"], size)),
-        Split(inner, min(o["columns"], order[-1].size)),
-    ]
-    outer = [*rest, f"{name}.o", f"{inner}.o"]
-    steps.append(Reorder((*outer, f"{name}.i", f"{inner}.i")))
-    return (*steps, *map(Parallel, outer), Unroll(f"{name}.i"), Vectorize(f"{inner}.i"))
 
 
 def _with_contiguous_terms(p: Problem) -> tuple[Problem, DerivedConstants] | None:

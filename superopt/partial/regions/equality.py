@@ -13,10 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
+from superopt.partial.regions.expression_classes import (
+    counts_infinities,
+    is_chance_dependent,
+    is_order_dependent,
+    longest_maximum,
+    satisfies_field_laws,
+)
 from superopt.partial.regions.float_points import (
     MAX_VISIBLE_NUMBER,
     FloatPoints,
@@ -42,7 +48,6 @@ from superopt.partial.regions.shortened_sums import (
 from superopt.partial.regions.stacked_branches import stack_branches
 from superopt.partial.regions.targeted_inputs import TargetedPoints, target_conditions
 from superopt.partial.regions.term_sets import (
-    OPPOSITE,
     depends_on_terms_only,
     extremum_kind,
     extremum_kinds,
@@ -54,8 +59,7 @@ from superopt.partial.regions.uninterpreted import UninterpretedPoints
 from superopt.partial.regions.unique_axes import with_unique_axes
 from superopt.te.analysis.walk import subexpressions
 from superopt.te.expr.dtype import INDEX
-from superopt.te.expr.functions import scalar_function
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
+from superopt.te.expr.node import Axis, Expr, Index, Number
 
 FIELD_INPUTS = 2  # that are tried
 MIN_ORDERED_DRAWS = (
@@ -107,13 +111,13 @@ class Comparison:
         bodies = with_unique_axes(stack_branches(bodies))
         short = shorten_sums(bodies, axes)
         some = [e for b in bodies for e in subexpressions(b) if e.dtype != INDEX]
-        known = all(_is_rational(e) or extremum_kind(e) for e in some)
-        counted = any(map(_counts_infinities, some))
+        known = all(satisfies_field_laws(e) or extremum_kind(e) for e in some)
+        counted = any(map(counts_infinities, some))
         known &= not counted
         free = not counted and not any(
             isinstance(e, Index) for b in bodies for e in subexpressions(b)
         )
-        order, chance = any(map(_depends_on_order, some)), any(map(_depends_on_chance, some))
+        order, chance = any(map(is_order_dependent, some)), any(map(is_chance_dependent, some))
         return Comparison(
             axes, short, share_nested_sums(short), bodies,
             is_rational=known and not order and not chance,
@@ -123,7 +127,7 @@ class Comparison:
             is_rational_or_extremum=known,
             is_piecewise_rational=all(map(is_piecewise_rational, some)),
             is_discontinuous=any(map(is_discontinuous, some)) and not all(map(is_exact, some)),
-            max_terms=max(map(_max_terms, bodies)),
+            max_terms=max(map(longest_maximum, bodies)),
             column_groups=interchangeable_columns(bodies, axes),
         )  # fmt: skip
 
@@ -348,76 +352,3 @@ def _equal(
 ) -> np.ndarray:
     a, b = (points.values(e, axes, places) for e in bodies)
     return np.asarray(a == b)
-
-
-def _depends_on_order(e: Expr) -> bool:
-    """True for a comparison or a maximum."""
-    if isinstance(e, Reduce):
-        return e.fn in OPPOSITE
-    return (
-        isinstance(e, Apply)
-        and e.args[0].dtype.is_float
-        and scalar_function(e.fn).field_semantics == "order"
-    )
-
-
-def _depends_on_chance(e: Expr) -> bool:
-    """True if a bool or an integer is read, of which two may be equal by chance, or for an equality
-    test of floats, which holds only by chance."""
-    match e:
-        case Load(t):
-            return not t.dtype.is_float
-        case Apply("eq" | "ne" | "isnan" | "isinf", args):
-            return args[0].dtype.is_float
-        case Apply("cast", (x,)):
-            return x.dtype.is_float and not e.dtype.is_float
-    return False
-
-
-def _is_rational(e: Expr) -> bool:
-    """True if the field satisfies all laws of this expression."""
-    match e:
-        case Const(value, dtype) if dtype.is_float:
-            return value == value
-        case Reduce(fn):
-            return fn in ("sum", "prod")
-        case Apply("pow", (_, by)):
-            return isinstance(by, Const) and by.value in range(1, 65)
-        case Apply(fn, args) if e.dtype.is_float or any(a.dtype.is_float for a in args):
-            if fn == "cast":
-                return e.dtype.is_float and (args[0].dtype == INDEX or args[0].dtype.is_float)
-            return fn == "select" or scalar_function(fn).field_semantics in ("ring", "quotient")
-    return True
-
-
-def _counts_infinities(e: Expr) -> bool:
-    """True if an infinity is an operand of arithmetic, which has laws of its own."""
-    match e:
-        case Reduce(fn, _, body):
-            return fn not in OPPOSITE and _may_be_infinite(body)
-        case Apply(fn, args) if e.dtype.is_float and fn not in ("select", *OPPOSITE):
-            return any(map(_may_be_infinite, args))
-    return False
-
-
-def _may_be_infinite(e: Expr) -> bool:
-    match e:
-        case Const(value, dtype):
-            return dtype.is_float and abs(float(value)) == float("inf")
-        case Apply("select", (_, yes, no)):
-            return _may_be_infinite(yes) or _may_be_infinite(no)
-    return False
-
-
-def _max_terms(e: Expr) -> int:
-    """Return the number of terms of the longest maximum."""
-    match e:
-        case Reduce(fn, axes, body):
-            return prod(a.size for a in axes if fn in ("max", "min")) * _max_terms(body)
-        case Apply("max" | "min", args):
-            return sum(map(_max_terms, args))
-        case Apply(_, args):
-            return max(map(_max_terms, args))
-        case Load(_, index):
-            return max(map(_max_terms, index), default=1)
-    return 1

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from superopt.ir import graph as ir_graph
-from superopt.kernels.algorithms.contraction import VECTOR_REGISTERS
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.llvm.calls import Ref
+from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Kernel

@@ -11,8 +11,9 @@ from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.llvm.calls import Ref
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
 from superopt.plan.lowering.polyphase import StridedPart
+from superopt.plan.program.buffer_reads import read_from_buffers
 from superopt.plan.program.plan import Plan, Settings, Step
-from superopt.plan.program.storage_types import StorageTypes, read_from_buffers
+from superopt.plan.program.storage_types import StorageTypes
 from superopt.plan.program.transformed_constants import TransformedConstants
 from superopt.plan.rewrites.fusion.buffer_views import BufferView, use_views
 from superopt.plan.rewrites.matmul.duplicated_constants import duplicate_constants

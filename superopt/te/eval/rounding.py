@@ -37,7 +37,6 @@ from superopt.te.eval.rounding_columns import (
     ORDER_KEY,
     RATIONAL_VALUE,
     REAL_VALUE,
-    RELATIVE_TOLERANCE,
     ROUNDING_COUNT,
     ROW_COUNT,
     UPPER_BOUND,
@@ -47,7 +46,6 @@ from superopt.te.eval.rounding_columns import (
     count_rounding,
     extremum,
     float_row,
-    generic_value,
     is_constant_equal,
     make_constants,
     make_elements,
@@ -61,29 +59,14 @@ from superopt.te.eval.rounding_columns import (
     with_order_keys,
     with_reciprocal_bounds,
 )
+from superopt.te.eval.rounding_functions import folded_columns, function_columns
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, INDEX, DType
-from superopt.te.expr.functions import identity_element, scalar_function
+from superopt.te.expr.functions import identity_element
 from superopt.te.expr.node import Number
 from superopt.te.expr.tensor import TensorType
 
 EXACTNESS_DEGREES = ("same", "reordered", "rational")
-_CORRECTLY_ROUNDED = frozenset(
-    ("sqrt", "floor", "round", "mod", "fmod")
-)  # rounded once, or not at all
-# Functions that overflow or are NaN for some arguments: a law of these also concerns exceptions.
-_PARTIAL_FUNCTIONS = frozenset(
-    ("exp", "log", "sqrt", "pow", "sinh", "cosh", "asin", "acos", "acosh", "atanh", "tan", "asinh")
-)
-_NEVER_ROUNDED = frozenset(("floor", "round"))
 MANTISSA_BITS = {F64: 54, F32: 25, F16: 12, BF16: 9}  # integers with fewer bits are exact
-_RESULT_RANGES = {
-    "exp": (0, np.inf), "sqrt": (0, np.inf), "cosh": (1, np.inf), "acosh": (0, np.inf),
-    "sigmoid": (0, 1), "tanh": (-1, 1), "erf": (-1, 1), "sin": (-1, 1), "cos": (-1, 1),
-    "acos": (0, 4),
-}  # fmt: skip
-_SIGN_PRESERVING = frozenset(
-    ("tanh", "erf", "sinh", "asinh", "atan", "asin")
-)  # the sign of the argument
 _MAX_INTEGER_EXPONENT = 64
 _FLOAT64_REALS = Reals(F64)
 
@@ -311,51 +294,22 @@ class RoundingDomain:
 
     def _rounded_function(self, fn: str, args: Sequence[np.ndarray], dtype: DType) -> np.ndarray:
         """Return a function that rounds once or more."""
-        reals = [float_row(a, REAL_VALUE) for a in args]
-        own = scalar_function(fn).float_impl if fn != "bitcast" else None
-        out = make_elements(own(*reals) if own is not None else reals[0], dtype, *args)
-        if fn not in _NEVER_ROUNDED:
-            out[ROUNDING_COUNT] = (
-                1 if fn in _CORRECTLY_ROUNDED and not out[ROUNDING_COUNT].any() else 2
-            )
-        set_bounds(out, *_result_bounds(fn, args))
+        out = function_columns(fn, args, dtype)
         mirrored = fn in ODD_FUNCTIONS or fn in EVEN_FUNCTIONS
         same = [np.abs(a[IDENTITY_HASH]) if mirrored else a[IDENTITY_HASH] for a in args]
         out[IDENTITY_HASH] = self._hash(fn, same, dtype)
         if fn in ODD_FUNCTIONS:
             out[IDENTITY_HASH] = (out[IDENTITY_HASH] & HASH_MASK) * np.sign(args[0][IDENTITY_HASH])
-        for row in (ADDEND_VALUE, RATIONAL_VALUE):
-            given = [float_row(a, row) for a in args]
-            known = row == RATIONAL_VALUE and fn not in _PARTIAL_FUNCTIONS and own is not None
-            value = own(*given) if known and own is not None else generic_value(fn, given)
-            set_float_row(
-                out, row, np.where(out[IS_CONSTANT] == 1, float_row(out, REAL_VALUE), value)
-            )
         return with_order_keys(as_factor(out))
 
     def _reduce_last_axis(self, fn: str, flat: np.ndarray, dtype: DType) -> np.ndarray:
         """Return a sum or product over the last axis, which is not empty."""
-        fold = np.add.reduce if fn == "sum" else np.multiply.reduce
-        out = make_elements(
-            fold(float_row(flat, REAL_VALUE), axis=-1), dtype, *np.moveaxis(flat, -1, 0)
-        )
-        out[ROUNDING_COUNT] = 2
-        if fn == "sum":
-            set_bounds(
-                out,
-                float_row(flat, LOWER_BOUND).sum(axis=-1),
-                float_row(flat, UPPER_BOUND).sum(axis=-1),
-            )
-        elif (float_row(flat, LOWER_BOUND) >= 0).all():
-            set_bounds(out, 0, np.inf)
+        out = folded_columns(fn, flat, dtype)
         place = np.arange(max(out[0].size, 1), dtype=np.int64).reshape(out[0].shape)
         state = self._hash(f"{fn} {self.site}", [place], dtype)
         for k in range(flat.shape[-1]):
             state = self._hash(fn, [state, flat[IDENTITY_HASH][..., k]], dtype)
         out[IDENTITY_HASH] = state
-        own = ADDEND_VALUE if fn == "sum" else FACTOR_VALUE
-        for row in (RATIONAL_VALUE, own):
-            set_float_row(out, row, fold(float_row(flat, row), axis=-1))
         out = with_order_keys(as_factor(out) if fn == "sum" else as_addend(out))
         working = ~is_constant_equal(flat, 0 if fn == "sum" else 1)
         which = np.argmax(working, axis=-1)
@@ -417,31 +371,3 @@ class RoundingDomain:
         for a in args:
             state = mix_signed(state ^ mix_signed(np.asarray(a)))
         return state
-
-
-def _result_bounds(fn: str, args: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of a function's results, including rounding."""
-    low, high = float_row(args[0], LOWER_BOUND), float_row(args[0], UPPER_BOUND)
-    if fn in _NEVER_ROUNDED:
-        own = np.floor if fn == "floor" else np.rint
-        return own(low), own(high)
-    first, last = _RESULT_RANGES.get(fn, (-np.inf, np.inf))
-    signed = fn in _SIGN_PRESERVING
-    least = np.where((low >= 0) & (signed or fn == "pow"), np.maximum(0, first), first)
-    return least, np.where((high <= 0) & signed, 0, last)
-
-
-def elements_agree(degree: int, a: np.ndarray, b: np.ndarray, dtype: DType) -> bool:
-    """True if elements are equal to this degree. Integers and bools compare exactly."""
-    if not dtype.is_float:
-        return bool((a == b).all())
-    if degree == 0:
-        return bool((a[IDENTITY_HASH] == b[IDENTITY_HASH]).all())
-    x, y = (float_row(v, ADDEND_VALUE if degree == 1 else RATIONAL_VALUE) for v in (a, b))
-    fine = np.isfinite(x) & np.isfinite(y)
-    scale = np.sqrt(np.mean(np.square(x[fine]))) if fine.any() else 0.0
-    near = (
-        np.abs(x - y)
-        <= RELATIVE_TOLERANCE * (scale + np.abs(x)) + RELATIVE_TOLERANCE * RELATIVE_TOLERANCE
-    )
-    return bool(np.where(fine, near, (x == y) | (np.isnan(x) & np.isnan(y))).all())

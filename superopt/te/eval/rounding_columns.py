@@ -278,3 +278,19 @@ def mix_signed(x: np.ndarray) -> np.ndarray:
     """Return `mix` of signed integers."""
     with np.errstate(over="ignore"):
         return mix(np.asarray(x, np.int64).view(np.uint64)).view(np.int64)
+
+
+def elements_agree(degree: int, a: np.ndarray, b: np.ndarray, dtype: DType) -> bool:
+    """True if elements are equal to this degree. Integers and bools compare exactly."""
+    if not dtype.is_float:
+        return bool((a == b).all())
+    if degree == 0:
+        return bool((a[IDENTITY_HASH] == b[IDENTITY_HASH]).all())
+    x, y = (float_row(v, ADDEND_VALUE if degree == 1 else RATIONAL_VALUE) for v in (a, b))
+    fine = np.isfinite(x) & np.isfinite(y)
+    scale = np.sqrt(np.mean(np.square(x[fine]))) if fine.any() else 0.0
+    near = (
+        np.abs(x - y)
+        <= RELATIVE_TOLERANCE * (scale + np.abs(x)) + RELATIVE_TOLERANCE * RELATIVE_TOLERANCE
+    )
+    return bool(np.where(fine, near, (x == y) | (np.isnan(x) & np.isnan(y))).all())

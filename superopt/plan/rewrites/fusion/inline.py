@@ -13,7 +13,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from superopt.plan.rewrites.reductions.row_fusion import share_exponentials
+from superopt.plan.rewrites.fusion.expression_costs import (
+    has_expensive_function,
+    is_cheap,
+    large_expressions,
+)
+from superopt.plan.rewrites.reductions.shared_values import share_exponentials
 from superopt.te.analysis.affine import affine
 from superopt.te.analysis.inline import Inliner, substitute_axes
 from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
@@ -22,29 +27,7 @@ from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
-CHEAP_FUNCTIONS = (
-    "add",
-    "sub",
-    "mul",
-    "neg",
-    "abs",
-    "max",
-    "min",
-    "select",
-    "cast",
-    "lt",
-    "le",
-    "eq",
-)
-EXPENSIVE_FUNCTIONS = frozenset((
-    "exp", "log", "erf", "tanh", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
-    "asinh", "acosh", "atanh", "pow", "sigmoid",
-))  # fmt: skip
-MAX_EXPRESSION_FUNCTIONS = 150  # functions in an expression
-MAX_INDEX_DIVISIONS = 12  # quotients and remainders in its indices
-_DIVISIONS = ("floordiv", "mod")
 MAX_BROADCAST_RATIO = 4  # elements of a reader for each element that it reads
-
 
 OperandReordering = Callable[[Mapping[Tensor, Tensor]], tuple[dict[Tensor, Tensor], set[Tensor]]]
 
@@ -74,7 +57,7 @@ def inline_tensors(
     written = parts or {}
     current = {t: t for t in topological_order(outputs, written)}
     stay = {*outputs, *materialized, *(t for some in written.values() for t in some)}
-    stay |= _large_expressions(current)
+    stay |= large_expressions(current)
     stay |= _padded_slices(current) if reorder_operands is not None else set()
     dear = reorder_operands is not None
     current = share_exponentials(inline_to_fixpoint(current, stay, (), dear))
@@ -82,25 +65,6 @@ def inline_tensors(
         reorder_operands(current) if reorder_operands is not None else (current, set())
     )
     return inline_to_fixpoint(current, stay | turned, turned, dear)
-
-
-def _large_expressions(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
-    """Return tensors that are stored so that no expression becomes long or deep. An expression that
-    reads an operand twice doubles with each inlining, and so do the indices of repeated reshapes. A
-    reduction ends an expression."""
-    out: set[Tensor] = set()
-    length: dict[Tensor, int] = {}
-    folds: dict[Tensor, int] = {}
-    for t, now in current.items():
-        assert now.body is not None
-        length[t] = _expression_length(now.body, length)
-        folds[t] = sum(isinstance(e, Apply) and e.fn in _DIVISIONS for e in parts_of(now.body))
-        folds[t] += max((folds.get(x.tensor, 0) for x in loads(now.body)), default=0)
-        if length[t] > MAX_EXPRESSION_FUNCTIONS or folds[t] > MAX_INDEX_DIVISIONS:
-            out.add(t)
-        if t in out or has_reduction(now.body):
-            length[t], folds[t] = 1, 0
-    return out
 
 
 def _padded_slices(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
@@ -124,17 +88,6 @@ def _padded_slices(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
             if not inside and prod(_static_sizes(read)) < prod(_static_sizes(cut.body.tensor)):
                 out.add(read)
     return out
-
-
-def _expression_length(e: Expr, length: Mapping[Tensor, int]) -> int:
-    match e:
-        case Apply(_, args):
-            return 1 + sum(_expression_length(a, length) for a in args)
-        case Reduce(_, _, body):
-            return 1 + _expression_length(body, length)
-        case Load(t, _):
-            return length.get(t, 1)
-    return 1
 
 
 def inline_to_fixpoint(
@@ -224,7 +177,7 @@ def _choose_inlined(
         if site.in_reduction and not _reads_each_once(current[site.reader], site, t):
             continue
         costly = _is_costly_epilogue(now, current) or (
-            costly_functions and not site.in_reduction and _has_expensive_function(now.body)
+            costly_functions and not site.in_reduction and has_expensive_function(now.body)
         )
         if costly and MAX_BROADCAST_RATIO * prod(_static_sizes(t)) <= prod(
             _static_sizes(site.reader)
@@ -255,21 +208,7 @@ def _is_costly_epilogue(definition: Tensor, current: Mapping[Tensor, Tensor]) ->
     assert definition.body is not None
     before = [current[x.tensor] for x in loads(definition.body) if x.tensor in current]
     products = [r for x in before for r in reductions(x.body) if _is_product(r.body)]
-    return bool(products) and not _is_cheap(definition.body)
-
-
-def _has_expensive_function(e: Expr) -> bool:
-    """True if it takes more than a few instructions for each element."""
-    return any(isinstance(x, Apply) and x.fn in EXPENSIVE_FUNCTIONS for x in parts_of(e))
-
-
-def _is_cheap(e: Expr) -> bool:
-    match e:
-        case Apply(fn, args):
-            return fn in CHEAP_FUNCTIONS and all(map(_is_cheap, args))
-        case Reduce(_, _, body):
-            return _is_cheap(body)
-    return True
+    return bool(products) and not is_cheap(definition.body)
 
 
 def _reads_each_once(reader: Tensor, site: Site, t: Tensor) -> bool:

@@ -16,11 +16,11 @@ from math import gcd
 
 from superopt.kernels.algorithms.contraction import (
     MIN_REUSE_ROWS,
-    SMALL_REGISTER_FILE,
     Contraction,
     axis_stride,
     match_contraction,
 )
+from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
 from superopt.kernels.loops.layout import Layout, Part
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.te.analysis.walk import index_axes, loads, subexpressions
