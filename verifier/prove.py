@@ -13,7 +13,7 @@ from superopt.te.expr import index
 from superopt.te.expr.dtype import DType
 from superopt.te.expr.node import Apply, Expr
 from superopt.te.expr.tensor import Tensor
-from superopt.verifier.elements import algebra, normal, simplify
+from superopt.verifier.elements import algebra, normal, quotients
 from superopt.verifier.elements import normal as verifier_normal
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
@@ -35,7 +35,7 @@ from superopt.verifier.poly.polynomial import Min, Poly, atom_poly, const, fresh
 from superopt.verifier.refute import counterexample
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
-CACHES = (bounds, guards, normal, simplify, solver)
+CACHES = (bounds, guards, normal, quotients, solver)
 MAX_RANK = 6
 ASSUMPTIONS = (
     "sizes from 1",

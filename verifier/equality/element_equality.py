@@ -37,9 +37,9 @@ from superopt.verifier.elements.order import (
     split_element,
 )
 from superopt.verifier.elements.products import product_over
+from superopt.verifier.elements.quotients import USE_SOLVER
 from superopt.verifier.elements.scalars import apply_function
 from superopt.verifier.elements.simplify import (
-    USE_SOLVER,
     multiply,
     open_piece,
     outer_guard,
