@@ -14,7 +14,7 @@ from superopt.kernels.llvm.address import (
     shuffle_pattern,
 )
 from superopt.kernels.llvm.builder import Value, memory_type, number
-from superopt.kernels.llvm.functions import shuffle_lanes
+from superopt.kernels.llvm.lanes import shuffle_lanes
 from superopt.kernels.llvm.writer import Writer, loaded_value, match_lanes, memory_suffix
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, INDEX

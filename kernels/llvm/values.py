@@ -11,16 +11,9 @@ from collections.abc import Sequence
 from superopt.kernels.llvm import vector_math
 from superopt.kernels.llvm.address import Address, LoopTerms, TilePosition, address
 from superopt.kernels.llvm.builder import Value, memory_type, number
-from superopt.kernels.llvm.functions import (
-    CHEAP_EXPONENTS,
-    concat_vectors,
-    emit_cast,
-    emit_function,
-    emit_power,
-    first_lanes,
-    transpose_vectors,
-)
+from superopt.kernels.llvm.functions import CHEAP_EXPONENTS, emit_cast, emit_function, emit_power
 from superopt.kernels.llvm.gathers import emit_gather, emit_scalar_loads
+from superopt.kernels.llvm.lanes import concat_vectors, first_lanes, transpose_vectors
 from superopt.kernels.llvm.prefetch import prefetch_address
 from superopt.kernels.llvm.writer import (
     Writer,
