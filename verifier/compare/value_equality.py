@@ -18,7 +18,7 @@ from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
 from superopt.verifier.elements.scalars import POWERS_NOTE
 from superopt.verifier.equality.element_equality import are_equal
-from superopt.verifier.instances.choices import SCOPE_NOTES
+from superopt.verifier.instances.size_questions import SCOPE_NOTES
 from superopt.verifier.poly import bounds, facts, guards, solver
 from superopt.verifier.poly.facts import Facts, OutOfTime
 from superopt.verifier.poly.polynomial import atom_poly, fresh_var

@@ -106,7 +106,7 @@ def instances(
         _, _, state = heappop(pending)
         guards.BUDGET.attempt_units += 1 + len(state.sizes) // SIZES_PER_WORK_UNIT
         try:
-            yield _Attempt(rule, state, ranks, number_types, memo=memo).build_instance()
+            yield _Attempt(state, rule, ranks, number_types, memo=memo).build_instance()
         except Fork as fork:
             for one in reversed(fork.states):
                 count -= 1
@@ -123,7 +123,7 @@ def instance_of_state(
     rule: Rule, state: State, ranks: Ranks, number_types: Sequence[DType]
 ) -> Instance:
     """Return the instance of `rule` in a state. Raises Fork or Misfit."""
-    return _Attempt(rule, state, ranks, number_types, memo={"stretched": set()}).build_instance()
+    return _Attempt(state, rule, ranks, number_types, memo={"stretched": set()}).build_instance()
 
 
 _OperatorResult = tuple[dict[str, Attr], tuple[Tensor, ...]]
