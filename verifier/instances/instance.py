@@ -41,15 +41,8 @@ from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.instances.scope import broadcast_only_operands, is_broadcasting
 from superopt.verifier.instances.size_cases import comparison_states, positive_extent_states
 from superopt.verifier.instances.size_equations import mentioned_differences
-from superopt.verifier.instances.sizes import (
-    Fork,
-    Misfit,
-    State,
-    extreme_states,
-    implied_states,
-    not_one_hypothesis,
-    order_states,
-)
+from superopt.verifier.instances.size_orders import extreme_states, not_one_hypothesis, order_states
+from superopt.verifier.instances.sizes import Fork, Misfit, State, implied_states
 from superopt.verifier.poly import guards
 from superopt.verifier.poly.facts import check_budget
 

@@ -11,7 +11,8 @@ from superopt.te.expr import index
 from superopt.te.expr.tensor import Dim
 from superopt.verifier.instances.attributes import FEW_BROADCAST_NOTE
 from superopt.verifier.instances.size_cases import comparison_states, known_comparison, unit_states
-from superopt.verifier.instances.sizes import Fork, State, assumed_order, equate, with_not_one
+from superopt.verifier.instances.size_orders import assumed_order
+from superopt.verifier.instances.sizes import Fork, State, equate, with_not_one
 
 MAX_UNRESTRICTED_RANK = 2
 MAX_STRETCHED_BY_RANK = {3: 2}  # by rank above MAX_UNRESTRICTED_RANK
