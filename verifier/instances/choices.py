@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from superopt.ir.graph import Input
 from superopt.rules.lang.functions import NotKnown, Result, as_number
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
 from superopt.rules.lang.term import (
@@ -25,7 +26,6 @@ from superopt.rules.lang.term import (
     TermValue,
     Var,
     rebuild,
-    show,
     walk,
 )
 from superopt.rules.trial.sample.formula_values import formula_value, parameter_uses, prepare
