@@ -21,11 +21,10 @@ from superopt.rules.match.graph_context import graph_context
 from superopt.rules.match.matcher import matches
 from superopt.rules.match.rewrite import Refusal, rewrite
 from superopt.rules.trial.cases import Cases
+from superopt.rules.trial.cramped_instances import SPATIAL_OPS, cramped_instances
 from superopt.rules.trial.float_class import class_on_instances
 from superopt.rules.trial.instances import (
-    SPATIAL_OPS,
     Instance,
-    cramped_instances,
     instance_of_names,
     instances,
     neighbor_instances,
