@@ -13,7 +13,7 @@ from superopt.te.expr import index
 from superopt.te.expr.dtype import DType
 from superopt.te.expr.node import Apply, Expr
 from superopt.te.expr.tensor import Tensor
-from superopt.verifier.elements import algebra, normal, simplify
+from superopt.verifier.elements import algebra, normal, quotients
 from superopt.verifier.elements import normal as verifier_normal
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
@@ -22,11 +22,12 @@ from superopt.verifier.equality.element_equality import are_equal, are_equal_whe
 from superopt.verifier.equality.skeleton import skeleton
 from superopt.verifier.instances.attributes import Unsupported
 from superopt.verifier.instances.axes import with_named_axes_only
-from superopt.verifier.instances.choices import NUMBER_TYPES, SCOPE_NOTES, Ranks
+from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.instances.element_types import SEPARATE_TYPES_NOTE as TYPES_APART
 from superopt.verifier.instances.element_types import representative_types, rules_by_type
 from superopt.verifier.instances.instance import Instance, instances
 from superopt.verifier.instances.scope import SEVERAL_TYPES, rank_scope, show_ranks, unclear_reason
+from superopt.verifier.instances.size_questions import SCOPE_NOTES
 from superopt.verifier.poly import bounds, facts, guards, solver
 from superopt.verifier.poly.bounds import is_nonnegative
 from superopt.verifier.poly.facts import Facts, Guard, OutOfTime, check_budget, eq, ge
@@ -35,7 +36,7 @@ from superopt.verifier.poly.polynomial import Min, Poly, atom_poly, const, fresh
 from superopt.verifier.refute import counterexample
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
-CACHES = (bounds, guards, normal, simplify, solver)
+CACHES = (bounds, guards, normal, quotients, solver)
 MAX_RANK = 6
 ASSUMPTIONS = (
     "sizes from 1",

@@ -9,7 +9,8 @@ from math import prod
 
 from superopt.kernels.llvm.address import TilePosition
 from superopt.kernels.llvm.builder import TextBuilder, Value, number
-from superopt.kernels.llvm.functions import emit_cast, emit_fma, emit_fold, emit_function
+from superopt.kernels.llvm.functions import emit_cast, emit_fma, emit_function
+from superopt.kernels.llvm.lanes import emit_fold
 from superopt.kernels.llvm.prefetch import plan_prefetches
 from superopt.kernels.llvm.reductions import emit_reduction, vector_positions
 from superopt.kernels.llvm.stores import emit_store

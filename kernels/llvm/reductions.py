@@ -8,13 +8,8 @@ from itertools import product
 
 from superopt.kernels.llvm.address import TilePosition, flat_index, merge_div_mod
 from superopt.kernels.llvm.builder import Value, number
-from superopt.kernels.llvm.functions import (
-    emit_cast,
-    emit_fold,
-    emit_function,
-    pad_lanes,
-    reduce_lanes,
-)
+from superopt.kernels.llvm.functions import emit_cast, emit_function
+from superopt.kernels.llvm.lanes import emit_fold, pad_lanes, reduce_lanes
 from superopt.kernels.llvm.stores import emit_store
 from superopt.kernels.llvm.values import emit_load, emit_value
 from superopt.kernels.llvm.writer import Writer

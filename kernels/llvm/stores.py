@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from superopt.kernels.llvm.address import TilePosition, address, contiguous_runs, flat_index
 from superopt.kernels.llvm.builder import TextBuilder, Value, memory_type
-from superopt.kernels.llvm.functions import shuffle_lanes
+from superopt.kernels.llvm.lanes import shuffle_lanes
 from superopt.kernels.llvm.values import emit_index, emit_pointer
 from superopt.kernels.llvm.writer import Writer, register_slot
 from superopt.te.expr.dtype import BOOL, INDEX

@@ -17,7 +17,8 @@ from itertools import groupby, product
 
 from superopt.kernels.llvm.address import TilePosition
 from superopt.kernels.llvm.builder import Value, number
-from superopt.kernels.llvm.functions import emit_cast, emit_fold
+from superopt.kernels.llvm.functions import emit_cast
+from superopt.kernels.llvm.lanes import emit_fold
 from superopt.kernels.llvm.reductions import vector_positions
 from superopt.kernels.llvm.stores import emit_store
 from superopt.kernels.llvm.values import emit_load, emit_value

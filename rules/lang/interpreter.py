@@ -22,6 +22,7 @@ from superopt.rules.lang.functions import (
     item_of,
     show_result,
 )
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.term import (
     Binary,
     Call,
@@ -40,7 +41,6 @@ from superopt.rules.lang.term import (
     TermValue,
     Unary,
     children,
-    show,
 )
 from superopt.te.expr.node import Expr
 

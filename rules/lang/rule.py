@@ -24,6 +24,7 @@ from superopt.ir.op import Op
 from superopt.ir.syntax import MalformedText, parser_message
 from superopt.ops import OPS
 from superopt.rules.lang.lines import STRING_PATTERN, logical_lines
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.syntax import AttrParam, Param, parse_formula, parse_params, parse_term
 from superopt.rules.lang.term import (
     AllResults,
@@ -41,7 +42,6 @@ from superopt.rules.lang.term import (
     TermValue,
     Var,
     free_names,
-    show,
     walk,
 )
 

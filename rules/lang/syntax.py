@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from superopt.ir.op import REQUIRED, Op
 from superopt.ir.syntax import MalformedText, parser_message
 from superopt.rules.lang.functions import FUNCTIONS
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.term import (
     FILL_ARITIES,
     Absent,
@@ -41,7 +42,6 @@ from superopt.rules.lang.term import (
     TermValue,
     Unary,
     Var,
-    show,
 )
 from superopt.te.expr.dtype import BOOL, DTYPES, I32, I64, INDEX, DType
 

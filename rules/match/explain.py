@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from superopt.ir.graph import Graph, Node, Value, producer, results
 from superopt.rules.lang.functions import show_result
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
-from superopt.rules.lang.term import show
 from superopt.rules.match.graph_context import GraphContext, graph_context
 from superopt.rules.match.matcher import Match, emit_match, new_environment
 from superopt.rules.match.operand_steps import FOUND_SLOT, Cells, Continuation

@@ -7,6 +7,7 @@ from superopt.ir.op import Op
 from superopt.rules.lang.fills import ARRAY_FILLS, is_array_fill, is_fill, is_number_constant
 from superopt.rules.lang.functions import NotKnown, are_equal, show_result
 from superopt.rules.lang.interpreter import required_names
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.syntax import Param, element_types
 from superopt.rules.lang.term import (
     Absent,
@@ -22,7 +23,6 @@ from superopt.rules.lang.term import (
     Spread,
     Term,
     Var,
-    show,
 )
 from superopt.rules.lang.value_facts import uniform_value
 from superopt.rules.match.check_steps import (

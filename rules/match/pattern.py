@@ -15,6 +15,7 @@ from superopt.ir.graph import results
 from superopt.ir.op import REQUIRED, Attr, Op
 from superopt.rules.lang.functions import NotKnown
 from superopt.rules.lang.interpreter import Scope, required_names
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule, bound_names, definition
 from superopt.rules.lang.syntax import LETTERS
 from superopt.rules.lang.term import (
@@ -30,7 +31,6 @@ from superopt.rules.lang.term import (
     Term,
     Var,
     free_names,
-    show,
     walk,
 )
 from superopt.rules.match.check_steps import (

@@ -9,9 +9,10 @@ from typing import Any
 from superopt.ir.graph import Item, Node, results
 from superopt.rules.lang.functions import Result, show_result
 from superopt.rules.lang.interpreter import Scope, compile_formula
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
-from superopt.rules.lang.term import App, Formula, Term, Var, free_names, show
+from superopt.rules.lang.term import App, Formula, Term, Var, free_names
 from superopt.rules.match.check_steps import condition_step, definition_step
 from superopt.rules.match.operand_steps import CONTEXT_SLOT, PART_SLOT, Cells, Step
 

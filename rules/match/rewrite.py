@@ -24,6 +24,7 @@ from superopt.ir.graph import (
 from superopt.ir.op import Attr, InferError
 from superopt.rules.lang.functions import VALUE_TYPES, NotKnown, Result, as_number, as_tuple
 from superopt.rules.lang.interpreter import Scope, compile_formula, reject_users, unpack
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.term import (
     Absent,
@@ -39,7 +40,6 @@ from superopt.rules.lang.term import (
     Term,
     Var,
     free_names,
-    show,
     walk,
 )
 from superopt.rules.lang.value_facts import sibling_dtype

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 
 from superopt.ir.op import Op
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
 from superopt.rules.lang.term import (
@@ -18,7 +19,6 @@ from superopt.rules.lang.term import (
     Var,
     rebuild,
     rename,
-    show,
 )
 from superopt.te.expr.dtype import DType
 

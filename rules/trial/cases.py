@@ -8,7 +8,8 @@ from itertools import islice
 
 from superopt.rules.lang.rule import Rule, has_one_shape
 from superopt.rules.lang.syntax import Param
-from superopt.rules.trial.instances import Instance, cramped_instances, instances
+from superopt.rules.trial.cramped_instances import cramped_instances
+from superopt.rules.trial.instances import Instance, instances
 
 TRIES_PER_CRAMPED = 30  # attempts for each wanted cramped instance
 MAX_ELEMENTS = 1 << 17  # over all instances of a rule, by its literal sizes

@@ -6,7 +6,7 @@ constants. They are constants only if a condition uses the number itself (`value
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from superopt.ir.op import InferError
 from superopt.rules.lang.functions import NotKnown, Result
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
-from superopt.rules.lang.term import AllResults, App, Pick, Var, free_names, walk
+from superopt.rules.lang.term import free_names
 from superopt.rules.trial.sample.draw import Draw, Misfit, Style
 from superopt.rules.trial.sample.left_side import LeftSideBuilder
 from superopt.rules.trial.sample.right_side import right_side
@@ -89,7 +89,7 @@ def instances(
         for n, style in enumerate(STYLES):
             for _ in range(tries[n]):
                 made = try_instance(rule, Draw(Random(rng.random()), style), constants)
-                if made is None or (key := _instance_key(made)) in seen:
+                if made is None or (key := instance_key(made)) in seen:
                     continue
                 seen.add(key)
                 fruitful = True
@@ -103,56 +103,10 @@ def instances(
             barren = 0 if fruitful else barren + 1
 
 
-def _instance_key(i: Instance) -> object:
+def instance_key(i: Instance) -> object:
+    """Return what is equal for instances that test the same: types of inputs, sizes, attributes."""
     plain = tuple((n, str(v)) for n, v in i.names.items() if not isinstance(v, (Input, Node)))
     return tuple(str(x.type) for x in i.inputs), tuple(p for p in plain if "<" not in p[1])
-
-
-CRAMPED_SIZE = 3  # the only size besides 1
-ONES_SHARES = (0.15, 0.4)  # shares of sizes of 1
-ODD_RANK_SHARE = 0.3  # share of operands of image operators with another rank
-ROLE_SIZES = (1, 2, 2, 3, 4)  # sizes that divide and multiply each other
-SAME_SHAPE_SHARE = 0.8  # share of parameters with the shape of others in their role
-BROADCAST_SHARE = 0.25  # share of these that are broadcast along an axis
-BIAS_ROLE = ("Conv", 2)  # drawn to fit in any case: nothing else fits
-SPATIAL_OPS = frozenset(("Conv", "ConvTranspose", "AveragePool", "MaxPool", "BatchNormalization"))
-
-
-def cramped_instances(rule: Rule, seed: int, tries: int) -> Iterator[Instance]:
-    """Yield instances whose types hide few errors. It ends when half of the tries yield nothing
-    new.
-
-    In turns: all sizes are equal, or 1, and parameters of any shape have any rank, so that a bias
-    is as long as the image is wide, and an image no larger than its kernel; and parameters that are
-    the same operand of the same operator share one shape of few sizes, so that groups divide
-    evenly.
-    """
-    rng = Random(f"cramped {rule.name} {seed}")
-    roles = _operand_roles(rule)
-    ops = {t.op.name for side in rule.lhs for t in walk(side) if isinstance(t, App)}
-    image = 4 if ops & SPATIAL_OPS else None
-    seen: set[object] = set()
-    last = 0
-    for number in range(tries):
-        if number > last + tries // 2:
-            return
-        maker = LeftSideBuilder(rule, Draw(Random(rng.random()), Style(equal_sizes=True)))
-        shape = _equal_sizes(rng, image) if number % 2 else _role_shapes(rng, image, roles)
-        for p in rule.params:
-            if (
-                isinstance(p, Param)
-                and p.shape is None
-                and not p.is_run
-                and roles.get(p.name) != BIAS_ROLE
-            ):
-                given = Input(p.name, TensorType(maker.element_type(p.kind), shape(p.name)))
-                maker.names[p.name] = given
-                maker.inputs.append(given)
-        made = _try_builder(rule, maker)
-        if made is not None and (key := _instance_key(made)) not in seen:
-            seen.add(key)
-            last = number
-            yield made
 
 
 def neighbor_instances(rule: Rule, one: Instance, seed: int) -> Iterator[Instance]:
@@ -222,7 +176,7 @@ def changed_instances(
         changed = Input(name, TensorType(given.type.dtype, shapes.get(name, shape)))
         maker.names[name] = changed
         maker.inputs.append(changed)
-    made = _try_builder(rule, maker)
+    made = instance_of_builder(rule, maker)
     if made is not None:
         yield made
 
@@ -237,57 +191,6 @@ def _neighbor_shapes(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield shape[1:]
 
 
-def _equal_sizes(rng: Random, rank: int | None) -> Callable[[str], tuple[int, ...]]:
-    ones = ONES_SHARES[rng.randrange(len(ONES_SHARES))]
-
-    def shape(name: str) -> tuple[int, ...]:
-        length = rng.randint(0, 4) if rank is None or rng.random() < ODD_RANK_SHARE else rank
-        return tuple(1 if rng.random() < ones else CRAMPED_SIZE for _ in range(length))
-
-    return shape
-
-
-def _role_shapes(
-    rng: Random, image: int | None, roles: Mapping[str, object]
-) -> Callable[[str], tuple[int, ...]]:
-    rank = image or rng.randint(1, 4)
-
-    def drawn() -> tuple[int, ...]:
-        return tuple(ROLE_SIZES[rng.randrange(len(ROLE_SIZES))] for _ in range(rank))
-
-    known: dict[object, tuple[int, ...]] = {}
-
-    def shape(name: str) -> tuple[int, ...]:
-        if rng.random() > SAME_SHAPE_SHARE:
-            return drawn()
-        made = known.setdefault(roles.get(name), drawn())
-        if rng.random() < BROADCAST_SHARE:
-            at = rng.randrange(rank)
-            made = (*made[:at], 1, *made[at + 1 :])
-        return made
-
-    return shape
-
-
-def _operand_roles(rule: Rule) -> dict[str, object]:
-    """Return for each parameter the operator and operand index that it serves: x and y in
-    Conv(Concat(x, y), w) are both images."""
-    found: dict[str, object] = {}
-    pending: list[tuple[object, object]] = [(side, None) for side in rule.lhs]
-    while pending:
-        t, role = pending.pop()
-        match t:
-            case Var(name):
-                found.setdefault(name, role)
-            case App(op, operands):
-                for n, o in enumerate(operands):
-                    apart = op.name in SPATIAL_OPS or op.name in ("MatMul", "Gemm")
-                    pending.append((o, (op.name, n) if apart else role))
-            case Pick(app, _) | AllResults(app):
-                pending.append((app, role))
-    return found
-
-
 def instance_of_names(rule: Rule, names: Mapping[str, Result], seed: int) -> Instance | None:
     """Return the instance with these values of a rule's names: inputs, sizes and attributes.
     Anything without a name, as the shape of a number, is drawn."""
@@ -300,15 +203,15 @@ def instance_of_names(rule: Rule, names: Mapping[str, Result], seed: int) -> Ins
         maker.inputs += own
         if isinstance(p, Param) and own and own[0].type.dtype is not None:
             maker.kinds[p.kind] = own[0].type.dtype
-    return _try_builder(rule, maker)
+    return instance_of_builder(rule, maker)
 
 
 def try_instance(rule: Rule, draw: Draw, constants: bool = False) -> Instance | None:
     """Make one attempt at an instance; None if the choices did not fit together."""
-    return _try_builder(rule, LeftSideBuilder(rule, draw, constants))
+    return instance_of_builder(rule, LeftSideBuilder(rule, draw, constants))
 
 
-def _try_builder(rule: Rule, builder: LeftSideBuilder) -> Instance | None:
+def instance_of_builder(rule: Rule, builder: LeftSideBuilder) -> Instance | None:
     """Return the instance of a builder, None if there is none."""
     try:
         return _build_instance(rule, builder)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
-from superopt.rules.lang.term import App, Fill, Number, Scalar, Term, show, walk
+from superopt.rules.lang.term import App, Fill, Number, Scalar, Term, walk
 
 ZERO_COMMUTES = frozenset(("Add", "Mul", "Sub"))  # x - y is zero where y - x is
 SAME_ZEROS = frozenset(

@@ -1,8 +1,5 @@
 """Kernels in Triton's interpreter, which needs the extra `gpu`; or on a GPU, see tests/gpu.py."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,7 +36,7 @@ from superopt.te.expr.tensor import (
     select,
 )
 from tests.gpu import REAL, choose
-from tests.kernels.blocks import PRINTED, add, made_by, matmul, softmax, transposed
+from tests.kernels.blocks import add, made_by, matmul, softmax, transposed
 from tests.kernels.build import blank, drawn, kernel_of
 from tests.kernels.schedules import Draw, draws, grown
 from tests.kernels.test_operators import EXAMPLES, of_numbers
@@ -370,40 +367,3 @@ def test_tensors_are_checked(run: Run) -> None:
         f(torched(x.astype(np.float64)), torched(x), torched(x))
     with pytest.raises(ValueError, match="a is not contiguous"):
         f(torched(np.zeros(16, np.float32))[::2], torched(x), torched(x))
-
-
-COMPILED = """
-import re
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from superopt.kernels.triton.module import define_functions
-from superopt.kernels.triton.loader import compile_options
-from superopt.kernels.triton.codegen import triton_text
-from tests.kernels.blocks import PRINTED
-
-names = {"f16": "fp16", "f32": "fp32"}
-for name, own in ((name, kernel()) for name, kernel in PRINTED.items()):
-    text, options = triton_text(own, dependent_launch=True), compile_options(own)
-    for launch in text.launches:
-        f = define_functions(text.source, [launch.name])[launch.name]
-        kinds = [f"*{names[t.dtype.name]}" for t in launch.buffers]
-        source = ASTSource(f, dict(zip(f.arg_names, kinds, strict=True)), {})
-        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-        ptx = made.asm["ptx"]
-        first = re.search(r"(ld|st|cp|red|atom)\\.[a-z.]*global", ptx).start()
-        waits = 0 < ptx.find("griddepcontrol.wait") < first
-        print(name, f".entry {launch.name}(" in ptx and waits and len(made.asm["cubin"]) > 0)
-"""
-
-
-def test_texts_compile_for_a_gpu(run: Run) -> None:
-    """As PTX and machine code, for which no GPU is needed; in a process without the interpreter.
-    Nothing in memory is touched before they wait for the launch before them."""
-    plain = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", COMPILED], env=plain,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [f"{name} True" for name in PRINTED]

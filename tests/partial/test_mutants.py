@@ -41,8 +41,8 @@ from superopt.rulegen.family_candidates import (
 )
 from superopt.rulegen.family_journal import drop_unreadable_entries
 from superopt.rulegen.generate_rules import operators_to_enumerate
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule, parse_rules
-from superopt.rules.lang.term import show
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved
 

@@ -3,7 +3,7 @@
 import pytest
 
 from superopt.rules.lang.rule import parse_rules
-from superopt.rules.trial.instances import cramped_instances
+from superopt.rules.trial.cramped_instances import cramped_instances
 from superopt.rules.trial.try_rule import Refuted, try_rule
 
 WRONG = {

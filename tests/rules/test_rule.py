@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from superopt.errors import ExitCode, UsageError
 from superopt.ops import OPS
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.lang.syntax import AttrParam, Param, parse_formula
 from superopt.rules.lang.term import (
@@ -32,7 +33,6 @@ from superopt.rules.lang.term import (
     Var,
     free_names,
     rename,
-    show,
 )
 from superopt.rules.library.load import load_library
 from superopt.te.expr.dtype import F32

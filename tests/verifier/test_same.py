@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from superopt.partial.correct.partial_rules import load_pairs, partial_rule
 from superopt.rules.library.load import load_library
-from superopt.verifier.elements import simplify
+from superopt.verifier.elements import quotients
 from superopt.verifier.poly import guards
 from superopt.verifier.poly.facts import Facts
 from superopt.verifier.prove import Limits, prove
@@ -33,11 +33,11 @@ def steps() -> list[tuple[str, int, int]]:
 
 def test_nothing_is_kept_of_a_proof() -> None:
     steps()
-    simplify.NO_FACTS.models()  # drawn as proofs draw them
-    simplify.forget()
+    quotients.NO_FACTS.models()  # drawn as proofs draw them
+    quotients.forget()
     new = Facts()
     for f in fields(Facts):
-        assert getattr(simplify.NO_FACTS, f.name) == getattr(new, f.name), f.name
+        assert getattr(quotients.NO_FACTS, f.name) == getattr(new, f.name), f.name
 
 
 def test_proofs_do_not_hang_on_those_before() -> None:

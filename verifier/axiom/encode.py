@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from superopt.ir.op import REQUIRED, Op
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
 from superopt.rules.lang.term import (
@@ -28,7 +29,6 @@ from superopt.rules.lang.term import (
     Term,
     Unary,
     Var,
-    show,
 )
 from superopt.verifier.axiom.formulas import (
     Formulas,

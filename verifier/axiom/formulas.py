@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.term import (
     App,
@@ -24,7 +25,6 @@ from superopt.rules.lang.term import (
     Term,
     TermValue,
     Unary,
-    show,
 )
 from superopt.verifier.axiom.logic import (
     TRUTH_SORT,

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from superopt.ir.graph import Constant, Node, Value, producer, results
 from superopt.te.expr.tensor import Tensor, placeholder
 from superopt.verifier.compare.constant_patterns import constant_tensor
-from superopt.verifier.elements import normal, simplify
+from superopt.verifier.elements import normal, quotients
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
 from superopt.verifier.elements.scalars import POWERS_NOTE
 from superopt.verifier.equality.element_equality import are_equal
-from superopt.verifier.instances.choices import SCOPE_NOTES
+from superopt.verifier.instances.size_questions import SCOPE_NOTES
 from superopt.verifier.poly import bounds, facts, guards, solver
 from superopt.verifier.poly.facts import Facts, OutOfTime
 from superopt.verifier.poly.polynomial import atom_poly, fresh_var
@@ -38,7 +38,7 @@ def prove_equal(
     work."""
     limit = limits or Limits()
     begin = time.thread_time()
-    for table in (bounds, guards, normal, simplify, solver):
+    for table in (bounds, guards, normal, quotients, solver):
         table.forget()
     SCOPE_NOTES.clear()
     tally = facts.start_budget(limit.seconds, limit.work, deadline)

@@ -8,7 +8,8 @@ from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import power
 from superopt.verifier.elements.normal import NF, Factor, Term
 from superopt.verifier.elements.order import is_order_implied
-from superopt.verifier.elements.simplify import multiply, quotient
+from superopt.verifier.elements.quotients import quotient
+from superopt.verifier.elements.simplify import multiply
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.facts import Facts, eq, ge
 from superopt.verifier.poly.polynomial import Poly

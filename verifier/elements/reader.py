@@ -21,15 +21,9 @@ from superopt.verifier.elements.integers import as_poly
 from superopt.verifier.elements.maxima import max_over
 from superopt.verifier.elements.normal import NF, Term
 from superopt.verifier.elements.products import product_over
+from superopt.verifier.elements.quotients import canonical_products, quotient
 from superopt.verifier.elements.scalars import apply_function, number_of
-from superopt.verifier.elements.simplify import (
-    canonical_products,
-    multiply,
-    outer_guard,
-    quotient,
-    restrict,
-    sum_over,
-)
+from superopt.verifier.elements.simplify import multiply, outer_guard, restrict, sum_over
 from superopt.verifier.instances.attributes import unknown_name
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.bounds import is_nonnegative

@@ -31,7 +31,7 @@ from superopt.verifier.elements.normal import NF, Factor, Term
 from superopt.verifier.elements.order import known_signs, sign
 from superopt.verifier.elements.simplify import multiply
 from superopt.verifier.instances.attributes import unknown_name, unknown_root_name
-from superopt.verifier.instances.choices import SCOPE_NOTES
+from superopt.verifier.instances.size_questions import SCOPE_NOTES
 from superopt.verifier.poly.facts import Facts
 
 MAX_EXPANDED_POWER = 8

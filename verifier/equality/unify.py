@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from superopt.verifier.elements import normal, substitute
 from superopt.verifier.elements.normal import NF, Factor, Piece, Power, Term
-from superopt.verifier.elements.simplify import quotient
+from superopt.verifier.elements.quotients import quotient
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.guards import Guard, tick
 from superopt.verifier.poly.polynomial import Poly, Var

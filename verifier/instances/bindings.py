@@ -34,9 +34,10 @@ from superopt.verifier.instances.attributes import (
     option_ranks,
     scope_limits,
 )
-from superopt.verifier.instances.choices import SCOPE_NOTES
 from superopt.verifier.instances.conditions import Conditions
-from superopt.verifier.instances.sizes import Fork, Misfit, nonnegative_states
+from superopt.verifier.instances.size_orders import nonnegative_states
+from superopt.verifier.instances.size_questions import SCOPE_NOTES
+from superopt.verifier.instances.sizes import Fork, Misfit
 
 _SLICE_ATTRIBUTE_ORDER = {"steps": 1, "starts": 2, "ends": 3}
 

@@ -1,12 +1,13 @@
-"""Choices in one attempt at an instance: shapes of parameters, constants, sizes."""
+"""Choices in one attempt at an instance: shapes and values of parameters, constants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from superopt.ir.graph import Input
 from superopt.rules.lang.functions import NotKnown, Result, as_number
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
 from superopt.rules.lang.term import (
@@ -25,7 +26,6 @@ from superopt.rules.lang.term import (
     TermValue,
     Var,
     rebuild,
-    show,
     walk,
 )
 from superopt.rules.trial.sample.formula_values import formula_value, parameter_uses, prepare
@@ -34,7 +34,6 @@ from superopt.te.expr.dtype import BOOL, DTYPES, F32, DType
 from superopt.te.expr.node import Expr, Size
 from superopt.te.expr.tensor import Dim, Tensor, cast, compute, const
 from superopt.verifier.instances.attributes import (
-    FEW_BROADCAST_NOTE,
     MAX_PARTS,
     RUNS_NOTE,
     Unsupported,
@@ -42,15 +41,8 @@ from superopt.verifier.instances.attributes import (
     unknown_name,
 )
 from superopt.verifier.instances.constants import fill_tensor
-from superopt.verifier.instances.size_cases import comparison_states, known_comparison, unit_states
-from superopt.verifier.instances.sizes import (
-    Fork,
-    Misfit,
-    State,
-    assumed_order,
-    equate,
-    with_not_one,
-)
+from superopt.verifier.instances.size_questions import SCOPE_NOTES, SizeQuestions
+from superopt.verifier.instances.sizes import Fork, Misfit
 from superopt.verifier.instances.vectors import (
     FIRST_PREFIX,
     LENGTH_PREFIX,
@@ -64,9 +56,6 @@ VALUE_PREFIX = "value of "  # prefix of a parameter's name: the number that it h
 
 KIND_TYPES = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
 NUMBER_TYPES = (F32, DTYPES["i64"])
-MAX_UNRESTRICTED_RANK = 2
-MAX_STRETCHED_BY_RANK = {3: 2}  # by rank above MAX_UNRESTRICTED_RANK
-SCOPE_NOTES: set[str] = set()  # what the instances of a rule leave out
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,76 +67,19 @@ class Ranks:
 
 
 @dataclass(slots=True)
-class Choices:
-    """The parameters, constants and sizes of one attempt, determined by its state."""
+class Choices(SizeQuestions):
+    """The parameters and constants of one attempt, determined by its state."""
 
     rule: Rule
-    state: State
     ranks: Ranks
     number_types: Sequence[DType] = NUMBER_TYPES
     names: dict[str, Result] = field(default_factory=dict)
     terms: dict[Term, Input] = field(default_factory=dict)
     tensors: dict[Input, Tensor] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
-    is_right_side: bool = False
     memo: dict[object, object] = field(default_factory=dict)  # shared by all attempts
-    question_count: int = 0  # asked by operators
     item_path: str = ""  # the items that conditions are about
-    undecided_orders: list[tuple[Dim, Dim]] = field(
-        default_factory=list
-    )  # orders that stayed undecided
     size_roots: dict[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
-
-    # --- what operators ask -----------------------------------------------------------------------
-
-    def are_equal(self, a: Dim, b: Dim) -> bool:
-        self.question_count += 1
-        found = [s for s in equate(self.state, a, b, "right" if self.is_right_side else "") if s]
-        if any(s is self.state for s in found):
-            return True
-        if not found:
-            return False
-        raise Fork(found)
-
-    def is_at_most(self, a: Dim, b: Dim) -> bool:
-        self.question_count += 1
-        known = assumed_order(self.state, a, b)
-        if known is None:
-            self.undecided_orders.append((a, b))
-        return known is True
-
-    def is_broadcast_equal(self, a: Dim, b: Dim) -> bool:
-        self.question_count += 1
-        found = [s for s in equate(self.state, a, b, "right" if self.is_right_side else "") if s]
-        if any(s is self.state for s in found):
-            return True
-        # if both are 1 they are equal
-        single = [
-            s for p, q in ((a, b), (b, a)) for s in unit_states(with_not_one(self.state, q), p)
-        ]
-        if self.is_right_side:
-            needs = " or ".join(
-                f"{self.state.in_rule_sizes(index.as_index(d))} == 1" for d in (a, b)
-            )
-            single = [s and replace(s, derived=(*s.derived, needs)) for s in single]
-        if (
-            self.state.level > MAX_UNRESTRICTED_RANK
-        ):  # higher ranks have many combinations that add little
-            if single and self.state.stretched_count >= MAX_STRETCHED_BY_RANK.get(
-                self.state.level, 1
-            ):
-                SCOPE_NOTES.add(FEW_BROADCAST_NOTE)
-                single = []
-            once_more = self.state.stretched_count + 1
-            single = [replace(s, stretched_count=once_more) for s in single if s is not None]
-        raise Fork([*found, *single])
-
-    def compare(self, fn: str, a: Dim, b: Dim) -> bool | None:
-        self.question_count += 1
-        found = known_comparison(self.state, fn, a, b)
-        if found is None:
-            raise Fork(comparison_states(self.state, fn, a, b))
-        return found
 
     def choose(
         self, key: str, values: Sequence[object], levels: Sequence[int] | None = None

@@ -24,8 +24,10 @@ from superopt.verifier.instances.attributes import (
     Unsupported,
     unknown_name,
 )
-from superopt.verifier.instances.choices import SCOPE_NOTES, Choices
-from superopt.verifier.instances.sizes import Fork, Misfit, State, bounded_states, equate
+from superopt.verifier.instances.choices import Choices
+from superopt.verifier.instances.size_orders import bounded_states
+from superopt.verifier.instances.size_questions import SCOPE_NOTES
+from superopt.verifier.instances.sizes import Fork, Misfit, State, equate
 
 COMPARISON_FUNCTIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 

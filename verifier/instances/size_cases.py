@@ -9,17 +9,14 @@ from superopt.te.expr import index
 from superopt.te.expr.dtype import BOOL, INDEX
 from superopt.te.expr.node import Apply, Const, Expr, Size
 from superopt.te.expr.tensor import Dim
-from superopt.verifier.instances.sizes import (
+from superopt.verifier.instances.size_orders import (
     MAX_ENUMERATED_SIZE,
-    State,
     assumed_order,
     bounded_states,
-    equate,
     nonnegative_states,
-    normalize_equation,
     order_states,
-    with_not_one,
 )
+from superopt.verifier.instances.sizes import State, equate, normalize_equation, with_not_one
 
 
 def known_comparison(state: State, fn: str, a: Dim, b: Dim) -> bool | None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from superopt.ir.graph import Node, Value, node, producer, results
 from superopt.ir.op import Attr, Op
 from superopt.ir.syntax import show_attr
-from superopt.rules.lang import term
+from superopt.rules.lang import printer, term
 from superopt.rules.lang.fills import is_fill, is_number_constant
 from superopt.rules.lang.functions import NotKnown, Result, are_equal, as_number, as_tuple
 from superopt.rules.lang.interpreter import evaluate_formula
@@ -71,7 +71,7 @@ class RuleInstance:
             return term.Lit(self.bindings[p.id])  # type: ignore[arg-type]
 
         loops = any(isinstance(p, term.Comprehension) for p in term.walk(condition))
-        return term.show(condition if loops else term.rebuild(condition, value))
+        return printer.show(condition if loops else term.rebuild(condition, value))
 
     def has_declared_type(self, p: Param) -> bool:
         """True if the values of parameter `p` have its element type and shape."""
@@ -180,7 +180,7 @@ class RuleInstance:
     def _next_constant(self, t: Literal) -> Value:
         """Return the next constant of the left side, after checking it against `t`."""
         if self._constants_used >= len(self.constants):
-            raise NotKnown(f"no constant is given for {term.show(t)}")
+            raise NotKnown(f"no constant is given for {printer.show(t)}")
         v = self.constants[self._constants_used]
         self._constants_used += 1
         match t:
@@ -193,7 +193,7 @@ class RuleInstance:
                 if isinstance(f, term.Name):
                     self._graph_texts.setdefault(f.id, []).append(show_attr(uniform_value(v)))
         if not fits:
-            raise NotKnown(f"the constant given for {term.show(t)} differs")
+            raise NotKnown(f"the constant given for {printer.show(t)} differs")
         return v
 
     def build_node(

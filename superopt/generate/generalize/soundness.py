@@ -13,18 +13,18 @@ from itertools import chain, islice
 
 from superopt.generate.generalize.extend_to_integers import extend_to_integers
 from superopt.ir import graph
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.lang.syntax import Param
-from superopt.rules.lang.term import App, Name, Number, Scalar, Spread, show, walk
+from superopt.rules.lang.term import App, Name, Number, Scalar, Spread, walk
 from superopt.rules.match.graph_context import graph_context
 from superopt.rules.match.matcher import matches
 from superopt.rules.match.rewrite import Refusal, rewrite
 from superopt.rules.trial.cases import Cases
+from superopt.rules.trial.cramped_instances import SPATIAL_OPS, cramped_instances
 from superopt.rules.trial.float_class import class_on_instances
 from superopt.rules.trial.instances import (
-    SPATIAL_OPS,
     Instance,
-    cramped_instances,
     instance_of_names,
     instances,
     neighbor_instances,

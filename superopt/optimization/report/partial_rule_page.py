@@ -28,9 +28,9 @@ from superopt.report.text.partial_rule import (
     Correction,
     PartialPage,
 )
+from superopt.rules.lang.printer import show as shown
 from superopt.rules.lang.readable import merge_conditions
 from superopt.rules.lang.rule import Rule, show_side
-from superopt.rules.lang.term import show as shown
 from superopt.verifier.verdict import Proved, Verdict
 
 MAX_PICTURE_COLUMNS, MAX_PICTURE_ROWS = 76, 40  # maximum characters of a picture

@@ -12,6 +12,7 @@ from superopt.report.data.diagram import (
     Proof,
     RuleDiagram,
 )
+from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule, show_side
 from superopt.rules.lang.syntax import Param
 from superopt.rules.lang.term import (
@@ -30,7 +31,6 @@ from superopt.rules.lang.term import (
     Term,
     Var,
     free_names,
-    show,
     walk,
 )
 
