@@ -13,9 +13,7 @@ from superopt.compilation.cuda.model_compiler import (
     Compiler,
 )
 from superopt.compilation.cuda.tune_kernels import stored_options
-from superopt.compilation.fallback.ort_segment import (
-    GivenModel,
-)
+from superopt.compilation.fallback.ort_segment import GivenModel
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.ir import graph as ir_graph
