@@ -48,7 +48,8 @@ from superopt.search.decision_log import replay
 from superopt.search.improve import Outcome, Variant, improve
 from superopt.search.move import Refusals
 from superopt.verification.candidate_check import RejectedCandidate, WrongResult
-from superopt.verification.original import AddNote, Original, prepare_original
+from superopt.verification.input_probe import AddNote
+from superopt.verification.original import Original, prepare_original
 
 MAX_SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
 CHECK_RUN_RATIO = 30.0  # estimated duration of a check, in runs of the original in ONNX Runtime
