@@ -83,7 +83,7 @@ def cases(name: str, model: Any, precision: str) -> Iterator[Case]:
 def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
     import bench_gpu_kernels as timing
 
-    from superopt.compilation.cuda.cuda_compiler import PRECISIONS
+    from superopt.compilation.cuda.model_compiler import PRECISIONS
     from superopt.kernels.algorithms.gpu import gpu_space
     from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
     from superopt.kernels.loops.option import Option

@@ -21,8 +21,8 @@ from superopt.errors import positive_seconds as seconds_
 if TYPE_CHECKING:
     from superopt.compilation.cpu.executable import Executable, Sizes
     from superopt.compilation.cuda import program_cache
-    from superopt.compilation.cuda.cuda_compiler import Compiler as GpuCompiler
     from superopt.compilation.cuda.executable import CudaExecutable
+    from superopt.compilation.cuda.model_compiler import Compiler as GpuCompiler
     from superopt.compilation.cuda.segments import Variant
     from superopt.onnx_io.read.source import ModelLike, Source
     from superopt.report.compilation.compile_report import TuningReport

@@ -22,7 +22,7 @@ from superopt.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from superopt.compilation.cache import program_cache
-    from superopt.compilation.cpu.cpu_compiler import Compiler
+    from superopt.compilation.cpu.model_compiler import Compiler
     from superopt.kernels.runtime.engine import Machine
     from superopt.onnx_io.read.source import Source
 

@@ -19,7 +19,8 @@ from superopt.loading.rule_library import load_library
 from superopt.onnx_io.export.exporter import export_model
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import Source, read_model
-from superopt.optimization.optimize import decision_log, optimize
+from superopt.optimization.optimization_result import decision_log
+from superopt.optimization.optimize import optimize
 from superopt.report.data.report import Event
 from superopt.search.decision_log import replay
 

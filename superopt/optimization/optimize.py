@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from superopt import guard, ort
 from superopt.cost.fusion import is_fused_in_onnxruntime, is_fused_when_compiled
@@ -15,15 +14,12 @@ from superopt.cost.measured_cost import MeasuredCostModel
 from superopt.cost.speedup import SpeedupInterval
 from superopt.cost.store import Store, Target, Times
 from superopt.errors import CheckFailed, OutOfTime
-from superopt.ir.constant_folding import fold_constants
 from superopt.loading.array_files import check_inputs
 from superopt.loading.cost_clock import cost_target, measured_clock
 from superopt.loading.model import LoadedModel
 from superopt.loading.request import Deadline, Request
-from superopt.onnx_io.export.exporter import export_model
-from superopt.onnx_io.export.model_file import copy_unchanged, write_model
 from superopt.onnx_io.import_.model import Model
-from superopt.onnx_io.read.source import Source, read_model
+from superopt.onnx_io.read.source import read_model
 from superopt.optimization.admit_rules import AdmittedRules, admit_rules
 from superopt.optimization.bisect_error import find_worst_step
 from superopt.optimization.bisect_steps import (
@@ -33,6 +29,7 @@ from superopt.optimization.bisect_steps import (
 )
 from superopt.optimization.candidate import Candidate, examine_variant
 from superopt.optimization.certificate import make_certificate
+from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.race import (
     fits_in_worker,
     max_candidates,
@@ -47,11 +44,12 @@ from superopt.report.formatting.phrases import count_text
 from superopt.rulegen.model_mutants import add_mutant_rules
 from superopt.rules.lang.rule import Rule
 from superopt.search.backtrack import Limits, StopReason
-from superopt.search.decision_log import decisions_json, replay
+from superopt.search.decision_log import replay
 from superopt.search.improve import Outcome, Variant, improve
 from superopt.search.move import Refusals
 from superopt.verification.candidate_check import RejectedCandidate, WrongResult
-from superopt.verification.original import AddNote, Original, prepare_original
+from superopt.verification.input_probe import AddNote
+from superopt.verification.original import Original, prepare_original
 
 MAX_SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
 CHECK_RUN_RATIO = 30.0  # estimated duration of a check, in runs of the original in ONNX Runtime
@@ -60,34 +58,6 @@ MAX_LOSSY_RULES = 3  # are excluded from the search, one search after the other
 SLOW_CHECK_PART = (
     0.08  # of the budget: if one check takes longer, only the cheapest variant is checked
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizationResult:
-    """The result of an optimization. `winner` is None if no faster candidate passed.
-
-    best: the candidate that was timed; times, ratio: of it and the original; costs: the cost model;
-    clock: None if costs are estimates; worst_step: adds the largest error, or why there is none.
-    """
-
-    source: Source
-    model: Model
-    request: Request
-    machine: Machine
-    outcome: Outcome
-    refusals: Refusals
-    winner: Candidate | None
-    best: Candidate | None
-    times: Times
-    ratio: SpeedupInterval | None
-    cost_before: float
-    cost_after: float
-    costs: GraphCosts
-    clock: MeasuredCostModel | None
-    notes: tuple[str, ...]
-    scratch: ScratchFolder
-    admitted_rules: AdmittedRules
-    worst_step: WorstStep | str
 
 
 def optimize(
@@ -413,28 +383,3 @@ def _replay_decisions(text: str, model: Model, rules: Sequence[Rule], costs: Gra
     graph = steps[-1].after if steps else model.graph
     variant = Variant("replay", graph, costs.graph_cost(graph), steps)
     return Outcome((variant,), len(steps), time.monotonic() - begin, StopReason.EXHAUSTED, 0)
-
-
-def save_model(result: OptimizationResult, path: Path) -> Certificate | None:
-    """Write the checked file by an atomic rename, or a byte-identical copy of the input. Return the
-    file's certificate; None for a copy.
-
-    A model with external data is written again: its data file is named after the model file.
-    """
-    if result.winner is None:
-        copy_unchanged(result.source, path)
-        return None
-    assert result.winner.certificate is not None
-    made = read_model(result.winner.path)
-    if not made.has_external_data:
-        copy_unchanged(made, path)
-        return result.winner.certificate
-    folded = fold_constants(result.winner.variant.graph)
-    write_model(export_model(result.model, folded.graph), path, original=result.source)
-    return replace(result.winner.certificate, optimized=read_model(path).sha256)
-
-
-def decision_log(result: OptimizationResult) -> str:
-    """Return the decision log, which `replay` takes; it has no rounds if nothing changed."""
-    steps = result.winner.variant.steps if result.winner else ()
-    return decisions_json(steps, result.request.rules, result.source.sha256)

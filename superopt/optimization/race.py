@@ -30,7 +30,8 @@ from superopt.cost.store import Store, Target, Times
 from superopt.loading.request import Deadline, Request
 from superopt.optimization.candidate import Candidate
 from superopt.report.data.report import Event
-from superopt.verification.original import AddNote, Original
+from superopt.verification.input_probe import AddNote
+from superopt.verification.original import Original
 from superopt.verification.ort_session import OrtSession
 
 MAX_RACE_SECONDS = 20.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from superopt.onnx_io.read.protos import ModelProto, load_proto
 from superopt.optimization import certificate as certify_
-from superopt.optimization import optimize as optimize_
+from superopt.optimization import optimization_result as result_
 from superopt.optimization.report import explain as explain_
 from superopt.report.data.certificate import certificate_json
 from superopt.report.data.notebook import preformatted
@@ -27,7 +27,7 @@ class Optimized:
 
     report: Report
     changed: bool
-    _result: optimize_.OptimizationResult
+    _result: result_.OptimizationResult
 
     def __repr__(self) -> str:
         r = self.report
@@ -45,13 +45,13 @@ class Optimized:
         """The optimized model with its weights; the input's own if nothing changed."""
         with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
             path = Path(folder, "model.onnx")
-            optimize_.save_model(self._result, path)
+            result_.save_model(self._result, path)
             return load_proto(path)
 
     @property
     def decisions(self) -> str:
         """The decision log, which `replay` takes."""
-        return optimize_.decision_log(self._result)
+        return result_.decision_log(self._result)
 
     @property
     def cost_before(self) -> float:
@@ -83,5 +83,5 @@ class Optimized:
         """Write the model by an atomic rename, and its certificate beside it; return the
         certificate's path. If nothing changed, write a byte-identical copy of the input, and return
         None."""
-        found = optimize_.save_model(self._result, Path(path))
+        found = result_.save_model(self._result, Path(path))
         return None if found is None else certify_.write_certificate_file(found, Path(path))

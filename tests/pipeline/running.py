@@ -12,8 +12,8 @@ from onnx.reference import ReferenceEvaluator
 from superopt.loading.model import load_model
 from superopt.loading.request import Request
 from superopt.onnx_io.read.source import read_model
-from superopt.optimization import optimize
-from superopt.optimization.optimize import OptimizationResult
+from superopt.optimization import optimization_result, optimize
+from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.report.optimization_report import make_report
 from superopt.report.data.report import Report
 from superopt.rules.lang.rule import Rule, parse_rules
@@ -54,7 +54,7 @@ def report(done: OptimizationResult) -> Report:
 def saved(done: OptimizationResult, folder: Path) -> onnx.ModelProto:
     """The model that it writes, which onnx's checker accepts."""
     path = folder / "saved.onnx"
-    optimize.save_model(done, path)
+    optimization_result.save_model(done, path)
     onnx.checker.check_model(str(path), full_check=True)
     return onnx.load(str(path))
 

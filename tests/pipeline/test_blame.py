@@ -13,7 +13,7 @@ from superopt.ir import graph as ir_graph
 from superopt.ops import OPS
 from superopt.optimization import bisect_steps
 from superopt.optimization.bisect_steps import find_culprit
-from superopt.optimization.optimize import OptimizationResult
+from superopt.optimization.optimization_result import OptimizationResult
 from superopt.search.move import Step
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import TensorType

@@ -15,7 +15,7 @@ from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
 import superopt
-from superopt.compilation.cpu.cpu_compiler import Compiler
+from superopt.compilation.cpu.model_compiler import Compiler
 from superopt.compilation.cpu.steps import Fallback, OrtSegment
 from superopt.compilation.fallback import fallback_cache, ort_segment
 from superopt.compilation.fallback.ort_segment import atomic_units

@@ -14,8 +14,8 @@ from superopt.errors import ExitCode, ModelError, UsageError
 from superopt.loading import rule_library
 from superopt.loading.model import load_model
 from superopt.onnx_io.read.source import read_model
-from superopt.optimization import optimize
-from superopt.optimization.optimize import OptimizationResult
+from superopt.optimization import optimization_result, optimize
+from superopt.optimization.optimization_result import OptimizationResult
 from superopt.report.data.report import Event
 from superopt.rules.lang.rule import Rule
 from superopt.rules.library.load import load_library
@@ -51,7 +51,7 @@ def test_a_model_gets_smaller_and_computes_the_same(tmp_path: Path) -> None:
 def test_a_model_that_cannot_get_faster_is_copied_byte_for_byte(tmp_path: Path) -> None:
     given = data(models.DONE)
     done = run(given)
-    optimize.save_model(done, tmp_path / "copy.onnx")
+    optimization_result.save_model(done, tmp_path / "copy.onnx")
     assert (tmp_path / "copy.onnx").read_bytes() == given
     found = report(done)
     assert not found.changed
@@ -174,7 +174,7 @@ def test_a_custom_operator_is_left_alone_and_our_own_evaluation_decides(tmp_path
     (note,) = (n for n in found.notes if "onnxruntime does not run the original" in n)
     assert "acme:Secret" in note
     assert "/" not in note.partition("Load model from ")[2].partition(" failed")[0]
-    optimize.save_model(done, tmp_path / "saved.onnx")
+    optimization_result.save_model(done, tmp_path / "saved.onnx")
     after = onnx.load(str(tmp_path / "saved.onnx"))
     assert [n.op_type for n in after.graph.node] == ["Relu"]  # nobody reads the secret
 
@@ -247,7 +247,7 @@ def test_external_data_stays_outside(tmp_path: Path) -> None:
 
 def test_decisions_are_repeated_without_searching(tmp_path: Path) -> None:
     first = run(data(models.PLAIN))
-    text = optimize.decision_log(first)
+    text = optimization_result.decision_log(first)
     again = run(data(models.PLAIN), replay=text, cost="auto")
     assert saved(first, tmp_path).graph == saved(again, tmp_path).graph
     assert any("decisions were replayed" in n for n in report(again).notes)

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 import superopt
 from superopt.compilation.cuda import cuda_compiler, load_program
-from superopt.compilation.cuda.cuda_compiler import PRECISIONS
+from superopt.compilation.cuda.model_compiler import PRECISIONS
 from superopt.errors import UsageError
 from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Problem

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import cuda_compiler, model_compiler
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
 from tests.gpu import REAL
@@ -66,4 +66,4 @@ def test_which_one_is_taken(precision: str) -> None:
 
 
 def of_text(kernel: object, precision: str) -> str:
-    return triton_text(kernel, cuda_compiler.PRECISIONS[precision][1]).source  # type: ignore[arg-type]
+    return triton_text(kernel, model_compiler.PRECISIONS[precision][1]).source  # type: ignore[arg-type]

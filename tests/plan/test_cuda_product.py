@@ -18,8 +18,8 @@ import superopt
 from superopt.baselines import torch_compile as peer
 from superopt.cli import main
 from superopt.compilation.cuda import cuda_compiler, executable, tune_kernels
-from superopt.compilation.cuda.cuda_compiler import PRECISIONS
 from superopt.compilation.cuda.executable import CudaExecutable
+from superopt.compilation.cuda.model_compiler import PRECISIONS
 from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError

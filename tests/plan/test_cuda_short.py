@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda.executable import CudaExecutable
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
 from tests.gpu import choose
@@ -37,7 +38,7 @@ def between(*after: tuple[str, ...]) -> onnx.ModelProto:
     return model(nodes, {"x": (F, [64, 32])}, ["y"], known | {"one": np.float32(1)})
 
 
-def texts(exe: cuda_compiler.CudaExecutable) -> str:
+def texts(exe: CudaExecutable) -> str:
     return "\n".join(
         triton_text(k, exe.dot_precision).source for k in exe.variant({}).program.kernels.values()
     )

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import cuda_compiler, model_compiler
 from superopt.kernels.cuda.launch import launch_on_streams
 from superopt.kernels.runtime.gpu_device import to_array
 from superopt.onnx_io.read.source import read_model
@@ -75,7 +75,7 @@ def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
 
     m = (MADE | MODELS)[name]()
     alone = cuda_compiler.compile_model(read_model(m), "fp16").variant({})
-    monkeypatch.setattr(cuda_compiler, "on_gpu_streams", lanes)
+    monkeypatch.setattr(model_compiler, "on_gpu_streams", lanes)
     exe = cuda_compiler.compile_model(read_model(m), "fp16", streams=3)
     made = exe.variant({})
     order, r = made.program.stream_order, made.gpu_program

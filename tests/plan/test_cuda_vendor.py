@@ -18,7 +18,7 @@ import pytest
 
 import superopt
 from superopt.compilation.cuda import cuda_compiler, tune_kernels
-from superopt.compilation.cuda.cuda_compiler import PRECISIONS
+from superopt.compilation.cuda.model_compiler import PRECISIONS
 from superopt.cost import tuning_records
 from superopt.cost.gpu_features import problem_numbers
 from superopt.cost.store import Store

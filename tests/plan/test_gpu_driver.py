@@ -19,7 +19,7 @@ import pytest
 
 from superopt.compilation.cache import entries
 from superopt.compilation.cuda import cuda_compiler as cuda
-from superopt.compilation.cuda import program_cache
+from superopt.compilation.cuda import model_compiler, program_cache
 from superopt.kernels.cuda import driver as cuda_driver
 from superopt.kernels.runtime import loaded_image
 from superopt.kernels.runtime.module_image import export_image
@@ -136,7 +136,7 @@ def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             [n % max_streams for n in range(len(writes))], dependencies(reads, writes)
         )
 
-    monkeypatch.setattr(cuda, "on_gpu_streams", lanes)
+    monkeypatch.setattr(model_compiler, "on_gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     wanted = compile(path, streams=3).run(feeds(m))["y"]

@@ -16,7 +16,7 @@ import pytest
 
 import superopt
 from superopt.compilation.cache import entries
-from superopt.compilation.cuda import cuda_compiler, program_cache, store_program
+from superopt.compilation.cuda import cuda_compiler, model_compiler, program_cache, store_program
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.errors import ModelError
@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    return counting(cuda_compiler.Compiler, monkeypatch)
+    return counting(model_compiler.Compiler, monkeypatch)
 
 
 def compile(path: Path, precision: str = "fp16", **how: Any) -> Any:
@@ -100,7 +100,7 @@ def test_on_several_streams(
             [n % max_streams for n in range(len(writes))], dependencies(reads, writes)
         )
 
-    monkeypatch.setattr(cuda_compiler, "on_gpu_streams", lanes)
+    monkeypatch.setattr(model_compiler, "on_gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     found = []

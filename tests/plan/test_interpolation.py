@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import superopt
-from superopt.compilation.cpu import cpu_compiler as compiling
+from superopt.compilation.cpu import model_compiler
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
@@ -120,7 +120,7 @@ def test_grid_sample(attrs: dict[str, object], kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 def test_grid_sample_compiled(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "slow_reason", lambda n, sizes: "")
+    monkeypatch.setattr(model_compiler, "slow_reason", lambda n, sizes: "")
     exe = superopt.compile(sampled(GRIDS[0], kind))
     for value in VALUES:
         x = constant((1, 2, 4, 5), value, kind)

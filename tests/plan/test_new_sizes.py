@@ -16,7 +16,7 @@ from onnx import helper
 
 import superopt
 from superopt.compilation.cpu import specialize
-from superopt.compilation.cpu.cpu_compiler import Compiler
+from superopt.compilation.cpu.model_compiler import Compiler
 from superopt.compilation.cpu.shape_policy import DEFAULT_COMPILE_SECONDS
 from superopt.compilation.cpu.steps import NativeSegment
 from superopt.compilation.runtime import background_worker

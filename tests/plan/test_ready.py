@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.compilation.cache import entries
-from superopt.compilation.cpu.cpu_compiler import Compiler
+from superopt.compilation.cpu.model_compiler import Compiler
 from superopt.compilation.cpu.steps import NativeSegment
 from superopt.errors import ModelError
 from superopt.plan.program.constant_pool import CONSTANT_POOL
@@ -103,7 +103,7 @@ LIGHT = """
 import sys, numpy, superopt
 exe = superopt.compile(sys.argv[1])
 exe(x=numpy.ones((2, 4), numpy.float32))
-heavy = "onnx onnx_ir onnxruntime z3 sympy superopt.compilation.cpu.cpu_compiler".split()
+heavy = "onnx onnx_ir onnxruntime z3 sympy superopt.compilation.cpu.model_compiler".split()
 print([name for name in heavy if name in sys.modules])
 """
 

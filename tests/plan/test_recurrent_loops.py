@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt import ort
-from superopt.compilation.cpu.cpu_compiler import Compiler
+from superopt.compilation.cpu.model_compiler import Compiler
 from superopt.compilation.runtime.native_segment import NativeSegment
 from superopt.ir import graph as ir_graph
 from superopt.kernels.llvm.calls import Loop

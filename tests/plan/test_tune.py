@@ -29,7 +29,8 @@ from superopt.loading.model import load_model
 from superopt.loading.request import Request
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.optimization.optimize import decision_log, optimize
+from superopt.optimization.optimization_result import decision_log
+from superopt.optimization.optimize import optimize
 from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.passes import plan_program
 from superopt.plan.program.execute import load_program

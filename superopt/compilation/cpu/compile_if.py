@@ -18,7 +18,7 @@ from superopt.onnx_io.transform.split_if import first_dynamic_if, split_at_if
 from superopt.plan.graph.partition import TOO_SMALL_REASON, fallback_nodes
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.cpu_compiler import Compiler
+    from superopt.compilation.cpu.model_compiler import Compiler
 
 # Sequential or nested Ifs. Deeper ones run in ONNX Runtime: each doubles the number of paths
 # through the model.

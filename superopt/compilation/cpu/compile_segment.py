@@ -13,7 +13,7 @@ from superopt.plan.graph.partition import Segment
 from superopt.plan.program.execute import load_program
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.cpu_compiler import Compiler
+    from superopt.compilation.cpu.model_compiler import Compiler
 
 
 def compile_native_segment(

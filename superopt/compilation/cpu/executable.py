@@ -35,7 +35,7 @@ from superopt.errors import RuntimeMismatch, UsageError
 from superopt.report.data.notebook import preformatted
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.cpu_compiler import Compiler
+    from superopt.compilation.cpu.model_compiler import Compiler
     from superopt.compilation.cpu.tune_kernels import Progress
     from superopt.compilation.fallback.ort_segment import OrtSegment
     from superopt.cost.store import Store

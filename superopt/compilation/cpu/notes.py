@@ -11,7 +11,7 @@ from superopt.plan.graph.partition import Segment
 from superopt.report.formatting import phrases
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.cpu_compiler import Compiler
+    from superopt.compilation.cpu.model_compiler import Compiler
 
 QUANTIZING_OPS = frozenset(
     ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",

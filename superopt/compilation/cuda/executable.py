@@ -39,7 +39,7 @@ from superopt.kernels.runtime.gpu_device import (
 from superopt.report.data.notebook import preformatted
 
 if TYPE_CHECKING:
-    from superopt.compilation.cuda.cuda_compiler import Compiler
+    from superopt.compilation.cuda.model_compiler import Compiler
     from superopt.compilation.cuda.segments import Variant
     from superopt.cost.store import Store
     from superopt.ir import graph

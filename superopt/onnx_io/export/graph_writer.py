@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as oir
 
 from superopt.ir import graph as ir_graph
-from superopt.ir.op import Attr, InferError, canonical_attrs
+from superopt.ir.op import Attr, InferError
+from superopt.onnx_io.export.node_attributes import node_attributes
 from superopt.onnx_io.export.node_order import CircularSizes, write_order
 from superopt.onnx_io.export.operand_forms import attribute_forms, constant_array, operand_dtype
 from superopt.onnx_io.export.runtime_sizes import SizeEmitter
@@ -18,14 +19,7 @@ from superopt.onnx_io.import_.constants import rename_tensor, tensor_from_consta
 from superopt.onnx_io.import_.dtypes import onnx_dtype
 from superopt.onnx_io.import_.model import Origin, file_node
 from superopt.onnx_io.import_.older_opsets import OlderForm, older_form
-from superopt.onnx_io.import_.schema import (
-    FormalOperand,
-    NotExpressible,
-    Schema,
-    is_default,
-    schema,
-    to_onnx_attribute,
-)
+from superopt.onnx_io.import_.schema import FormalOperand, NotExpressible, Schema, schema
 from superopt.onnx_io.import_.subgraphs import (
     captured_values,
     clone_node,
@@ -34,7 +28,7 @@ from superopt.onnx_io.import_.subgraphs import (
     subgraph_names,
     subgraphs,
 )
-from superopt.te.expr.dtype import I64, DType
+from superopt.te.expr.dtype import I64
 
 STANDALONE_INITIALIZERS_SINCE_IR_VERSION = (
     4  # before this IR version an initializer has to be an input as well
@@ -302,7 +296,7 @@ class GraphWriter:
                 inputs = self._operand_values(
                     n, s, how, lambda formal: self._attribute_operand(n, formal, values)
                 )
-                attributes = self._attributes(n, s, how, values)
+                attributes = node_attributes(n, s, how, values, self._target.opset)
         except (NotExpressible, InferError) as e:
             raise ExportError(f"{op.name}: {e}") from None
         said = origin or self._target.replaced_origins.get(n)
@@ -382,49 +376,6 @@ class GraphWriter:
             return self._shared_constant(array, formal.name)
         size = self._sizes.size_tensor(value)  # type: ignore[arg-type]
         return size if dtype == I64 else self._emit_node("Cast", [size], to=int(onnx_dtype(dtype)))
-
-    def _attributes(
-        self, n: ir_graph.Node, s: Schema, old_form: OlderForm, values: Mapping[str, Attr]
-    ) -> list[oir.Attr]:
-        """Return the attributes that differ from ONNX's defaults.
-
-        Raises NotExpressible for one that this opset does not have, unless it is implied.
-        """
-        kind = values.get("dtype")
-        like = kind if isinstance(kind, DType) else None
-        out = [
-            to_onnx_attribute(key, value, s.attributes[key].kind, like)
-            for key, value in values.items()
-            if key in s.attributes
-            and value is not None
-            and not is_default(key, n.op.name, value, s.attributes[key])
-        ]
-        for key, name in old_form.attribute_operands.items():
-            v = dict(zip(n.op.inputs, n.inputs, strict=False)).get(name)
-            if isinstance(v, ir_graph.Constant) and (number := v.load()).size == 1:
-                out.append(
-                    to_onnx_attribute(key, float(number.item()), s.attributes[key].kind, None)
-                )
-            elif v is not None:
-                raise NotExpressible(
-                    f"{key} is computed, and a number in opset {self._target.opset}"
-                )
-        operands = {formal.name for formal in s.operands}
-        unsaid = [k for k in values if k not in s.attributes and k not in operands]
-        unsaid = [
-            k
-            for k in unsaid
-            if k not in old_form.implied_attrs or old_form.implied_attrs[k] != values[k]
-        ]
-        if n.op.name in ("Range", "ConstantOfShape"):
-            unsaid = [k for k in unsaid if k != "dtype"]  # the operands or `value` say it
-        if unsaid:
-            types = tuple(None if v is None else v.type for v in n.inputs)
-            said = {k: v for k, v in n.attrs if k not in unsaid}
-            if canonical_attrs(n.op, types, said) != n.attrs:
-                shown = ", ".join(f"{k}={dict(n.attrs)[k]}" for k in unsaid)
-                raise NotExpressible(f"{shown} has no form in opset {self._target.opset}")
-        return out
 
 
 def _is_optional_result(s: Schema, index: int) -> bool:

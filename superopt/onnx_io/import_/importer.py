@@ -7,41 +7,21 @@ values from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
 import numpy as np
 import onnx_ir as oir
 
 from superopt import guard
 from superopt.ir import graph
-from superopt.ir.evaluate import evaluate
-from superopt.ir.op import (
-    Attr,
-    InferError,
-    Op,
-    Payload,
-    canonical_attrs,
-    expression,
-    opaque_op,
-)
-from superopt.onnx_io.import_.constants import (
-    ConstantPool,
-    constant_node_tensor,
-    sparse_constant_node_tensor,
-)
-from superopt.onnx_io.import_.data_propagation import (
-    MAX_READ_BYTES,
-    MAX_TRACKED_ELEMENTS,
-    SizeArray,
-    attr_symbols,
-    is_tracked,
-    operand_as_attr,
-    propagate,
-    python_integers,
-    type_symbols,
-)
+from superopt.ir.op import Attr, InferError, Op, Payload, canonical_attrs, expression, opaque_op
+from superopt.onnx_io.import_.constants import constant_node_tensor, sparse_constant_node_tensor
+from superopt.onnx_io.import_.data_propagation import attr_symbols, type_symbols
 from superopt.onnx_io.import_.dtypes import dtype_of
+from superopt.onnx_io.import_.import_state import (
+    ImportState,
+    bind_value,
+    fold_integers,
+    value_as_attr,
+)
 from superopt.onnx_io.import_.ml.expand import ML_DOMAIN as ML
 from superopt.onnx_io.import_.ml.expand import expand_node, ml_result_types
 from superopt.onnx_io.import_.model import Expansion, Origin
@@ -56,10 +36,10 @@ from superopt.onnx_io.import_.schema import (
 )
 from superopt.onnx_io.import_.subgraphs import captured_values
 from superopt.onnx_io.import_.symbols import FileDim, Symbols, dim_names
-from superopt.onnx_io.import_.type_inference import DeclaredType, infer_result_types, type_lookup
+from superopt.onnx_io.import_.type_inference import infer_result_types, type_lookup
 from superopt.onnx_io.read.source import Source
 from superopt.ops import OPS
-from superopt.te.expr.dtype import STRING, to_numpy
+from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
 
@@ -67,35 +47,11 @@ from superopt.te.expr.tensor import TensorType
 OVERRIDABLE_SINCE_IR_VERSION = 4
 
 
-@dataclass(slots=True)
-class _ImportState:
-    """State of the import; frozen into a Model at the end."""
-
-    domains: dict[str, int]
-    functions: frozenset[tuple[str, str]]
-    declared_type: Callable[[str], DeclaredType]
-    symbols: Symbols
-    pool: ConstantPool = field(default_factory=ConstantPool)
-    values: dict[oir.Value, graph.Value] = field(default_factory=dict)
-    elements: dict[graph.Value, SizeArray] = field(default_factory=dict)
-    constant_values: set[graph.Value] = field(
-        default_factory=set
-    )  # small, and computed from constants only
-    names: dict[graph.Value, str] = field(default_factory=dict)
-    origins: dict[graph.Node, Origin] = field(default_factory=dict)
-    constant_nodes: dict[graph.Constant, Origin] = field(default_factory=dict)
-    declared_values: dict[graph.Value, oir.Value] = field(default_factory=dict)
-    opaque_reasons: list[tuple[str, str]] = field(default_factory=list)
-    size_bindings: dict[str, tuple[str, int]] = field(default_factory=dict)
-    size_producers: dict[str, graph.Node] = field(default_factory=dict)
-    expansions: list[Expansion] = field(default_factory=list)
-
-
 def import_model(source: Source) -> Model:
     """Return the graph of a validated `source`; symbolic sizes stay symbolic."""
     model = source.model
     top = model.graph
-    state = _ImportState(
+    state = ImportState(
         opset_versions(model),
         frozenset((f.domain, f.name) for f in model.functions.values()),
         type_lookup(source),
@@ -108,14 +64,14 @@ def import_model(source: Source) -> Model:
             continue
         made = graph.Input(v.name or "", _input_type(state, v))
         inputs.append(made)
-        _bind_value(state, v, made)
+        bind_value(state, v, made)
         if v.name in top.initializers:
             overridable[made] = v
     weights = [v for v in top.initializers.values() if v not in state.values]
     state.pool.announce([v.const_value for v in weights if v.const_value is not None])
     for v in weights:
         if v.const_value is not None:
-            _bind_value(state, v, state.pool.constant(v.const_value))
+            bind_value(state, v, state.pool.constant(v.const_value))
     for position, n in enumerate(top):
         guard.check_time(f"reading {source.label}")
         _import_node(state, n, position)
@@ -150,7 +106,7 @@ def _declared_dims(v: oir.Value) -> tuple[FileDim, ...] | None:
     return tuple(None if isinstance(d, int) and d < 0 else d for d in dims)
 
 
-def _input_type(state: _ImportState, v: oir.Value) -> TensorType:
+def _input_type(state: ImportState, v: oir.Value) -> TensorType:
     name = v.name or "input"
     if not isinstance(v.type, oir.TensorType) or dtype_of(v.type.dtype) is None:
         return TensorType(None, None)
@@ -161,20 +117,7 @@ def _input_type(state: _ImportState, v: oir.Value) -> TensorType:
     return TensorType(dtype_of(v.type.dtype), shape)
 
 
-def _bind_value(state: _ImportState, v: oir.Value, made: graph.Value) -> None:
-    """Record that the file's value `v` is `made` in the graph."""
-    state.values[v] = made
-    if v.name:
-        state.names.setdefault(made, v.name)
-        state.declared_values.setdefault(made, v)
-    if isinstance(made, graph.Constant):
-        if made.nbytes <= MAX_READ_BYTES and made.type.dtype not in (None, STRING):
-            state.constant_values.add(made)
-        if is_tracked(made.type) and made not in state.elements:
-            state.elements[made] = python_integers(made.load())
-
-
-def _import_node(state: _ImportState, n: oir.Node, position: int) -> None:
+def _import_node(state: ImportState, n: oir.Node, position: int) -> None:
     if n.op_type == "Constant" and n.domain == "" and _import_constant(state, n, position):
         return
     try:
@@ -189,11 +132,11 @@ def _import_node(state: _ImportState, n: oir.Node, position: int) -> None:
     for i, v in enumerate(n.outputs):
         value = graph.result(made, i)
         if not made.op.opaque and v.name:
-            value = _fold_integers(state, made, i)
-        _bind_value(state, v, value)
+            value = fold_integers(state, made, i)
+        bind_value(state, v, value)
 
 
-def _import_ml_node(state: _ImportState, n: oir.Node, position: int) -> None:
+def _import_ml_node(state: ImportState, n: oir.Node, position: int) -> None:
     """Define the results of an ai.onnx.ml node by nodes of ONNX operators.
 
     Raises InferError with the reason if there is no expansion.
@@ -212,7 +155,7 @@ def _import_ml_node(state: _ImportState, n: oir.Node, position: int) -> None:
     state.expansions.append(Expansion(carrier, results, nodes))
     state.origins.setdefault(carrier, Origin(n, {}, position))
     for v, result, held in zip(n.outputs, results, graph.results(carrier), strict=True):
-        _bind_value(state, v, result)
+        bind_value(state, v, result)
         if v.name:
             state.names.setdefault(held, v.name)
             state.declared_values.setdefault(held, v)
@@ -221,7 +164,7 @@ def _import_ml_node(state: _ImportState, n: oir.Node, position: int) -> None:
             state.names.setdefault(value, f"{_node_label(n)}/{k}.{inner.op.name}")
 
 
-def _import_constant(state: _ImportState, n: oir.Node, position: int) -> bool:
+def _import_constant(state: ImportState, n: oir.Node, position: int) -> bool:
     """Define a Constant node's result; return False if its value is not a supported tensor."""
     tensor, sparse = constant_node_tensor(n), sparse_constant_node_tensor(n)
     if tensor is not None:
@@ -233,51 +176,11 @@ def _import_constant(state: _ImportState, n: oir.Node, position: int) -> bool:
         return False
     if made not in state.names:
         state.constant_nodes[made] = Origin(n, {}, position)
-    _bind_value(state, n.outputs[0], made)
+    bind_value(state, n.outputs[0], made)
     return True
 
 
-def _fold_integers(state: _ImportState, n: graph.Node, index: int) -> graph.Value:
-    """Return output `index` of `n`, as a constant if it is a small tensor of known integers."""
-    value = graph.result(n, index)
-    operands = [v for v in n.inputs if v is not None]
-    steady = bool(operands) and all(v in state.constant_values for v in operands)
-    if not is_tracked(value.type):
-        if steady and _is_small(value.type):
-            state.constant_values.add(value)
-        return value
-    found = propagate(state.elements, n, index)
-    if found is None and steady and (array := _evaluate_constant(value)) is not None:
-        found = python_integers(array)
-    if found is None:
-        return value
-    state.elements[value] = found
-    if not all(isinstance(e, int) for e in found.reshape(-1)):
-        return value
-    dtype = value.type.dtype
-    assert dtype is not None
-    return state.pool.array_constant(found, dtype)
-
-
-def _evaluate_constant(value: graph.Value) -> np.ndarray | None:
-    """Evaluate a value computed from constants in the precision of its element types, as a runtime
-    does."""
-    try:
-        return evaluate(graph.Graph((), (value,)), {})[0]
-    except (ValueError, TypeError, LookupError, ArithmeticError):
-        return None  # it fails at run time too, if it is ever needed
-
-
-def _is_small(t: TensorType) -> bool:
-    count = 1
-    for d in t.shape or ():
-        if not isinstance(d, int):
-            return False
-        count *= d
-    return count <= MAX_TRACKED_ELEMENTS and t.shape is not None and t.dtype not in (None, STRING)
-
-
-def _import_operator(state: _ImportState, n: oir.Node) -> tuple[graph.Node, dict[str, graph.Value]]:
+def _import_operator(state: ImportState, n: oir.Node) -> tuple[graph.Node, dict[str, graph.Value]]:
     """Import a node by its tensor expression. Return it and the operands that became attributes.
 
     Raises InferError (or TypeError, from an attribute) with the reason if there is none.
@@ -310,7 +213,7 @@ def _import_operator(state: _ImportState, n: oir.Node) -> tuple[graph.Node, dict
 
 
 def _bind_operands(
-    state: _ImportState, n: oir.Node, op: Op, s: Schema, old_form: OlderForm
+    state: ImportState, n: oir.Node, op: Op, s: Schema, old_form: OlderForm
 ) -> tuple[list[graph.Value | None], dict[str, Attr], dict[str, graph.Value]]:
     """Bind the operands and attributes of `op` by the names of ONNX's schema. Also return the
     operands of the file that became attributes."""
@@ -339,7 +242,7 @@ def _bind_operands(
             operands.append(value)
         elif value is not None:
             bound[formal.name] = value
-            attrs[formal.name] = _value_as_attr(state, value, formal.name)
+            attrs[formal.name] = value_as_attr(state, value, formal.name)
             if op.name == "Range":
                 attrs["dtype"] = value.type.dtype
     for key, name in old_form.attribute_operands.items():
@@ -359,18 +262,6 @@ def _bind_operands(
     return operands, attrs, bound
 
 
-def _value_as_attr(state: _ImportState, value: graph.Value, name: str) -> Attr:
-    if (
-        value in state.constant_values
-        and value not in state.elements
-        and not isinstance(value, graph.Constant)
-    ):
-        array = _evaluate_constant(value)
-        if array is not None and array.ndim <= 1:
-            return array.item() if array.ndim == 0 else tuple(array.tolist())
-    return operand_as_attr(state.elements, value, name)
-
-
 def _node_label(n: oir.Node) -> str:
     return n.name or next((v.name for v in n.outputs if v.name), n.op_type)
 
@@ -379,7 +270,7 @@ def _has_static_dims(dims: tuple[FileDim, ...] | None) -> bool:
     return dims is not None and all(isinstance(d, int) for d in dims)
 
 
-def _import_opaque(state: _ImportState, n: oir.Node) -> graph.Node:
+def _import_opaque(state: ImportState, n: oir.Node) -> graph.Node:
     inputs = [None if v is None else state.values[v] for v in n.inputs]
     inputs += [state.values[v] for v in captured_values(n)]
     types: list[TensorType] = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from superopt.ir import graph as ir_graph
 from superopt.loading.value_names import REPORT_REASONS, ValueNames
-from superopt.optimization.optimize import OptimizationResult
+from superopt.optimization.optimization_result import OptimizationResult
 from superopt.report.data.report import Rejected
 from superopt.report.formatting import phrases
 from superopt.rules.lang.rule import Rule

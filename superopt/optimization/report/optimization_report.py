@@ -10,7 +10,7 @@ from superopt.cost.speedup import SpeedupInterval
 from superopt.loading.package_versions import package_version, package_versions
 from superopt.loading.value_names import REPORT_REASONS, ValueNames
 from superopt.onnx_io.read.source import read_model
-from superopt.optimization.optimize import OptimizationResult
+from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.report.applied_sizes import rule_sizes_at
 from superopt.optimization.report.partial_rule_page import describe_partial_equality
 from superopt.optimization.report.rule_report import describe_rule
