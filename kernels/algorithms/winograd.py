@@ -6,7 +6,7 @@ both. Tiles of the image are transformed (v), multiplied with the transformed fi
 channels (s), and the sums are transformed back (y), by matrices A and B for rows, D and E for
 columns:
 
-    d[.., x, j]  = sum(B[x, i] * picture[.., i, j] for i)
+    d[.., x, j]  = sum(B[x, i] * image[.., i, j] for i)
     v[x, z, ..]  = sum(E[z, j] * d[.., x, j] for j)
     s[x, z, .., k] = sum(v[x, z, .., c] * u[x, z, k, c] for c)
     o[.., i, z]  = sum(A[i, x] * s[x, z, ..] for x)

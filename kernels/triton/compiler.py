@@ -21,7 +21,7 @@ from superopt.kernels.cuda.driver import (
 
 WARP_THREADS = 32  # threads
 CAPTURE_MODE = "thread_local"  # other threads may use the device during a capture
-POINTER_ALIGNMENT = 16  # bytes; Triton is told that addresses are multiples of it
+POINTER_ALIGNMENT = 16  # bytes; Triton assumes that addresses are multiples of it
 # Triton's names of types that are not prefix and bits
 _TYPE_NAMES = {
     "bool": "i1",

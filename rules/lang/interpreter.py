@@ -68,7 +68,7 @@ class Scope:
             self.slots[name] = self.new_slot()
         return self.slots[name]
 
-    def nested(self, names: Sequence[str]) -> Scope:
+    def inner_scope(self, names: Sequence[str]) -> Scope:
         """Return the scope inside a comprehension that binds `names`."""
         slots = dict(self.slots)
         for name in names:
@@ -254,7 +254,7 @@ def _quantify(fn: str, items: Sequence[Result]) -> bool:
 
 def _each(f: Comprehension, scope: Scope, used_only: UsedOnly) -> Compiled:
     over = compile_formula(f.over, scope, used_only)
-    inner = scope.nested(f.names)
+    inner = scope.inner_scope(f.names)
     slots = [inner.slots[n] for n in f.names]
     body = compile_formula(f.body, inner, used_only)
     test = None if f.test is None else compile_formula(f.test, inner, used_only)

@@ -32,7 +32,9 @@ def pack(rules: Iterable[Rule]) -> bytes:
     """The rules, and the key of each one's proof."""
     every = tuple(rules)
     out = io.BytesIO()
-    _Packer(out, pickle.HIGHEST_PROTOCOL).dump((_shared(every, {}), tuple(map(proof_key, every))))
+    _Packer(out, pickle.HIGHEST_PROTOCOL).dump(
+        (_share_equal_parts(every, {}), tuple(map(proof_key, every)))
+    )
     return out.getvalue()
 
 
@@ -45,13 +47,13 @@ def unpack(data: bytes) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
     return rules, keys
 
 
-def _shared(part: object, known: dict[Hashable, object]) -> object:
+def _share_equal_parts(part: object, known: dict[Hashable, object]) -> object:
     """The same, with equal parts as one object. 1, 1.0 and True are three."""
     if type(part) is tuple:
-        made: object = tuple([_shared(p, known) for p in part])
+        made: object = tuple([_share_equal_parts(p, known) for p in part])
         key: Hashable = (tuple, *map(id, made))  # type: ignore[call-overload]
     elif (names := _CLASSES.get(type(part))) is not None:
-        values = [_shared(getattr(part, name), known) for name in names]
+        values = [_share_equal_parts(getattr(part, name), known) for name in names]
         key = (type(part), *map(id, values))
         made = known.get(key) or type(part)(*values)
     elif type(part) in (str, int, bool):

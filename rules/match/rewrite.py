@@ -254,7 +254,7 @@ class _Builder:
             items = self.formula(over)
             source = lambda env: as_tuple(items(env))  # noqa: E731
         outer, local = self.scope, self.local_names
-        self.scope, self.local_names = outer.nested(variables), local | frozenset(variables)
+        self.scope, self.local_names = outer.inner_scope(variables), local | frozenset(variables)
         slots = [self.scope.slots[n] for n in variables]
         build = self.build_many(body)
         self.scope, self.local_names = outer, local

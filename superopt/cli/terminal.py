@@ -152,7 +152,7 @@ def handle_interrupts() -> Iterator[Stop]:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM, so that the user is told how to continue."""
+    """Raise KeyboardInterrupt on SIGTERM, so that the message says how to continue."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread receives signals
         return

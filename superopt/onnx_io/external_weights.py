@@ -29,7 +29,7 @@ def large_initializers(source: Source, least_bytes: int) -> dict[str, Region]:
 def with_external_weights(source: Source, files: Mapping[str, str]) -> bytes | None:
     """The bytes of a ModelProto whose initializers in `files` are external data.
 
-    files: names of files, in the folder that the reader is told, by names of initializers; each
+    files: names of files, in the folder that the reader gets, by names of initializers; each
     begins with the initializer's bytes. None where the rest is too large for protobuf."""
     proto, blobs = source.skeleton.new_proto(), source.skeleton.blobs
     outside = 0

@@ -145,7 +145,7 @@ class Worker:
         """Send one request and return its answer; `activity` names it in failure messages.
 
         The models are added to the header as `models`. `stop` is called with every stage; once it
-        is true the process is told to stop with what it has. Raises SuperoptError if no process can
+        is true the process stops with its results so far. Raises SuperoptError if no process can
         be started.
         """
         limit = self.limit if limit is None else limit

@@ -49,7 +49,7 @@ from superopt.plan.rewrites.reductions.strided_softmax import fuse_strided_softm
 class Pass:
     """A pass over a plan.
 
-    summary: a picture, before => after. requires, ensures: properties of the plan, by name
+    summary: an example, before => after. requires, ensures: properties of the plan, by name
     (plan/properties.py), before and after it. runs_on: the targets that have it. run: rewrites the
     plan.
     """
@@ -369,7 +369,7 @@ def plan_program(graph: ir_graph.Graph, sizes: Mapping[str, int], settings: Sett
 
 
 def pass_table() -> str:
-    """Return the passes as a table: number, name, picture, and what each requires and ensures."""
+    """Return the passes as a table: number, name, example, and what each requires and ensures."""
     width = max(len(each.name) for each in PASSES)
     lines = []
     for n, each in enumerate(PASSES):

@@ -52,7 +52,7 @@ def _definitions(p: Plan) -> Iterator[str]:
             yield f"output {t.name} is not computed"
 
 
-def _materialized(p: Plan) -> Iterator[str]:
+def _outputs_in_memory(p: Plan) -> Iterator[str]:
     """Outputs are in memory."""
     for t in p.outputs:
         if t not in p.materialized:
@@ -121,7 +121,7 @@ def _program(p: Plan) -> Iterator[str]:
 PROPERTIES: Mapping[str, Callable[[Plan], Iterator[str]]] = {
     "outputs": _outputs,
     "definitions": _definitions,
-    "materialized": _materialized,
+    "materialized": _outputs_in_memory,
     "layouts": _layouts,
     "batch-ranks": _batch_ranks,
     "axis-orders": _axis_orders,

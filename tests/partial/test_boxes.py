@@ -9,7 +9,7 @@ from superopt.partial.regions.boxes import Span, format_box, mask, merge_boxes, 
 
 def test_spans() -> None:
     s = Span(3, 14, 4)
-    assert (s.count, s.at(2), list(s.indices()), str(s)) == (3, 11, [3, 7, 11], "3:14:4")
+    assert (s.count, s.index_at(2), list(s.indices()), str(s)) == (3, 11, [3, 7, 11], "3:14:4")
     assert s.part(1, 3) == Span(7, 12, 4)
     assert s.part(0, 3, 2) == Span(3, 12, 8)
     assert format_box((Span(0, 1), Span(0, 4))) == "[0, 0:4]"

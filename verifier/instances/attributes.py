@@ -134,7 +134,7 @@ def attribute_options(
         case _, ("strides" | "dilations"):
             return symbols(space, key[0])
         case "Pad", "pads":
-            return [lambda fresh: tuple(_signed(fresh, n) for n in range(2 * rank))]
+            return [lambda fresh: tuple(_signed_dim(fresh, n) for n in range(2 * rank))]
         case "ConvTranspose", "pads":
             return each([(0,) * 2 * space, (1,) * 2 * space, (0,) * space + (1,) * space])
         case _, "pads":
@@ -240,7 +240,7 @@ def _natural(fresh: FreshSize, name: str) -> Dim:
     return index.dim(index.as_index(fresh(name)) - 1)
 
 
-def _signed(fresh: FreshSize, n: int) -> Dim:
+def _signed_dim(fresh: FreshSize, n: int) -> Dim:
     """Return a fresh integer of any sign."""
     return index.dim(index.as_index(fresh(f"p{n}")) - fresh(f"q{n}"))
 

@@ -162,7 +162,7 @@ def options(p: Problem, vendor: bool = True, forms: bool = True) -> Iterator[Opt
 
 
 def _other_options(p: Problem) -> Iterator[Option]:
-    """Yield the options of what is no matrix product."""
+    """Yield the options of a problem that is not a matrix product."""
     found = reduction(p.tensor)
     if found is not None:
         yield from _small_m_options(p, found)

@@ -42,7 +42,7 @@ class Draw:
     def pick(self, items: Sequence[T]) -> T:
         return items[self.rng.randrange(len(items))]
 
-    def below(self, n: int) -> int:
+    def integer_below(self, n: int) -> int:
         """Return a number in [0, n); raises Misfit if there is none."""
         if n < 1:
             raise Misfit(f"no number below {n}")
@@ -67,7 +67,7 @@ class Draw:
 
     def subrange(self, n: int) -> tuple[int, int]:
         """Return (start, end) of a part of n elements; often at the beginning or the end."""
-        start = 0 if self.chance(0.4) else self.below(n)
+        start = 0 if self.chance(0.4) else self.integer_below(n)
         end = n if self.chance(0.4) else self.rng.randint(start + 1, n)
         return start, end
 

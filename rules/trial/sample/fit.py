@@ -83,7 +83,7 @@ def _choose_attribute(request: FitRequest, key: str) -> Attr:
         case "to":
             return draw.pick((F32, F64, I64, I32, F64))
         case "keepdims":
-            return draw.below(2)
+            return draw.integer_below(2)
         case "approximate":
             return draw.pick(("none", "tanh"))
         case "p" if request.op.name == "LpNormalization":

@@ -72,7 +72,9 @@ def _product_operand(
 
 def fit_gemm(request: FitRequest) -> Fit:
     draw = request.draw
-    found: dict[str, Attr] = {k: draw.below(2) for k in ("transA", "transB") if k in request.free}
+    found: dict[str, Attr] = {
+        k: draw.integer_below(2) for k in ("transA", "transB") if k in request.free
+    }
     ta, tb = (found.get(k, request.attrs.get(k, 0)) for k in ("transA", "transB"))
     a, b = request.partial_shapes[:2]
     k = _known_size(a, 0 if ta else 1)
@@ -116,7 +118,7 @@ def _geometry(request: FitRequest, extents: Shape, kernel: Shape, pooling: bool)
         elif draw.chance(0.3):
             pads = (0,) * (2 * rank)
         else:
-            pads = tuple(draw.below(m + 1) for m in (*most, *most))
+            pads = tuple(draw.integer_below(m + 1) for m in (*most, *most))
         found["pads"] = pads
     if "auto_pad" in request.free:
         found["auto_pad"] = "NOTSET"
@@ -198,7 +200,7 @@ def fit_pool(request: FitRequest) -> Fit:
     found |= _geometry(request, x[2:], kernel, pooling=True)
     for key in ("ceil_mode", "count_include_pad"):
         if key in request.free:
-            found[key] = draw.below(2)
+            found[key] = draw.integer_below(2)
     return [x], found
 
 
@@ -247,7 +249,7 @@ def fit_along_axis(request: FitRequest) -> Fit:
     axis = request.int_value("axis")
     least = 1 if axis is None else max(axis + 1, -axis)
     x = draw_shape(request.partial_shapes[0], draw, draw.rank(least))
-    return [x], ({"axis": draw.below(len(x))} if "axis" in request.free else {})
+    return [x], ({"axis": draw.integer_below(len(x))} if "axis" in request.free else {})
 
 
 def fit_trailing_axes(request: FitRequest) -> Fit:
@@ -259,7 +261,7 @@ def fit_trailing_axes(request: FitRequest) -> Fit:
     axis = request.int_value("axis")
     found: dict[str, Attr] = {}
     if "axis" in request.free:
-        axis = draw.below(len(x))
+        axis = draw.integer_below(len(x))
         found["axis"] = axis
     own = x[axis if axis is not None else -1 :]
     return [

@@ -40,15 +40,15 @@ def broadcastable_shape(shape: PartialShape, target: Shape, draw: Draw) -> Shape
             1 if old is None and draw.chance(0.15) else n
             for old, n in zip(shape, base, strict=True)
         )
-    kind = draw.below(7)
+    kind = draw.integer_below(7)
     if kind < 3:
         return target
     if kind == 3:
-        return target[draw.below(len(target) + 1) :]
+        return target[draw.integer_below(len(target) + 1) :]
     if kind == 4:
         return tuple(1 if draw.chance(0.4) else n for n in target)
     if kind == 5 and target:  # one axis, as a bias of channels has
-        at = draw.below(len(target))
+        at = draw.integer_below(len(target))
         lead = (1,) * at if draw.chance(0.5) else ()
         return (*lead, target[at], *(1,) * (len(target) - at - 1))
     return ()

@@ -38,7 +38,7 @@ def fit_concat(request: FitRequest) -> Fit:
             h for h in map(full_shape, request.partial_shapes) if h is not None and len(h) == rank
         ]
         apart = [a for a in range(rank) if len({h[a] for h in done}) > 1]
-        axis = apart[0] if len(apart) == 1 else draw.below(rank)
+        axis = apart[0] if len(apart) == 1 else draw.integer_below(rank)
     at = axis % rank if rank else 0
     base = list(draw.shape(rank))
     for h in request.partial_shapes:
@@ -61,7 +61,7 @@ def fit_split(request: FitRequest) -> Fit:
         request.partial_shapes[0], draw, draw.rank(max(1, 0 if axis is None else axis + 1))
     )
     if axis is None:
-        axis = draw.below(len(x)) if "axis" in request.free else 0
+        axis = draw.integer_below(len(x)) if "axis" in request.free else 0
     found: dict[str, Attr] = {"axis": axis}
     if split is None:
         n = x[axis]
@@ -125,7 +125,7 @@ def _slice_bounds(
         b = min(a + draw.pick((1, 1, 2, n)), n)
     if end is not None:
         b = end
-        a = a if start is not None else draw.below(max(min(b, n), 1))
+        a = a if start is not None else draw.integer_below(max(min(b, n), 1))
     return a, b
 
 
@@ -195,17 +195,17 @@ def _complete_to_count(shape: Sequence[int | None], count: int, draw: Draw) -> S
 def _draw_reshape(x: Shape, draw: Draw) -> Shape:
     """Return a shape with as many elements: axes merged, split, added, swapped, or unchanged."""
     count = math.prod(x)
-    match draw.below(6):
+    match draw.integer_below(6):
         case 0:
             return x
         case 1 if len(x) > 1:
-            k = draw.below(len(x) - 1)
+            k = draw.integer_below(len(x) - 1)
             return (*x[:k], x[k] * x[k + 1], *x[k + 2 :])
         case 2 if x:
-            k = draw.below(len(x))
+            k = draw.integer_below(len(x))
             return (*x[:k], *draw_factors(x[k], 2, draw), *x[k + 1 :])
         case 3:
-            k = draw.below(len(x) + 1)
+            k = draw.integer_below(len(x) + 1)
             return (*x[:k], 1, *x[k:])
         case 4 if len(x) > 1:
             a, b = draw.rng.sample(range(len(x)), 2)
@@ -227,14 +227,14 @@ def fit_squeeze(request: FitRequest) -> Fit:
     x = full_shape(request.partial_shapes[0])
     if x is None:
         base = list(draw_shape(request.partial_shapes[0], draw, draw.rank(least)))
-        ones = axes if axes is not None else (draw.below(len(base)),)
+        ones = axes if axes is not None else (draw.integer_below(len(base)),)
         hole = request.partial_shapes[0] or (None,) * len(base)
         for a in ones:
             base[a] = 1 if hole[a] is None else base[a]
         x = tuple(base)
     if axes is None:
         found = [a for a, d in enumerate(x) if d == 1]
-        axes = tuple(found if draw.chance(0.5) else found[: draw.below(len(found) + 1)])
+        axes = tuple(found if draw.chance(0.5) else found[: draw.integer_below(len(found) + 1)])
     return [x], {"axes": axes}
 
 
@@ -252,7 +252,7 @@ def fit_unsqueeze(request: FitRequest) -> Fit:
 
 def fit_flatten(request: FitRequest) -> Fit:
     x = draw_shape(request.partial_shapes[0], request.draw, request.draw.rank(1))
-    return [x], ({"axis": request.draw.below(len(x) + 1)} if "axis" in request.free else {})
+    return [x], ({"axis": request.draw.integer_below(len(x) + 1)} if "axis" in request.free else {})
 
 
 def fit_expand(request: FitRequest) -> Fit:
@@ -273,7 +273,7 @@ def fit_expand(request: FitRequest) -> Fit:
     if draw.chance(0.25):
         return [x], {"shape": x}
     wider = tuple(draw.size() if d == 1 else d for d in x)
-    lead = draw.shape(draw.below(2)) if len(wider) < 4 else ()
+    lead = draw.shape(draw.integer_below(2)) if len(wider) < 4 else ()
     return [x], {"shape": (*lead, *wider)}
 
 
@@ -284,7 +284,7 @@ def fit_tile(request: FitRequest) -> Fit:
         request.partial_shapes[0], draw, draw.rank(1) if repeats is None else len(repeats), high=4
     )
     if repeats is None:
-        kind = draw.below(3)
+        kind = draw.integer_below(3)
         times = [1 if kind == 0 else draw.pick((1, 2, 3)) for _ in x]
         repeats = (draw.pick((2, 3)), *(1,) * (len(x) - 1)) if kind == 1 else tuple(times)
     return [x], {"repeats": repeats}
@@ -309,4 +309,4 @@ def fit_gather(request: FitRequest) -> Fit:
     least = 1 if axis is None else max(axis + 1, -axis)
     x = draw_shape(request.partial_shapes[0], draw, draw.rank(least, 3))
     index = draw_shape(request.partial_shapes[1], draw, draw.pick((0, 1, 1, 2)), high=4)
-    return [x, index], ({"axis": draw.below(len(x))} if "axis" in request.free else {})
+    return [x, index], ({"axis": draw.integer_below(len(x))} if "axis" in request.free else {})

@@ -167,7 +167,7 @@ class Parameters:
         shape: PartialShape = self.draw.pick(self.past_shapes)
         assert shape is not None
         if shape and self.draw.chance(0.5):
-            at = self.draw.below(len(shape))
+            at = self.draw.integer_below(len(shape))
             shape = (*shape[:at], 1 if self.draw.chance(0.3) else None, *shape[at + 1 :])
         return (*shapes[:place], shape, *shapes[place + 1 :])
 

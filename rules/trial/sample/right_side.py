@@ -155,12 +155,12 @@ class _Side:
                     if isinstance(over, App)
                     else as_tuple(self.formula_value(over))
                 )
-                return [v for one in items for v in self.nested(own, one).values(body)]
+                return [v for one in items for v in self.inner_side(own, one).values(body)]
             case _:
                 v = self.number(t, self.dtype)
                 return [] if v is None else [v]
 
-    def nested(self, variables: tuple[str, ...], one: Result) -> _Side:
+    def inner_side(self, variables: tuple[str, ...], one: Result) -> _Side:
         """Return the scope of a comprehension for one item."""
         parts = (one,) if len(variables) == 1 else as_tuple(one)
         return _Side(self.names | dict(zip(variables, parts, strict=True)), self.terms, self.dtype)

@@ -351,7 +351,7 @@ def _embed_layer_norm(
 
 # What has ONNX's own name before an opset that knows it, if any does.
 CONTRIB_BEFORE_OPSET = {"SimplifiedLayerNormalization": 1 << 31, "LayerNormalization": 17}
-# By name: how many inputs there may be, which results beside the first, and how it is told.
+# By name: how many inputs there may be, which results beside the first, and its expansion.
 DECOMPOSITIONS: dict[str, tuple[int, tuple[int, ...], Decompose]] = {
     "FusedConv": (4, (), _fused_conv), "FusedGemm": (3, (), _fused_gemm),
     "FusedMatMul": (2, (), _fused_matmul), "Gelu": (1, (), _gelu), "BiasGelu": (2, (), _gelu),

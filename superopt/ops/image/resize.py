@@ -323,10 +323,12 @@ def resize(
     chosen = range(x.rank) if axes is None else axes
     targets = _resized_axes(what, x.shape, chosen, scales, sizes, keep_aspect_ratio_policy)
     cubic = float(cubic_coeff_a), bool(exclude_outside)
-    return _resized(x, what, targets, mode, coordinate_transformation_mode, nearest_mode, *cubic)
+    return _resize_axes(
+        x, what, targets, mode, coordinate_transformation_mode, nearest_mode, *cubic
+    )
 
 
-def _resized(
+def _resize_axes(
     x: Tensor,
     what: str,
     targets: Sequence[tuple[int, Fraction, Dim]],
@@ -376,7 +378,7 @@ def upsample(x: Tensor, *, scales: tuple[float | Dim, ...], mode: str = "nearest
         numbers = tuple(float(s) for s in scales if not isinstance(s, Expr))
         what = f"Upsample of {x.type}"
         targets = _resized_axes(what, x.shape, range(x.rank), numbers, None, "stretch")
-        return _resized(x, what, targets, mode, "asymmetric", "floor")
+        return _resize_axes(x, what, targets, mode, "asymmetric", "floor")
     times = [s if isinstance(s, Expr) else int(s) for s in scales]
     shape = tuple(index.dim(index.as_index(n) * s) for n, s in zip(x.shape, times, strict=True))
     return compute(shape, lambda *i: x[tuple(e // s for e, s in zip(i, times, strict=True))])

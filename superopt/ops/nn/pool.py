@@ -161,7 +161,7 @@ def _averaged_counts(w: Window, include_pad: bool, dtype: DType) -> Tensor | Non
                 const(0, dtype),
             ),
         )
-        # What is spread may fall beside the picture altogether: the mean of nothing is 0.
+        # A dilated window may lie outside of the image altogether: the mean of no elements is 0.
         return found if w.dilation == 1 else apply("max", found, const(1, dtype))
 
     return compute((w.count,), count, name="count")

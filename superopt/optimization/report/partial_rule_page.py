@@ -33,7 +33,7 @@ from superopt.rules.lang.readable import merge_conditions
 from superopt.rules.lang.rule import Rule, show_side
 from superopt.verifier.verdict import Proved, Verdict
 
-MAX_PICTURE_COLUMNS, MAX_PICTURE_ROWS = 76, 40  # maximum characters of a picture
+MAX_PICTURE_COLUMNS, MAX_PICTURE_ROWS = 76, 40  # maximum characters of a drawing
 
 
 def partial_rule_page(name: str, user_pairs: Sequence[Rule] = ()) -> PartialPage | None:
@@ -91,7 +91,7 @@ def describe_partial_equality(
 ) -> PartialRuleUse | None:
     """Return where the sides of a rule derived from a pair of the user or of the library are equal;
     None for other rules, and if a user's pair has another program, or its equality is not proved.
-    applied_sizes: returns the rule's sizes where it was applied, for the picture; else it shows
+    applied_sizes: returns the rule's sizes where it was applied, for the drawing; else it shows
     small sizes."""
     pairs = {**({p.name: p for p in load_pairs()} if rule.is_from_pair else {}), **user_pairs}
     base, is_split, _ = rule.name.partition(f"-{SPLIT}-")
@@ -152,7 +152,7 @@ def _report_proof(r: Rule, v: Verdict) -> ClaimProof:
 
 def _picture(r: Regions) -> tuple[str, ...]:
     """Return lines of the last axis, below each other along the second last: different if any
-    element along other axes is. A character stands for several elements if the picture is too
+    element along other axes is. A character stands for several elements if the drawing is too
     large."""
     right = r.mask()
     if not right.size:

@@ -74,7 +74,7 @@ def _restrict_conv(n: graph.Node, box: Box) -> graph.Value:
 def _restrict_pool(n: graph.Node, box: Box) -> graph.Value:
     means = n.op.name == "AveragePool"
     if means and n.attr("count_include_pad") == 0:
-        raise NeedsWhole  # a window says how many places of its picture it has
+        raise NeedsWhole  # the divisor of a window depends on the whole image
     (x,) = n.inputs
     assert x is not None
     size = _attr(n, "kernel_shape")

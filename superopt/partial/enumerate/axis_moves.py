@@ -24,7 +24,7 @@ from superopt.partial.regions.boxes import Box, Span
 SPLIT_FACTORS = (2, 3, 4)
 WINDOW_OPS = ("Conv", "AveragePool")
 MIN_PART_PER_REMAINDER = 2  # elements of a part for each one that is left over, at least
-FIRST_SPATIAL_AXIS = 2  # axes before the sides of a picture: images and channels
+FIRST_SPATIAL_AXIS = 2  # axes before the spatial ones: batch and channels
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from superopt.te.expr.tensor import TensorType
 Shape = tuple[int, ...]
 SMALL_PRIMES = (2, 3, 5, 7, 11, 13)
 MAX_KEPT_SIZE = 3  # sizes up to this are what they are
-MIN_SMALL_SIDE = 8  # of a small picture, at least
+MIN_SMALL_SIDE = 8  # least side of a small image
 SIZE_ATTRIBUTES = {
     "Reshape": "shape",
     "Split": "split",

@@ -27,14 +27,14 @@ class Span:
     def indices(self) -> range:
         return range(self.begin, self.end, self.step)
 
-    def at(self, k: int) -> int:
+    def index_at(self, k: int) -> int:
         """Return the k-th index."""
         return self.begin + k * self.step
 
     def part(self, begin: int, end: int, step: int = 1) -> Span:
         """Return the sub-span of positions begin, begin + step, ... below end."""
         last = begin + (len(range(begin, end, step)) - 1) * step
-        return Span(self.at(begin), self.at(last) + 1, self.step * step)
+        return Span(self.index_at(begin), self.index_at(last) + 1, self.step * step)
 
     def __str__(self) -> str:
         if self.count == 1:

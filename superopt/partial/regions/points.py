@@ -28,7 +28,7 @@ from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Number,
 from superopt.te.expr.tensor import Tensor
 
 MAX_BATCH_TERMS = 1 << 16  # terms of sums, so that arrays of them stay in the cache
-MIN_SEPARATE_LOADS = 3  # loads, of which those that are wanted are told apart at each element
+MIN_SEPARATE_LOADS = 3  # loads; of these, the wanted ones are identified at each element
 MAX_DRAWS = 512
 DRAW_AXIS = Axis("draw", MAX_DRAWS)  # of inputs, of which places may be at several (`doubles.py`)
 MODULUS = residues.P

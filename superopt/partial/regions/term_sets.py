@@ -171,7 +171,7 @@ def lone_cap_kind(bodies: Sequence[Expr]) -> str:
 
 
 def sets_decide(bodies: Sequence[Expr]) -> bool:
-    """Are elements with other sets of terms other ones?
+    """True if elements with different sets of terms differ.
 
     Functions max(S) of different sets S are linearly independent over the numbers, which may stand
     in any order: of one that puts all but a set U first, and then a u in U, a sum of them has as

@@ -92,7 +92,7 @@ class _Linker:
         results: list[Tensor] = []
         bodies: dict[int, tuple[Program, ...]] = {}
         for stage in self.stages:
-            lanes = [tuple(self.relocated(p, base)) for p in stage]
+            lanes = [tuple(self.relocate_calls(p, base)) for p in stage]
             first = stage[0]
             if first.loop is None:
                 calls += lanes[0]
@@ -204,7 +204,7 @@ class _Linker:
         self.constants.append(ConstantSlot(self.constant_bytes, c.type, c.load, None))
         self.constant_bytes += _round_up(nbytes(c))
 
-    def relocated(self, part: _Part, base: Mapping[object, int]) -> Iterator[Call]:
+    def relocate_calls(self, part: _Part, base: Mapping[object, int]) -> Iterator[Call]:
         """Yield the calls of a part with buffers relocated to the whole program."""
         own, held = part.program, self.constant_bytes
         self.constants += [replace(c, offset=c.offset + held) for c in own.constants]

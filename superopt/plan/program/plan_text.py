@@ -32,8 +32,10 @@ def _lines(p: Plan) -> Iterator[str]:
         yield f"constant {names.name(t)}: {t.type}"
     for t, now in p.definitions.items():
         for stage in kernel_stages(now, p.definitions)[:-1]:
-            yield f"    {equation(names.renamed(stage))}"
-        definition = names.renamed(Tensor(t.name, now.dtype, now.shape, now.axes, now.body), t)
+            yield f"    {equation(names.rename_tensor(stage))}"
+        definition = names.rename_tensor(
+            Tensor(t.name, now.dtype, now.shape, now.axes, now.body), t
+        )
         notes = ", ".join(_notes(p, t))
         yield equation(definition) + (f"   # {notes}" if notes else "")
     for t, parts in p.tensors.parts.items():
@@ -84,7 +86,7 @@ class _Names:
     def name(self, t: Tensor) -> str:
         return self._leaf(t).name
 
-    def renamed(self, t: Tensor, known_as: Tensor | None = None) -> Tensor:
+    def rename_tensor(self, t: Tensor, known_as: Tensor | None = None) -> Tensor:
         """Return the definition with unique names."""
         body = None if t.body is None else self._expr(t.body)
         return Tensor(self.name(known_as or t), t.dtype, t.shape, t.axes, body)

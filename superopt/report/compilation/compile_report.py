@@ -81,7 +81,7 @@ class TuningReport:
 
 @dataclass(frozen=True, slots=True)
 class OutputRange:
-    """An output of a model: its type, and its smallest and largest value (None: no numbers)."""
+    """An output of a model: its type, smallest and largest value (None: it is not numeric)."""
 
     name: str
     type: str

@@ -53,7 +53,7 @@ class KernelProfile:
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The kernel times of a compiled model, in execution order. `str` of it is a table, `svg` a
-    picture.
+    drawing.
 
     threads: 0 on a GPU, which has `precision` instead, and whose kernels are timed one by one.
     seconds: of a run, the median of `runs`; flops: peak operations per second in float32 (on a GPU

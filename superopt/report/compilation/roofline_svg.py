@@ -16,7 +16,7 @@ from superopt.report.formatting import phrases
 if TYPE_CHECKING:
     from superopt.report.compilation.profile import KernelProfile, Profile
 
-WIDTH, PLOT_HEIGHT, LEFT_MARGIN, TOP_MARGIN, EDGE_MARGIN = 900.0, 380.0, 70.0, 88.0, 24.0
+WIDTH_PX, PLOT_HEIGHT, LEFT_MARGIN, TOP_MARGIN, EDGE_MARGIN = 900.0, 380.0, 70.0, 88.0, 24.0
 BAR_ROW_HEIGHT, MAX_BARS = 22.0, 14
 MIN_DOT_RADIUS, MAX_DOT_RADIUS = 2.5, 18.0  # radius of a dot
 
@@ -59,8 +59,8 @@ def _page(p: Profile) -> Iterator[str]:
     longest = sorted(p.parts, key=lambda x: -x.seconds)[:MAX_BARS]
     height = TOP_MARGIN + PLOT_HEIGHT + 80 + BAR_ROW_HEIGHT * len(longest) + EDGE_MARGIN
     yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" '
-        f'width="{WIDTH:g}" height="{height:g}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX:g} {height:g}" '
+        f'width="{WIDTH_PX:g}" height="{height:g}" role="img">'
     )
     what = (
         f"{p.model}: {phrases.time_text(1e6 * p.seconds)} a run, "
@@ -68,7 +68,7 @@ def _page(p: Profile) -> Iterator[str]:
     )
     yield f"<title>{_escape_text(what)}</title>"
     yield f"<style>{STYLE}</style>"
-    yield f'<rect class="page" width="{WIDTH:g}" height="{height:g}"/>'
+    yield f'<rect class="page" width="{WIDTH_PX:g}" height="{height:g}"/>'
     yield _text_element("name", EDGE_MARGIN, 30, what)
     about = f"{phrases.count_text(p.threads, 'thread')}, {p.machine}; a dot's area is its time"
     yield _text_element("said", EDGE_MARGIN, 50, about)
@@ -87,7 +87,7 @@ def _roofline_elements(p: Profile) -> Iterator[str]:
     least, most = _decades([*up, p.flops / 1e9])
 
     def x(value: float) -> float:
-        return LEFT_MARGIN + (WIDTH - LEFT_MARGIN - EDGE_MARGIN) * (log10(value) - low) / (
+        return LEFT_MARGIN + (WIDTH_PX - LEFT_MARGIN - EDGE_MARGIN) * (log10(value) - low) / (
             high - low
         )
 
@@ -100,10 +100,10 @@ def _roofline_elements(p: Profile) -> Iterator[str]:
         yield _text_element("axis", at - 12, TOP_MARGIN + PLOT_HEIGHT + 16, f"{10.0**n:g}")
     for n in range(least, most + 1):
         at = y(10.0**n)
-        yield f'<path class="grid" d="M{LEFT_MARGIN:g} {at:.1f}H{WIDTH - EDGE_MARGIN:g}"/>'
+        yield f'<path class="grid" d="M{LEFT_MARGIN:g} {at:.1f}H{WIDTH_PX - EDGE_MARGIN:g}"/>'
         yield _text_element("axis", LEFT_MARGIN - 46, at + 4, f"{10.0**n:g}")
     yield _text_element(
-        "axis", WIDTH - EDGE_MARGIN - 190, TOP_MARGIN + PLOT_HEIGHT + 34, "operations per byte"
+        "axis", WIDTH_PX - EDGE_MARGIN - 190, TOP_MARGIN + PLOT_HEIGHT + 34, "operations per byte"
     )
     yield _text_element("axis", EDGE_MARGIN, TOP_MARGIN - 6, "GFLOP/s")
     for rate, kind in ((memory, "roof"), (cache, "roof cache")):

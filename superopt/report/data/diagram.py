@@ -117,7 +117,7 @@ class PartialRuleUse:
 
     how: recomputed, widened, split or equal (nothing differs). shape, right, wrong: of the result,
     and of the boxes where the mutant is equal and where it differs, as formulas of the sizes.
-    sizes: of the picture, whose lines show the result's last two axes: whether the mutant differs
+    sizes: of the drawing, whose lines show the result's last two axes: whether the mutant differs
     at an element for any index of the other axes. share: the equal part of all elements.
     """
 

@@ -45,7 +45,7 @@ class PartialPage:
     """A program and its mutant as rules have them.
 
     where: conditions. shape, equal, different: of the result, and of its boxes, as formulas of the
-    sizes. needs: conditions under which the boxes exist and are proved. sizes: of the picture,
+    sizes. needs: conditions under which the boxes exist and are proved. sizes: of the drawing,
     whose lines show the result's last two axes: whether the mutant differs at an element for any
     index of the other axes. share: the equal part of all elements there. exact: nothing is equal
     outside of the equal boxes; for some functions not all laws are known.
@@ -80,7 +80,7 @@ def partial_use_lines(found: PartialRuleUse) -> list[str]:
 
 
 def _picture_caption(sizes: Sequence[tuple[str, int]], share: float, rank: int) -> str:
-    """Return the caption of a picture."""
+    """Return the caption of a drawing."""
     at = ", ".join(f"{n} = {v}" for n, v in sizes)
     where = (
         f"the last two axes, {DIFFERENT_MARK} differs for any index of the others"

@@ -57,7 +57,7 @@ class TensorSource(Protocol):
     def tensor(self, t: Tensor) -> np.ndarray:
         """Return the elements of a tensor."""
 
-    def unconverted(self, t: Tensor) -> np.ndarray:
+    def unconverted_array(self, t: Tensor) -> np.ndarray:
         """Return the elements of a tensor, but an input as given, perhaps not yet converted to the
         domain."""
 
@@ -81,7 +81,7 @@ class Frame:
     parent: Frame | None = None
     results: dict[ArrayOp, np.ndarray] = field(default_factory=dict)
 
-    def restricted(self, ranges: Mapping[int, tuple[int, int]]) -> Frame:
+    def restrict_axes(self, ranges: Mapping[int, tuple[int, int]]) -> Frame:
         return Frame(self.source, self.shared, {**self.ranges, **ranges}, self)
 
     def run(self, step: ArrayOp, keep: bool = False) -> np.ndarray:
@@ -225,7 +225,7 @@ class Frame:
             self.check_indices(outside, edge.masks, f"a load of {name} is out of its shape {shape}")
 
     def gather(self, step: GatherElements) -> np.ndarray:
-        source = self.source.unconverted(
+        source = self.source.unconverted_array(
             step.tensor
         )  # converted after the needed elements are gathered
         shape = step.tensor.shape
@@ -346,7 +346,7 @@ class Frame:
         total: np.ndarray | None = None
         pieces: list[np.ndarray] = []
         for i in range(low, high, width):
-            frame = self.restricted({position: (i, min(i + width, high))})
+            frame = self.restrict_axes({position: (i, min(i + width, high))})
             piece = frame.reduce_ranges(step, wide, splittable)
             if position < len(step.scope):
                 pieces.append(piece)

@@ -66,7 +66,7 @@ class _Evaluation:
             raise ValueError(f"input {t.name} is {out.shape}, expected {shape}")
         return out
 
-    def unconverted(self, t: Tensor) -> np.ndarray:
+    def unconverted_array(self, t: Tensor) -> np.ndarray:
         if t.body is not None:
             return self.tensor(t)
         array = self.inputs.get(t.name)

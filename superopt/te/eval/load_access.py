@@ -47,7 +47,7 @@ def static_shape(shape: tuple[Dim, ...], name: str) -> tuple[int, ...]:
 
 
 def direct_access(load: Load) -> DirectAccess | None:
-    """Return the affine access of a load that is always in range; None where there is none."""
+    """Return the affine access of a load that is always in range; None if there is none."""
     shape = static_shape(load.tensor.shape, load.tensor.name)
     for i, n in zip(load.index, shape, strict=True):
         known = interval(i)

@@ -138,7 +138,7 @@ def _canonical_operand(c: Contraction, definition: Tensor) -> Load:
 
 def _grow_cell(root: Tensor, k: _Producers, taken: Collection[Tensor]) -> FusedCell | None:
     """Return the cell that ends with `root`: its elementwise producers and the products of one
-    operand, the one that is computed last; None where there is none."""
+    operand, the one that is computed last; None if there is none."""
     current = k.current
     if root not in k.sums and reductions(current[root].body):
         return None

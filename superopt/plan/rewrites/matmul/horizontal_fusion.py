@@ -83,7 +83,7 @@ def fuse_horizontally(
 class _ConstantSlots(dict[tuple[int, DType, tuple[object, ...]], Tensor]):
     """Placeholders for constants by number, element type, and shape without the column axis."""
 
-    def of(self, n: int, t: Tensor, d: int) -> Tensor:
+    def slot(self, n: int, t: Tensor, d: int) -> Tensor:
         shape = (*t.shape[:d], 0, *t.shape[d + 1 :])
         return self.setdefault((n, t.dtype, shape), Tensor(f"slot{n}", t.dtype, shape))
 
@@ -126,7 +126,7 @@ def _abstract_constants(
             if t not in constants or len(along) > 1 or index[along[0]] != column:
                 return None
             slots.append((e, along[0]))
-            return Load(slots_of.of(len(slots), t, along[0]), index, dtype)
+            return Load(slots_of.slot(len(slots), t, along[0]), index, dtype)
         case Apply(fn, args, dtype):
             some = [_abstract_constants(a, column, constants, slots, slots_of) for a in args]
             found = tuple(a for a in some if a is not None)
@@ -148,7 +148,7 @@ def _fuse_members(
     column = Axis(now.axes[at].name, total)
     new: dict[Tensor, Tensor] = {}
     for n, (load, d) in enumerate(members[0].slots):
-        new[load.tensor] = concatenated.of([m.slots[n][0].tensor for m in members], d)
+        new[load.tensor] = concatenated.constant([m.slots[n][0].tensor for m in members], d)
     axes = tuple(column if n == at else a for n, a in enumerate(now.axes))
     shape = tuple(a.extent for a in axes)
     assert now.body is not None
@@ -164,7 +164,7 @@ class _ConcatenatedConstants(dict[tuple[int, tuple[Tensor, ...]], Tensor]):
         super().__init__()
         self.constants = constants
 
-    def of(self, tensors: Sequence[Tensor], d: int) -> Tensor:
+    def constant(self, tensors: Sequence[Tensor], d: int) -> Tensor:
         """Return the concatenation of `tensors` along dimension d."""
         key = d, tuple(tensors)
         if key not in self:

@@ -37,7 +37,7 @@ def hoist_scales(
 
 
 def _match_scaled(t: Tensor) -> tuple[Load, float] | None:
-    """Return the load that is scaled and the factor; None where there is none."""
+    """Return the load that is scaled and the factor; None if there is none."""
     match t.body:
         case Apply("mul", (Load(_, _, dtype) as x, c)) | Apply("mul", (c, Load(_, _, dtype) as x)):
             if dtype == F32 and not index_axes(c) and not reductions(c) and not [*loads(c)]:

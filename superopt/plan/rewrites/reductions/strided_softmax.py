@@ -77,7 +77,7 @@ def fuse_strided_softmax(
 
 def _axis_order(t: Tensor, current: Mapping[Tensor, Tensor]) -> AxisOrder | None:
     """Return the axis order of a tensor that reads a reduction which does not depend on some of its
-    axes; None where there is none."""
+    axes; None if there is none."""
     now = current[t]
     if now.body is None or reductions(now.body):
         return None
