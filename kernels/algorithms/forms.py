@@ -13,6 +13,7 @@ from superopt.kernels.algorithms.cook_toom import transform_kernel
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.tiled_convolution import TiledConvolution
 from superopt.kernels.algorithms.tiled_convolution import match_tiled_convolution as find
+from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import row_major
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.substitution import AlgorithmForm
@@ -99,6 +100,19 @@ def _form_choice(
 
 # --- Strassen ---
 
+# Fitted to 27 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; most are predicted within
+# 3 %. Cycles per vector of the sums of a's parts, and of a product until it is in the result, in
+# the unit of `register_tiles`; and the factor of that unit here.
+SUM_CYCLES, RESULT_CYCLES, PRODUCT_COST_FACTOR = 6, 3.5, 0.96
+SPLIT_VECTOR_COST_FACTOR = 1.02  # PRODUCT_COST_FACTOR if vectors are split, fitted to 26 products
+# factor of SUM_CYCLES and RESULT_CYCLES, by registers (fewer come with smaller caches)
+MOVE_COST_FACTOR = {32: 1.0, 16: 4.5}
+BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant from memory, by registers
+NON_BOTTLENECK_SHARE = 0.2  # share of the time of what is not the bottleneck that is not hidden
+STRASSEN_MAX_TIME_RATIO = 0.965  # relative to the direct product
+STRASSEN_MAX_SHORT_BLOCK_TIME_RATIO = (
+    0.83  # if its sum is in short blocks (contraction.L1_PANEL_TERMS), not modelled here
+)
 _STRASSEN_KNOBS = ("levels", "apart", "block", "rows", "vectors", "deep")
 
 
@@ -111,6 +125,48 @@ def strassen_product(p: Problem, c: contraction.Contraction) -> strassen.Strasse
     if not p.strassen_levels or c.b.tensor not in p.constants or p.tensor.dtype != F32:
         return None
     return strassen.match_strassen_product(p.tensor, c)
+
+
+def profitable_strassen_plan(
+    p: strassen.StrassenProduct,
+    lanes: int,
+    max_levels: int,
+    direct: float,
+    registers: int = VECTOR_REGISTERS,
+    max_time_ratio: float = STRASSEN_MAX_TIME_RATIO,
+    split_vectors: bool = False,
+) -> strassen.Plan | None:
+    """Return the fastest estimated plan; None if the direct product is better. direct: time of the
+    direct product per term, in the unit of register tiles. max_time_ratio: below which Strassen
+    pays. split_vectors: see `register_tiles`."""
+    taken = SPLIT_VECTOR_COST_FACTOR if split_vectors else PRODUCT_COST_FACTOR
+    size = 4 * p.k.size * p.n.size / BYTES_PER_CYCLE[registers]
+    some = [(_estimated_strassen_time(direct * p.k.size, size), 0)]
+    for levels in strassen.LEVELS[:max_levels]:
+        if strassen.can_split(p, levels, lanes):
+            parts, count = 2**levels, 7**levels
+            m, n, k = strassen.part_rows(p, parts), p.n.size // parts, p.k.size // parts
+            tiles = strassen.register_tile_options(m, n, k, lanes, count, registers, split_vectors)
+            products = tiles[0][0] * k * taken
+            moved = MOVE_COST_FACTOR[registers] * m * (k * SUM_CYCLES + n * RESULT_CYCLES) / lanes
+            some.append(
+                (
+                    _estimated_strassen_time(count * (products + moved), (7 / 4) ** levels * size),
+                    levels,
+                )
+            )
+    least, levels = min(some)
+    if not levels or least > max_time_ratio * some[0][0]:
+        return None
+    return next(
+        x
+        for x in strassen.candidate_plans(p, lanes, max_levels, registers, split_vectors)
+        if x.levels == levels
+    )
+
+
+def _estimated_strassen_time(busy: float, streams: float) -> float:
+    return max(busy, streams) + NON_BOTTLENECK_SHARE * min(busy, streams)
 
 
 def strassen_choice(p: Problem, c: contraction.Contraction, option: Option) -> Choice:

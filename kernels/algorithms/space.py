@@ -65,11 +65,11 @@ def best_option(p: Problem) -> Option:
             times = rows // (1 if frame.m is None else frame.m.size)
             row = times * min(frame.register_tiles())[0]
             starts = (
-                strassen.MAX_SHORT_BLOCK_TIME_RATIO
+                forms.STRASSEN_MAX_SHORT_BLOCK_TIME_RATIO
                 if _block_terms(p, c)[0] in contraction.L1_PANEL_TERMS
-                else strassen.MAX_TIME_RATIO
+                else forms.STRASSEN_MAX_TIME_RATIO
             )
-            plan = strassen.best_plan(
+            plan = forms.profitable_strassen_plan(
                 square, p.lanes, p.strassen_levels, row, p.registers, starts, frame.split_vectors
             )
             if plan is not None:

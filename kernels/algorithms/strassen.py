@@ -277,19 +277,6 @@ def combine_constant(levels: int, lanes: int, pack: Pack, b: np.ndarray) -> np.n
 # x 3) has 9; a third would be too much.
 LEVELS = (1, 2)
 MIN_PART_ROWS = 4  # of a part
-# Fitted to 27 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; most are predicted within
-# 3 %. Cycles per vector of the sums of a's parts, and of a product until it is in the result, in
-# the unit of `register_tiles`; and the factor of that unit here.
-SUM_CYCLES, RESULT_CYCLES, PRODUCT_COST_FACTOR = 6, 3.5, 0.96
-SPLIT_VECTOR_COST_FACTOR = 1.02  # PRODUCT_COST_FACTOR if vectors are split, fitted to 26 products
-# factor of SUM_CYCLES and RESULT_CYCLES, by registers (fewer come with smaller caches)
-MOVE_COST_FACTOR = {32: 1.0, 16: 4.5}
-BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant from memory, by registers
-NON_BOTTLENECK_SHARE = 0.2  # share of the time of what is not the bottleneck that is not hidden
-MAX_TIME_RATIO = 0.965  # relative to the direct product
-MAX_SHORT_BLOCK_TIME_RATIO = (
-    0.83  # if its sum is in short blocks (contraction.L1_PANEL_TERMS), not modelled here
-)
 MAX_SUM_BYTES = 8_000_000  # of the sums of a's parts, which are read once per panel
 # Bytes of a register tile's products, which stay near: tiles are one vector wide and at least
 # MIN_TILE_ROWS high, which keeps a core busy.
@@ -307,46 +294,6 @@ def can_split(p: StrassenProduct, levels: int, lanes: int) -> bool:
     parts = 2**levels
     wide = p.n.size % (parts * lanes) == 0 and p.k.size % (parts * lanes) == 0
     return wide and ceil_div(p.rows_per_image, parts) >= MIN_PART_ROWS
-
-
-def best_plan(
-    p: StrassenProduct,
-    lanes: int,
-    max_levels: int,
-    direct: float,
-    registers: int = VECTOR_REGISTERS,
-    max_time_ratio: float = MAX_TIME_RATIO,
-    split_vectors: bool = False,
-) -> Plan | None:
-    """Return the fastest estimated plan; None if the direct product is better. direct: time of the
-    direct product per term, in the unit of register tiles. max_time_ratio: below which Strassen
-    pays. split_vectors: see `register_tiles`."""
-    taken = SPLIT_VECTOR_COST_FACTOR if split_vectors else PRODUCT_COST_FACTOR
-    size = 4 * p.k.size * p.n.size / BYTES_PER_CYCLE[registers]
-    some = [(_estimated_time(direct * p.k.size, size), 0)]
-    for levels in LEVELS[:max_levels]:
-        if can_split(p, levels, lanes):
-            parts, count = 2**levels, 7**levels
-            m, n, k = part_rows(p, parts), p.n.size // parts, p.k.size // parts
-            products = (
-                _register_tiles(m, n, k, lanes, count, registers, split_vectors)[0][0] * k * taken
-            )
-            moved = MOVE_COST_FACTOR[registers] * m * (k * SUM_CYCLES + n * RESULT_CYCLES) / lanes
-            some.append(
-                (_estimated_time(count * (products + moved), (7 / 4) ** levels * size), levels)
-            )
-    least, levels = min(some)
-    if not levels or least > max_time_ratio * some[0][0]:
-        return None
-    return next(
-        x
-        for x in candidate_plans(p, lanes, max_levels, registers, split_vectors)
-        if x.levels == levels
-    )
-
-
-def _estimated_time(busy: float, streams: float) -> float:
-    return max(busy, streams) + NON_BOTTLENECK_SHARE * min(busy, streams)
 
 
 def candidate_plans(
@@ -368,7 +315,9 @@ def candidate_plans(
         ]
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= MAX_SUM_BYTES
-        for _, rows, vectors in _register_tiles(m, n, k, lanes, count, registers, split_vectors):
+        for _, rows, vectors in register_tile_options(
+            m, n, k, lanes, count, registers, split_vectors
+        ):
             inside = min(
                 max(MAX_PRODUCT_BYTES // (count * 4 * vectors * lanes) // rows, 1) * rows, m
             )
@@ -401,7 +350,7 @@ def _block_rows(m: int, rows: int, panels: int) -> int:
     return min(rows * next(chain(enough, few), count), m)
 
 
-def _register_tiles(
+def register_tile_options(
     m: int, n: int, k: int, lanes: int, count: int, registers: int, split_vectors: bool
 ) -> list[tuple[float, int, int]]:
     """Return register tiles whose panels divide the columns and whose products stay near."""

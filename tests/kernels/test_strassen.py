@@ -8,12 +8,12 @@ import superopt
 from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.algorithms.build import build_kernels
 from superopt.kernels.algorithms.contraction import match_contraction
+from superopt.kernels.algorithms.forms import profitable_strassen_plan
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import build_choice, options
 from superopt.kernels.algorithms.strassen import (
     LEVELS,
     Plan,
-    best_plan,
     can_split,
     coefficient_tables,
     combine_constant,
@@ -195,7 +195,8 @@ def test_only_constants_and_only_where_it_pays() -> None:
     s = match_strassen_product(t, c)
     assert s is not None
     assert can_split(s, 2, 16)
-    assert best_plan(s, 16, 2, 1.0) is None  # where the product as it is would take no time
+    # where the product as it is would take no time
+    assert profitable_strassen_plan(s, 16, 2, 1.0) is None
 
 
 def test_a_matrix_that_is_turned() -> None:
