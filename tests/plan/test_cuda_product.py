@@ -17,7 +17,7 @@ import pytest
 import superopt
 from superopt.baselines import torch_compile as peer
 from superopt.cli import main
-from superopt.compilation.cuda import cuda_compiler, executable, tune_kernels
+from superopt.compilation.cuda import cuda_compiler, gpu_inputs, tune_kernels
 from superopt.compilation.cuda.executable import CudaExecutable
 from superopt.compilation.cuda.model_compiler import PRECISIONS
 from superopt.cost import gpu_features
@@ -92,7 +92,7 @@ def test_outputs_are_where_the_inputs_are(monkeypatch: pytest.MonkeyPatch) -> No
     m = between()
     exe = superopt.compile(m, target="cuda")
     if not REAL:  # tensors of the processor stand for some of the GPU
-        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     where = "cuda" if REAL else "cpu"
     got = exe.run({k: torch.from_numpy(x).to(where) for k, x in feeds(m).items()})
     assert all(isinstance(x, torch.Tensor) for x in got.values())
