@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto
 
 import superopt
-from superopt.compilation.cuda import executable, segments
+from superopt.compilation.cuda import executable, gpu_inputs, segments
 from superopt.compilation.runtime import fork_safety
 from superopt.errors import UsageError
 from superopt.kernels.runtime.gpu_device import copy_to_device
@@ -74,7 +74,7 @@ def test_calls_like_the_last_one_are_not_asked_again(monkeypatch: pytest.MonkeyP
 
     exe = superopt.compile(ROWS, target="cuda")
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
         monkeypatch.setattr(segments.Variant, "gpu_number", -1)
     asked = []
     given = executable.CudaExecutable.input_arrays

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.compilation.cuda import executable, load_program
+from superopt.compilation.cuda import gpu_inputs, load_program
 from superopt.errors import OutOfMemory, UsageError
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_program import GpuProgram, build_program
@@ -122,7 +122,7 @@ def test_tensors_of_another_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     exe.run(rows(3))
     x = torch.from_numpy(rows(3)["x"])
     if not REAL:  # a tensor of the processor stands for one of another GPU
-        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
         (made,) = exe.variants.values()
         monkeypatch.setattr(type(made), "gpu_number", 1)
     elif torch.cuda.device_count() > 1:

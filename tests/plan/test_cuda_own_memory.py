@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cuda import executable
+from superopt.compilation.cuda import gpu_inputs
 from superopt.kernels.cuda import driver
 from superopt.kernels.cuda.input_aliasing import WrittenRanges
 from superopt.kernels.runtime.gpu_device import to_array
@@ -84,7 +84,7 @@ def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
     m = model(nodes, inputs, ["y", "n", "z"], {"w": w, "q": drawn(64, 64), "v": v})
     exe = superopt.compile(m, target="cuda")
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     assert len(exe.variant({}).steps) > 1
     first, second, other = drawn(64, 64, of="1"), drawn(64, 64, of="2"), drawn(64, 128)
     a, b, c = (torch.from_numpy(x).to(exe.device) for x in (first, second, other))
@@ -148,7 +148,7 @@ def test_inputs_that_are_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(m, target="cuda")
     held = exe.buffers()
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     a, b = (torch.from_numpy(x).to(exe.device) for x in (A, B))
 
     def gives(x: Any, feeds: dict[str, Any]) -> dict[str, Any]:

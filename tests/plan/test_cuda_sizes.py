@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cuda import executable, program_lru, shape_policy
+from superopt.compilation.cuda import executable, gpu_inputs, program_lru, shape_policy
 from tests.gpu import REAL
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -84,7 +84,7 @@ def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch
     assert {dict(key)["n"] for key in exe.variants} == {1, 2}
     assert len(exe.shape_policy.fallback_seconds) == 5
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     y = exe.run({"x": torch.from_numpy(rows(4)["x"]).to(exe.device)})["y"]
     assert isinstance(y, torch.Tensor)
     assert y.device.type == exe.device
@@ -134,7 +134,7 @@ def test_an_input_with_a_value_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         np.testing.assert_allclose(exe.run({"a": a})["y"], a + drawn(3, of="k"), rtol=1e-6)
         np.testing.assert_allclose(exe.run({"a": a, "k": k})["y"], a + k, rtol=1e-6)
     if not REAL:  # tensors of the processor stand for those on a GPU
-        monkeypatch.setattr(executable, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
+        monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     there = torch.from_numpy(a).to(exe.device)
     for _ in range(2):
         y = exe.run({"a": there})["y"]

@@ -18,19 +18,18 @@ import numpy as np
 from superopt.compilation.cpu import specialize
 from superopt.compilation.cpu.dynamic_if import DynamicIf
 from superopt.compilation.cpu.last_call import LastCall, do_nothing, with_lock
-from superopt.compilation.cpu.native_steps import variant_bytes
+from superopt.compilation.cpu.native_steps import drop_least_recent
 from superopt.compilation.cpu.shape_policy import ShapePolicy
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.input_arrays import (
     InputPort,
-    as_input_array,
+    as_input_arrays,
     has_symbolic_sizes,
     match_sizes,
+    signature_text,
 )
 from superopt.compilation.runtime import background_worker, fork_safety
 from superopt.compilation.runtime.native_segment import NativeSegment
-from superopt.cost import machine
-from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR, UNKNOWN_MEMORY_BYTES
 from superopt.errors import RuntimeMismatch, UsageError
 from superopt.report.data.notebook import preformatted
 
@@ -84,11 +83,8 @@ class Executable:
         return threading.RLock()
 
     def __repr__(self) -> str:
-        given, made = (
-            ", ".join(f"{p.name}: {p.type_text}" for p in self.input_ports),
-            ", ".join(self.output_names),
-        )
-        return f"<Executable ({given}) => ({made}), threads={self.threads}>"
+        text = signature_text(self.input_ports, self.output_names)
+        return f"<Executable {text}, threads={self.threads}>"
 
     def _repr_html_(self) -> str:
         return preformatted(repr(self))
@@ -240,37 +236,9 @@ class Executable:
 
     def input_arrays(self, feeds: Mapping[str, Any]) -> list[np.ndarray]:
         """Return the arrays of the inputs. Raises UsageError if they do not fit the model."""
-        if not isinstance(feeds, Mapping):
-            raise UsageError(
-                f"inputs are a {type(feeds).__name__}", "inputs are given by name", "pass a dict"
-            )
-        out = []
-        for port in self.input_ports:
-            array = feeds.get(port.name, self)
-            if array is not self:
-                out.append(as_input_array(port, array))
-            elif port.has_default:
-                out.append(self.compiler.default_input(port.name))
-            else:
-                self._check_input_names(feeds)
-                raise UsageError(
-                    f"no value for input {port.name!r}",
-                    f"given inputs: {', '.join(map(repr, feeds)) or 'none'}",
-                    f"pass an array: {port.type_text}",
-                )
-        self._check_input_names(feeds)
-        return out
-
-    def _check_input_names(self, feeds: Mapping[str, Any]) -> None:
-        """Raise UsageError for a name that is not an input's."""
-        names = [p.name for p in self.input_ports]
-        for name in feeds:
-            if name not in names:
-                raise UsageError(
-                    f"no input {name!r}",
-                    f"the inputs are {', '.join(names) or 'none'}",
-                    "remove it",
-                )
+        return as_input_arrays(
+            self.input_ports, feeds, lambda name: self.compiler.default_input(name)
+        )
 
     def infer_sizes(self, arrays: list[np.ndarray]) -> dict[str, int]:
         """Return the symbolic sizes. Raises UsageError if shapes do not fit."""
@@ -303,10 +271,7 @@ class Executable:
             self._last_call = None  # it may run in ONNX Runtime at these sizes
         self.variants.pop(key, None)
         self.variants[key] = steps  # as the most recently used
-        most = (machine.memory_bytes() or UNKNOWN_MEMORY_BYTES) // PROGRAM_MEMORY_DIVISOR
-        while len(self.variants) > 1 and variant_bytes(self.variants.values()) > most:
-            old = next(iter(self.variants))
-            del self.variants[old]
+        for old in drop_least_recent(self.variants):
             self.shape_policy.reset_fallback_time(old)
 
     def executable_for(self, sizes: Mapping[str, int]) -> Executable:

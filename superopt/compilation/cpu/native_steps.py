@@ -1,11 +1,17 @@
-"""The native segments among a compiled model's steps, and their memory."""
+"""The native segments among a compiled model's steps, and the limit of their memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from superopt.compilation.cpu.dynamic_if import DynamicIf
 from superopt.compilation.runtime.native_segment import NativeSegment
+from superopt.cost import machine
+from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR, UNKNOWN_MEMORY_BYTES
+
+if TYPE_CHECKING:
+    from superopt.compilation.cpu.executable import Sizes, Steps
 
 
 def native_segments(steps: Iterable[object]) -> Iterator[NativeSegment]:
@@ -25,3 +31,14 @@ def variant_bytes(variants: Iterable[Iterable[object]]) -> int:
     codes = [s.code for steps in variants for s in native_segments(steps)]
     constants = {id(a): a.nbytes for c in codes for a in c.constants.arrays}
     return sum(c.own_bytes for c in codes) + sum(constants.values())
+
+
+def drop_least_recent(variants: dict[Sizes, Steps]) -> list[Sizes]:
+    """Drop the first variants if all of them take too much memory. Return the sizes of these."""
+    most = (machine.memory_bytes() or UNKNOWN_MEMORY_BYTES) // PROGRAM_MEMORY_DIVISOR
+    dropped = []
+    while len(variants) > 1 and variant_bytes(variants.values()) > most:
+        old = next(iter(variants))
+        del variants[old]
+        dropped.append(old)
+    return dropped

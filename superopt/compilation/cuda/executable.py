@@ -10,32 +10,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from superopt.compilation.cuda.gpu_inputs import all_on_gpu, as_gpu_inputs, check_devices
 from superopt.compilation.cuda.last_call import LastCall, Sizes, sorted_sizes
 from superopt.compilation.cuda.program_cache import CachedProgram
 from superopt.compilation.cuda.program_lru import ProgramLru
 from superopt.compilation.cuda.shape_policy import ShapePolicy
 from superopt.compilation.frontend.input_arrays import (
     InputPort,
-    as_input_array,
     check_sizes,
     match_sizes,
+    signature_text,
 )
 from superopt.compilation.runtime import fork_safety
 from superopt.errors import OutOfMemory, RuntimeMismatch, UsageError, positive_seconds
-from superopt.kernels.runtime.gpu_device import (
-    empty_cache,
-    from_dlpack,
-    is_gpu_tensor,
-    synchronize,
-    to_device,
-    use_gpu,
-)
+from superopt.kernels.runtime.gpu_device import empty_cache, synchronize, to_device, use_gpu
 from superopt.report.data.notebook import preformatted
 
 if TYPE_CHECKING:
@@ -51,12 +44,6 @@ if TYPE_CHECKING:
     from superopt.report.compilation.profile import Profile
 
 MAX_KNOWN_SHAPES = 1000  # remembered shapes of inputs
-
-
-@cache
-def dtype_name(dtype: object) -> str:
-    """Return numpy's name of an element type of torch or numpy."""
-    return str(dtype).removeprefix("torch.")
 
 
 def _fork_error() -> UsageError:
@@ -111,11 +98,8 @@ class CudaExecutable:
             yield
 
     def __repr__(self) -> str:
-        given, made = (
-            ", ".join(f"{p.name}: {p.type_text}" for p in self.input_ports),
-            ", ".join(self.output_names),
-        )
-        return f"<CudaExecutable ({given}) => ({made}), {self.precision} on {self.device}>"
+        text = signature_text(self.input_ports, self.output_names)
+        return f"<CudaExecutable {text}, {self.precision} on {self.device}>"
 
     def _repr_html_(self) -> str:
         return preformatted(repr(self))
@@ -139,12 +123,12 @@ class CudaExecutable:
             if made is None or given is None:
                 given = self.input_arrays(feeds)
                 fed = [x for p, x in zip(self.input_ports, given, strict=True) if p.name in feeds]
-                there = self.device if fed and all(map(is_gpu_tensor, fed)) else ""
+                there = self.device if fed and all_on_gpu(fed) else ""
                 sizes = self.infer_sizes(given)
                 if (out := self._run_rare_sizes(sizes, given, there)) is not None:
                     return out
                 made = self._program(sizes)
-                self._check_devices(made, given)
+                check_devices(self.input_ports, given, made.gpu_number)
                 alike = there and len(fed) == len(given)
                 self._last_call = (
                     LastCall.from_call(sizes, self.input_ports, given) if alike else None
@@ -190,19 +174,6 @@ class CudaExecutable:
             found = self.program(sizes).input_buffers()
         return {p.name: found[n] for n, p in enumerate(self.input_ports) if n in found}
 
-    def _check_devices(self, program: Variant | CachedProgram, arrays: Sequence[Any]) -> None:
-        """Raise UsageError for tensors of another GPU than the kernels'."""
-        for p, x in zip(self.input_ports, arrays, strict=True):
-            if (
-                is_gpu_tensor(x)
-                and program.gpu_number is not None
-                and x.get_device() != program.gpu_number
-            ):
-                raise UsageError(
-                    f"input {p.name!r} is on cuda:{x.get_device()}",
-                    f"the model was compiled for cuda:{program.gpu_number}", "move it to this GPU",
-                )  # fmt: skip
-
     def prepare_run(self, feeds: Mapping[str, Any]) -> Callable[[], object]:
         """Return a function that runs with these inputs, copied to the device, and waits for the
         outputs."""
@@ -222,39 +193,7 @@ class CudaExecutable:
     def input_arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the inputs as arrays or tensors; other objects are read by DLPack. Raises
         UsageError."""
-        if not isinstance(feeds, Mapping):
-            raise UsageError(
-                f"inputs are a {type(feeds).__name__}", "inputs are given by name", "pass a dict"
-            )
-        names = {p.name for p in self.input_ports}
-        for name in feeds:
-            if name not in names:
-                raise UsageError(
-                    f"no input {name!r}", f"the inputs are {', '.join(sorted(names)) or 'none'}",
-                    "remove it",
-                )  # fmt: skip
-        out = []
-        for p in self.input_ports:
-            if p.name not in feeds and p.has_default:
-                out.append(self._default_input(p.name))
-                continue
-            if p.name not in feeds:
-                raise UsageError(
-                    f"no value for input {p.name!r}", f"it is {p.type_text}", "pass an array"
-                )
-            x = from_dlpack(feeds[p.name])
-            if is_gpu_tensor(x):
-                shape, kind = x.shape, dtype_name(x.dtype)
-                fits = p.shape is None or len(p.shape) == len(shape)
-                if kind != dtype_name(p.dtype) or not fits:
-                    raise UsageError(
-                        f"input {p.name!r} is {kind}{list(shape)}",
-                        f"the model wants {p.type_text}", "pass such a tensor",
-                    )  # fmt: skip
-                out.append(x)
-            else:
-                out.append(as_input_array(p, x))
-        return out
+        return as_gpu_inputs(self.input_ports, feeds, self._default_input)
 
     def _default_input(self, name: str) -> Any:
         """Return the model's default value of an input; it is on the device after the first

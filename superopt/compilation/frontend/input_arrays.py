@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 
 from superopt.compilation.frontend.dlpack import copy_bfloat16
 from superopt.errors import UsageError
+
+_MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,12 @@ class InputPort:
     shape: tuple[int | str, ...] | None
     type_text: str
     has_default: bool = False
+
+
+def signature_text(ports: Sequence[InputPort], output_names: Sequence[str]) -> str:
+    """Return the inputs with their types, and the names of the outputs."""
+    given = ", ".join(f"{p.name}: {p.type_text}" for p in ports)
+    return f"({given}) => ({', '.join(output_names)})"
 
 
 def has_symbolic_sizes(ports: Sequence[InputPort]) -> bool:
@@ -130,3 +138,44 @@ def as_input_array(port: InputPort, value: Any) -> np.ndarray:
             "it is not contiguous, and there is no memory for a contiguous copy",
             "pass smaller inputs",
         ) from None
+
+
+def as_input_arrays(
+    ports: Sequence[InputPort],
+    feeds: Mapping[str, Any],
+    default_input: Callable[[str], np.ndarray],
+) -> list[np.ndarray]:
+    """Return all inputs in order as contiguous arrays. default_input: returns the model's value of
+    an input. Raises UsageError if they do not fit the model."""
+    if not isinstance(feeds, Mapping):
+        raise UsageError(
+            f"inputs are a {type(feeds).__name__}", "inputs are given by name", "pass a dict"
+        )
+    out = []
+    for port in ports:
+        value = feeds.get(port.name, _MISSING)
+        if value is not _MISSING:
+            out.append(as_input_array(port, value))
+        elif port.has_default:
+            out.append(default_input(port.name))
+        else:
+            _check_input_names(ports, feeds)
+            raise UsageError(
+                f"no value for input {port.name!r}",
+                f"given inputs: {', '.join(map(repr, feeds)) or 'none'}",
+                f"pass an array: {port.type_text}",
+            )
+    _check_input_names(ports, feeds)
+    return out
+
+
+def _check_input_names(ports: Sequence[InputPort], feeds: Mapping[str, Any]) -> None:
+    """Raise UsageError for a name that is not an input's."""
+    names = [p.name for p in ports]
+    for name in feeds:
+        if name not in names:
+            raise UsageError(
+                f"no input {name!r}",
+                f"the inputs are {', '.join(names) or 'none'}",
+                "remove it",
+            )

@@ -109,7 +109,8 @@ def _is_small(t: TensorType) -> bool:
 
 
 def value_as_attr(state: ImportState, value: graph.Value, name: str) -> Attr:
-    """Return an operand's value as the attribute `name`. Raises InferError if it is unknown."""
+    """Return the value of an operand as the attribute `name`. Raises InferError if it depends on
+    data."""
     if (
         value in state.constant_values
         and value not in state.elements
