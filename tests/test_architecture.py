@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKED = ("rules", "verifier", "kernels")
-LONGEST_FILE = 425
+LONGEST_FILE = 400
 
 # Every part may import `errors`, `guard` and itself.
 EVERYWHERE = {"errors", "guard"}
