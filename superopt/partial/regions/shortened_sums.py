@@ -37,7 +37,7 @@ def shorten_sums(
     such an axis is only read by, as an index of its own, and where it is read by nothing else is,
     but by axes of the same kind, of which some may be among `axes`, those of the result. Then no
     place is distinguished from another: a product of factors of some places is in the sum as often
-    as the same one of other places. So what is equal for few places is equal for all: as many as one
+    as the same one of other places. What is equal for few places is equal for all: as many as one
     product reads, of sums (`degrees.py`) and of the result. What reads nothing of the axis counts
     its places, and would be less of fewer. zeros: only where what differs of few does of all, over
     numbers, too: functions of 0 must be 0, and have no bound, since a sum of two signs is never
