@@ -123,6 +123,20 @@ def test_the_layout_page_names_what_there_is() -> None:
     assert {f for f in folders if f"`superopt/{f}`" not in parts} == set()
 
 
+def test_pages_and_comments_name_files_that_exist() -> None:
+    texts = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *MODULES.values()]
+    missing = set()
+    for text in texts:
+        for found in re.findall(
+            r"(?<![\w/.-])((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)\b", text.read_text()
+        ):
+            near = [text.parent, *text.parents][:4]
+            places = [ROOT, ROOT / "superopt", ROOT / "superopt" / "plan", *near]
+            if not any((place / found).exists() for place in places):
+                missing.add(f"{text.relative_to(ROOT)}: {found}")
+    assert missing == set()
+
+
 def test_a_cycle_would_be_seen() -> None:
     imports = {"p.a.x": {"p.b"}, "p.b": {"p.c.y"}, "p.c.y": {"p.a.z"}}
     assert _cycle("p", imports) is not None

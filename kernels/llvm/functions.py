@@ -1,7 +1,7 @@
-"""The scalar functions of te/fn.py as LLVM text, for scalars and vectors.
+"""The scalar functions of te/expr/functions.py as LLVM text, for scalars and vectors.
 
 Element types below 32 bits are computed in float32 and rounded after each function, as in
-te/domain.py. Integers wrap around and divide toward zero; x / 0 is 0.
+te/eval/domain.py. Integers wrap around and divide toward zero; x / 0 is 0.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
 
 
 def _match_softplus(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
-    """Match max(x, 0) + log(1 + e^-|x|), a softplus without overflow (ops/activation.py): x and
-    e^-|x|."""
+    """Match max(x, 0) + log(1 + e^-|x|), a softplus without overflow
+    (ops/pointwise/activation.py): x and e^-|x|."""
     match a, b:
         case (
             Apply("max", (x, Const(0)) | (Const(0), x), dtype),

@@ -172,7 +172,7 @@ def _is_range_test(g: Expr, t: Tensor, index: Sequence[Expr]) -> bool:
 
 def reduction_buffer(nest: KernelState, e: Reduce, shape: tuple[Dim, ...], scope: str) -> Tensor:
     """Return a new accumulator buffer of a reduction: float32 for narrower floats, as in
-    te/domain.py."""
+    te/eval/domain.py."""
     total = Tensor(nest.fresh(e.fn), _accumulator_dtype(e.dtype), shape)
     nest.scratch.append((total, scope))
     return total

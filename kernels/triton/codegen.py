@@ -11,7 +11,7 @@ launched.
 
 Unrolled loops around a single update are axes of its tile, too: a schedule says so which part of a
 sum is a block. Float sums are then in another order. A 16-bit product is exact within a dot, where
-te/domain.py rounds it.
+te/eval/domain.py rounds it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The scalar functions of te/fn.py as Triton text: a template each, for float32, float64 and
-integers.
+"""The scalar functions of te/expr/functions.py as Triton text: a template each, for float32,
+float64 and integers.
 
 A function that Triton lacks, or defines differently, is a helper: a small function printed before
 the kernels that use it. Floats below 32 bits are computed in float32 and rounded after each
-function, as in te/domain.py. Functions without a template are not supported.
+function, as in te/eval/domain.py. Functions without a template are not supported.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 For onnxruntime this follows the documentation of its graph optimizations (conv, batch norm,
 activation and matmul-add fusions of the basic and extended levels); for compiled models
-`plan/inline.py`. The final decision is by timing whole graphs; this keeps the sum of node costs
-from crediting a rewrite for what the runtime does anyway.
+`plan/rewrites/fusion/inline.py`. The final decision is by timing whole graphs; this keeps the sum
+of node costs from crediting a rewrite for what the runtime does anyway.
 """
 
 from __future__ import annotations

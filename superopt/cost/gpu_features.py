@@ -45,7 +45,7 @@ STEP_MODELLED_ALGORITHMS = (
     "online",
     "gated",
     "apart",
-)  # by steps, in gpu_ranking.py
+)  # by steps, in gemm_cost_model.py
 FEATURE_KNOBS = (
     "rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned", "gates",
     "tried", "high", "programs", "step",

@@ -109,7 +109,7 @@ def traced(v: graph.Value) -> graph.Value:
 
 @pytest.mark.parametrize("n", [3, 7])
 def test_products_that_read_the_same_matrix_again(n: int) -> None:
-    """Rows and columns of it are of one kind, of which few tell of all (`fewer.py`)."""
+    """Rows and columns of it are of one kind, of which few tell of all (`shortened_sums.py`)."""
     a, b = given_("a", n, n), given_("b", n, n)
     t = turned(a, 1, 0)
     for one, other in (

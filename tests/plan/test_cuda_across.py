@@ -1,4 +1,5 @@
-"""Rows that lie across others (plan/across.py): one kernel where a sum goes along channels."""
+"""Rows that lie across others (plan/rewrites/reductions/strided_softmax.py): one kernel where a sum
+goes along channels."""
 
 from __future__ import annotations
 

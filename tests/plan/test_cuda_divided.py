@@ -1,4 +1,5 @@
-"""Rows of which several lie along one axis (plan/divided.py): group norms as one kernel."""
+"""Rows of which several lie along one axis (plan/rewrites/reductions/group_norm.py): group norms
+as one kernel."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from superopt.rules.trial.float_class import (
 from superopt.rules.trial.instances import instances
 
 # Nothing but which operations there are says what class a rule is in. Each is of its class by the
-# definition in exactness.py, whatever a runtime makes of it.
+# definition in float_class.py, whatever a runtime makes of it.
 CLASSES = {
     "E0": (
         "(x: f, y: f): Add(x, y) => Add(y, x)",

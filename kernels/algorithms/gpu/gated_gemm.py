@@ -1,5 +1,5 @@
-"""Gated products (plan/gated.py) on a GPU: several products of one operand, combined into one
-result, in one kernel with an accumulator block for each, or one after the other.
+"""Gated products (plan/rewrites/matmul/gate_fusion.py) on a GPU: several products of one operand,
+combined into one result, in one kernel with an accumulator block for each, or one after the other.
 
     gated  one kernel: the shared operand is read once, and gates are never in memory
     apart  gates are kernels of their own, or cuBLAS's; the last product reads them
@@ -158,8 +158,8 @@ def _read_gates_from(t: Tensor, buffers: Mapping[Tensor, Tensor]) -> Tensor:
 
 def fused_product_count(g: GatedProduct, is_16_bit: bool) -> int:
     """Return how many products to fuse into one kernel; the others are one kernel before it, as
-    horizontally fused columns (plan/joint.py), with split-K if that is faster. is_16_bit: of the
-    operands."""
+    horizontally fused columns (plan/rewrites/matmul/horizontal_fusion.py), with split-K if that is
+    faster. is_16_bit: of the operands."""
     m = replace(g.matrix, is_16_bit=is_16_bit)
 
     def taken(n: int) -> float:

@@ -11,7 +11,7 @@ of reductions, one after the other.
     across   reductions along contiguous terms: a block of terms for several rows at a time
     each     all else: a block of elements of the result, reductions term by term
     turn     transposes, in tiles of both orders
-    rows     row kernels (plan/rows.py), a row at a time
+    rows     row kernels (plan/rewrites/reductions/row_fusion.py), a row at a time
     online   attention, by blocks of keys (online_attention.py), also in parts
 
 Result axes are fused in memory order, so that a block is contiguous. Knobs are those of a schedule;

@@ -1,4 +1,5 @@
-"""Row kernels (plan/rows.py) on a GPU: a row is a program; several short rows share one."""
+"""Row kernels (plan/rewrites/reductions/row_fusion.py) on a GPU: a row is a program;
+several short rows share one."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 measurements.
 
 The machine model selects the options to measure, or a ranking learned from earlier measurements of
-this GPU (cost/learned.py with cost/gpu_features.py), including those of this tuning. Ranked options
-are measured in batches for as long as a batch brings a speedup.
+this GPU (cost/learned_ranking.py with cost/gpu_features.py), including those of this tuning. Ranked
+options are measured in batches for as long as a batch brings a speedup.
 """
 
 from __future__ import annotations

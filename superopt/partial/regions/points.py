@@ -30,7 +30,9 @@ from superopt.te.expr.tensor import Tensor
 MAX_BATCH_TERMS = 1 << 16  # terms of sums, so that arrays of them stay in the cache
 MIN_SEPARATE_LOADS = 3  # loads; of these, the wanted ones are identified at each element
 MAX_DRAWS = 512
-DRAW_AXIS = Axis("draw", MAX_DRAWS)  # of inputs, of which places may be at several (`doubles.py`)
+DRAW_AXIS = Axis(
+    "draw", MAX_DRAWS
+)  # of inputs, of which places may be at several (`float_points.py`)
 MODULUS = residues.P
 
 
@@ -232,7 +234,7 @@ class _Run:
     def select(self, guard: Expr, yes: Expr, no: Expr) -> np.ndarray:
         """Select; only the wanted branch is computed where that saves much."""
         told = self.value(guard)
-        if told.dtype != np.bool_:  # a condition that may be any (`free.py`)
+        if told.dtype != np.bool_:  # a condition that may be any (`uninterpreted.py`)
             kinds = [guard.dtype, yes.dtype, no.dtype]
             some = align_ranks([told, self.value(yes), self.value(no)], kinds)
             return self.points.domain.apply("select", some, kinds, yes.dtype)
