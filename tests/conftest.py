@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, settings
 
-from superopt.cli import contract
+from superopt import api as superopt_api
 from superopt.cli.main import run
 from superopt.cost.machine import this_machine
 from superopt.kernels.runtime.cpu import MissingFloat16, converts_float16, host
@@ -163,7 +163,7 @@ def superopt(
     """`superopt(*arguments, api=FakeApi())` runs the command line: gives code, out and err."""
 
     def call(*arguments: object, api: FakeApi | None = None) -> SimpleNamespace:
-        monkeypatch.setitem(sys.modules, contract.API_MODULE, api or FakeApi())
+        monkeypatch.setattr(superopt_api, "functions", api or FakeApi(), raising=False)
         code = run([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         return SimpleNamespace(code=code, out=captured.out, err=captured.err)

@@ -8,8 +8,8 @@
 
 Both sides are computed on instances of the rule in `te/eval/rounding.py`, whose elements record
 their history; and over the reals with some operands NaN, infinite, zero, or beyond the range of a
-cast. A rational function that no longer depends on an operand, as x - x or x * 0, is finite where that is
-not.
+cast. A rational function that no longer depends on an operand, as x - x or x * 0, is finite where
+that is not.
 """
 
 from __future__ import annotations

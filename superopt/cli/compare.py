@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 
 from superopt.cli import options, terminal
-from superopt.cli.contract import api
 from superopt.errors import ExitCode
 
 RUNTIMES = ("ort", "openvino", "torch", "superopt")
@@ -75,8 +74,10 @@ def bench(
     runtime. With --target cuda superopt and torch run on the GPU, with inputs on the device; the
     other runtimes run on the CPU.
     """
+    from superopt.api import functions as api
+
     with terminal.progress(quiet) as show, terminal.handle_interrupts() as stop:
-        rows = api().bench(
+        rows = api.bench(
             models,
             vs=vs,
             threads=threads,
@@ -146,10 +147,12 @@ def verify(
     again, with the library's rules (and those of --rules): exits 0 if they lead from A to B, 4 if
     not.
     """
+    from superopt.api import functions as api
+
     if rules and certificate is None:
         raise click.UsageError("--rules adds rules for a --certificate: pass that, too")
     with terminal.progress(quiet) as show, terminal.handle_interrupts() as stop:
-        verdict = api().verify(
+        verdict = api.verify(
             a,
             b,
             inputs=inputs,

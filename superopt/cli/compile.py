@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from superopt.cli import options, terminal
-from superopt.cli.contract import api
 from superopt.errors import ExitCode
 
 DEFAULT_TUNING_SECONDS = {
@@ -68,7 +67,9 @@ def compile_(
     The machine code stays in the user's cache: compiling the model again takes less time, also with
     `superopt.compile` in a program.
     """
-    found = api().compile_model(
+    from superopt.api import functions as api
+
+    found = api.compile_model(
         model,
         threads=threads,
         shapes=shapes,
@@ -119,8 +120,10 @@ def tune(
     The results are kept in the store of measurements, where `compile` and `run` read them. Ctrl-C
     stops with the best schedules so far.
     """
+    from superopt.api import functions as api
+
     with terminal.progress(quiet) as show, terminal.handle_interrupts() as stop:
-        found = api().tune(
+        found = api.tune(
             model, threads=threads, shapes=shapes, budget=budget, store=store, progress=show,
             stop=stop, target=target, precision=precision, vendor=vendor, float_class=float_class,
         )  # fmt: skip
@@ -178,9 +181,11 @@ def profile(
     Beside the time it prints the share of the roofline: the least time at this machine's measured
     peaks (multiply-adds, bytes from caches and memory), in percent of the measured time.
     """
+    from superopt.api import functions as api
+
     terminal.check_outputs(model, inputs, svg=svg)
     with terminal.handle_interrupts() as stop:
-        found = api().profile(
+        found = api.profile(
             model,
             threads=threads,
             shapes=shapes,
@@ -231,8 +236,10 @@ def run(
     as_json: bool,
 ) -> ExitCode:
     """Compile MODEL and run it once."""
+    from superopt.api import functions as api
+
     terminal.check_outputs(model, inputs, output=output)
-    found = api().run_model(
+    found = api.run_model(
         model,
         inputs=inputs,
         output=output,
@@ -282,7 +289,9 @@ def export(
     C programs link with it and need no Python. MODEL may also be a file that `Executable.save`
     wrote. Needs a C compiler ($CC, cc, gcc or clang).
     """
-    found = api().export_model(
+    from superopt.api import functions as api
+
+    found = api.export_model(
         model, output=output, threads=threads, shapes=shapes, float_class=float_class
     )
     if as_json:

@@ -1,14 +1,19 @@
 """`superopt demo`: compile, optimize and verify two models that ship with the package."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from superopt.cli import options, terminal
-from superopt.cli.contract import Optimized, api
 from superopt.errors import ExitCode, UsageError
 from superopt.report.data.report import BenchRow, Verdict
+
+if TYPE_CHECKING:
+    from superopt.optimization.result import Optimized
 
 DEMO_MODEL_COUNT = 2
 BENCH_SECONDS = 5.0  # for all programs of one model
@@ -53,6 +58,7 @@ def demo(
     They are exported graphs of a recurrent cell (nasrnn) and of resnet18 with random weights:
     graphs and speed are real, predictions are not. The budget is for the search on each model.
     """
+    from superopt.api import functions as api
     from superopt.onnx_io.read.weightless import demo_models
     from superopt.report.data import codec
     from superopt.report.html.report_page import report_page
@@ -70,7 +76,7 @@ def demo(
         original, optimized = output / f"{name}.onnx", output / f"{name}.fast.onnx"
         with terminal.progress(quiet) as show, terminal.handle_interrupts() as stop:
             terminal.write_atomically(original, models[name]().SerializeToString())
-            found = api().optimize(
+            found = api.optimize(
                 original,
                 budget=budget,
                 target="onnxruntime",
@@ -92,7 +98,7 @@ def demo(
             terminal.write_atomically(output / f"{name}.json", codec.to_json(found.report))
             reports.append(found.report)
             if not as_json and not stop():
-                rows = api().bench(
+                rows = api.bench(
                     (original, optimized) if found.changed else (original,),
                     vs=("ort", "superopt"),
                     threads=threads,
@@ -107,7 +113,7 @@ def demo(
                 )
                 verdict = None
                 if found.changed:
-                    verdict = api().verify(
+                    verdict = api.verify(
                         original,
                         optimized,
                         inputs=None,

@@ -9,7 +9,6 @@ import click
 from click.core import ParameterSource
 
 from superopt.cli import options, terminal
-from superopt.cli.contract import api
 from superopt.errors import ExitCode, UsageError
 from superopt.report.data.report import Rejected, Report, Step
 
@@ -70,6 +69,7 @@ def explain(
     report that `superopt optimize --json` wrote, which contains rules and values. Without NAME:
     which nodes of a compiled model fall back to onnxruntime, and why.
     """
+    from superopt.api import functions as api
     from superopt.report.data import codec, group
     from superopt.report.text import report_text
 
@@ -82,9 +82,9 @@ def explain(
     if _is_report(source):
         report = _read_report(source)
     else:
-        names.update(api().node_outputs(source, name))
+        names.update(api.node_outputs(source, name))
         with terminal.progress(quiet) as show, terminal.handle_interrupts() as stop:
-            found = api().optimize(
+            found = api.optimize(
                 source,
                 budget=budget,
                 target=target,
@@ -121,6 +121,7 @@ def explain(
 def _explain_fallbacks(
     source: Path, threads: int | None, shapes: Mapping[str, int], as_json: bool
 ) -> None:
+    from superopt.api import functions as api
     from superopt.report.compilation import compile_report
     from superopt.report.data import codec
 
@@ -130,7 +131,7 @@ def _explain_fallbacks(
             "a report explains only rules and values",
             "pass the name of one",
         )
-    found = api().compile_model(
+    found = api.compile_model(
         source, threads=threads, shapes=shapes, dump=None, float_class="E2", target="cpu",
         precision="fp32", vendor=True,
     )  # fmt: skip

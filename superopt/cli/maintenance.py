@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 
 from superopt.cli import options, terminal
-from superopt.cli.contract import api
 from superopt.errors import ExitCode, UsageError
 
 
@@ -16,7 +15,9 @@ from superopt.errors import ExitCode, UsageError
 @options.unbudgeted
 def doctor(as_json: bool) -> ExitCode:
     """List the installed dependencies and the features that each one enables."""
-    rows = api().doctor()
+    from superopt.api import functions as api
+
+    rows = api.doctor()
     if as_json:
         from superopt.report.data.codec import dumps
 
@@ -40,7 +41,9 @@ def cache() -> None:
 @options.unbudgeted
 def stats(store: Path | None, as_json: bool) -> ExitCode:
     """Print the location, size and contents of the store."""
-    found = api().cache_stats(store)
+    from superopt.api import functions as api
+
+    found = api.cache_stats(store)
     if as_json:
         from superopt.report.data.codec import dumps
 
@@ -57,7 +60,9 @@ def stats(store: Path | None, as_json: bool) -> ExitCode:
 @options.debug
 def path_(as_json: bool) -> ExitCode:
     """Print the location of the cache."""
-    folder = api().cache_list().folder
+    from superopt.api import functions as api
+
+    folder = api.cache_list().folder
     if as_json:
         from superopt.report.data.codec import dumps
 
@@ -78,7 +83,9 @@ def list_(files: bool, as_json: bool) -> ExitCode:
     $SUPEROPT_CACHE_MAX_SIZE sets the limit, 4 GiB by default: above it, compiling a model removes
     the least recently used files.
     """
-    found = api().cache_list()
+    from superopt.api import functions as api
+
+    found = api.cache_list()
     if as_json:
         from superopt.report.data.codec import dumps
 
@@ -103,7 +110,9 @@ def prune(max_size: str | None, older_than: str | None, as_json: bool) -> ExitCo
 
     Measured costs and proofs stay (`superopt cache clear` removes measured costs).
     """
-    done = api().cache_prune(max_size, older_than)
+    from superopt.api import functions as api
+
+    done = api.cache_prune(max_size, older_than)
     if as_json:
         from superopt.report.data.codec import dumps
 
@@ -122,6 +131,8 @@ def prune(max_size: str | None, older_than: str | None, as_json: bool) -> ExitCo
 @options.debug
 def clear(store: Path | None, yes: bool, as_json: bool) -> ExitCode:
     """Remove all measured costs."""
+    from superopt.api import functions as api
+
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(
@@ -130,7 +141,7 @@ def clear(store: Path | None, yes: bool, as_json: bool) -> ExitCode:
                 "add --yes",
             )
         click.confirm("Remove all measured costs?", abort=True, err=True)
-    return _print_count("removed", api().cache_clear(store), as_json)
+    return _print_count("removed", api.cache_clear(store), as_json)
 
 
 @cache.command("export")
@@ -141,8 +152,10 @@ def clear(store: Path | None, yes: bool, as_json: bool) -> ExitCode:
 @options.unbudgeted
 def export_(file: Path, store: Path | None, as_json: bool) -> ExitCode:
     """Write the store to FILE, for another machine of the same kind."""
+    from superopt.api import functions as api
+
     terminal.check_outputs(export=file)
-    return _print_count("exported", api().cache_export(store, file), as_json)
+    return _print_count("exported", api.cache_export(store, file), as_json)
 
 
 @cache.command("import")
@@ -153,7 +166,9 @@ def export_(file: Path, store: Path | None, as_json: bool) -> ExitCode:
 @options.unbudgeted
 def import_(file: Path, store: Path | None, as_json: bool) -> ExitCode:
     """Add the costs in FILE, which `superopt cache export` wrote."""
-    return _print_count("imported", api().cache_import(store, file), as_json)
+    from superopt.api import functions as api
+
+    return _print_count("imported", api.cache_import(store, file), as_json)
 
 
 def _print_count(done: str, entries: int, as_json: bool) -> ExitCode:

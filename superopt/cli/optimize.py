@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from superopt.cli import options, terminal
-from superopt.cli.contract import api
 from superopt.errors import ExitCode, SuperoptError
 from superopt.report.data.certificate import certificate_path
 
@@ -149,6 +148,8 @@ def optimize(
     faster, with a certificate beside it (FILE.superopt.json for FILE.onnx) that `verify` replays;
     otherwise the output is a copy of MODEL. Ctrl-C stops with the best checked model so far.
     """
+    from superopt.api import functions as api
+
     output = output or default_output(model)
     terminal.check_outputs(
         model,
@@ -166,7 +167,7 @@ def optimize(
         terminal.print_text(f"the result is written to {output}\n", on_stderr=True)
     certificate: Path | None = None
     with terminal.progress(quiet) as show, terminal.handle_interrupts() as stop:
-        found = api().optimize(
+        found = api.optimize(
             model,
             budget=budget,
             target=target,

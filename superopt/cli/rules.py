@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from superopt.cli import options, terminal
-from superopt.cli.contract import api
 from superopt.errors import Aborted, ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +25,9 @@ def rules() -> None:
 @options.unbudgeted
 def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
     """List the rules by name."""
-    found = api().rules(rules)
+    from superopt.api import functions as api
+
+    found = api.rules(rules)
     if as_json:
         from superopt.report.data.codec import dumps
 
@@ -45,7 +46,9 @@ def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 @options.unbudgeted
 def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
     """Count the rules, by file."""
-    found = api().rule_stats(rules)
+    from superopt.api import functions as api
+
+    found = api.rule_stats(rules)
     if as_json:
         from superopt.report.data.codec import dumps
 
@@ -72,6 +75,8 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
     For a program and its mutant (rules/library/partial, or a FILE.pairs): where the mutant is
     equal, for all sizes, and the correction of the rest.
     """
+    from superopt.api import functions as api
+
     on_stdout = svg == Path("-")
     if on_stdout and as_json:
         raise UsageError(
@@ -81,12 +86,12 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
         terminal.check_outputs(*rules, svg=svg)
     pairs = [r for r in rules if r.suffix == ".pairs"]
     rules = tuple(r for r in rules if r not in pairs)
-    found = None if pairs else api().rule_diagram(name, rules)
-    if found is None and (partial := api().partial_rule(name, pairs)) is not None:
+    found = None if pairs else api.rule_diagram(name, rules)
+    if found is None and (partial := api.partial_rule(name, pairs)) is not None:
         return _print_partial_rule(partial, svg, as_json)
-    found = found or api().rule_diagram(name, rules)
+    found = found or api.rule_diagram(name, rules)
     if found is None:
-        known = [rule.name for rule in api().rules(rules)]
+        known = [rule.name for rule in api.rules(rules)]
         near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
         raise UsageError(
             f"unknown rule {name!r}",
@@ -149,8 +154,10 @@ def report(part: str, rules: tuple[Path, ...], html: Path | None, as_json: bool)
     FILTER is part of a rule's name or of its file's. The page has drawings of both sides of each
     rule, its proof and its assumptions; --json has the same as data.
     """
+    from superopt.api import functions as api
+
     terminal.check_outputs(*rules, html=html)
-    found = api().rule_report(rules, part)
+    found = api.rule_report(rules, part)
     if not found.rules:
         raise UsageError(
             f"no rule has {part!r} in its name or its file's name",
@@ -248,6 +255,8 @@ def generate(
     Enumerates operator graphs, compares their results over a prime field, and writes the rules that
     explain the equal ones. A run that was killed continues when it is started again.
     """
+    from superopt.api import functions as api
+
     if partial:
         refused = {"--ops": ops, "--shapes": shapes, "--ray": ray, "--jobs": jobs > 1 or None}
         for option, given in refused.items():
@@ -262,7 +271,7 @@ def generate(
         raise UsageError("--model needs --partial", "rules come from families", "add --partial")
     try:
         with terminal.progress(quiet) as show_event:
-            made = api().generate_rules(
+            made = api.generate_rules(
                 out,
                 families=families,
                 ops=ops,
@@ -297,9 +306,11 @@ def _generate_mutants(
     as_json: bool,
     quiet: bool,
 ) -> ExitCode:
+    from superopt.api import functions as api
+
     try:
         with terminal.sigterm_as_interrupt(), terminal.progress(quiet) as show_event:
-            made = api().generate_mutants(
+            made = api.generate_mutants(
                 out, families=families, max_ops=max_ops, seed=seed, model=model, progress=show_event
             )
     except KeyboardInterrupt:
@@ -341,8 +352,10 @@ def derive(
     Prints the chain of rules that leads from one to the other. Exits 5 if none was found, which
     proves nothing.
     """
+    from superopt.api import functions as api
+
     with terminal.progress(quiet) as show_event, terminal.handle_interrupts() as stop:
-        found = api().derive(
+        found = api.derive(
             a, b, rules=rules, library=library, limit=limit, progress=show_event, stop=stop
         )
     if as_json:
@@ -369,8 +382,10 @@ def check(file: Path, limit: float, seed: int, as_json: bool, quiet: bool) -> Ex
 
     Exits 0 if all are proved, 5 if some are not refuted or not testable, 4 if one is refuted.
     """
+    from superopt.api import functions as api
+
     with terminal.progress(quiet) as show_event:
-        verdicts = api().check_rules(file, seed=seed, limit=limit, progress=show_event)
+        verdicts = api.check_rules(file, seed=seed, limit=limit, progress=show_event)
     if as_json:
         from superopt.report.data.codec import dumps
 
