@@ -283,4 +283,4 @@ def test_results_have_short_texts(tmp_path: Path) -> None:
         assert len(repr(result)) < 200
         assert result._repr_html_().startswith("<pre>")
     assert str(found).startswith("m.onnx: ")
-    assert len(str(found).splitlines()) <= 14
+    assert len(str(found).splitlines()) <= 13

@@ -160,7 +160,7 @@ def test_short_summary(
     report: Report, golden: Callable[[str, str], None], request: pytest.FixtureRequest
 ) -> None:
     text = report_text.short_summary(report)
-    assert len(text.splitlines()) <= 14
+    assert len(text.splitlines()) <= 13
     assert max(map(len, text.splitlines())) <= 132
     assert all(c.isprintable() or c == "\n" for c in text)
     golden(f"short-{request.node.callspec.id}.txt", text)

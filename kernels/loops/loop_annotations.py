@@ -64,7 +64,7 @@ def bind(s: Scheduled, axis: str, kind: str) -> Scheduled:
           for j < 128     =>      for j < 128 thread
     """
     if kind not in (BLOCK, THREAD):
-        raise IllegalSchedule(f"bind({axis}, {kind}): a loop is bound to a block or a thread")
+        raise IllegalSchedule(f"bind({axis}, {kind}): a loop can be bound to block or thread only")
     return check_legality(_set_kind(s, axis, kind), f"bind({axis}, {kind})")
 
 

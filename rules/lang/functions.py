@@ -226,7 +226,7 @@ def _extreme(fn: str, args: tuple[Result, ...]) -> Result:
 def _value(x: Result) -> Result:
     found = uniform_value(as_value(x))
     if found is None:
-        raise NotKnown(f"{show_result(x)} is no constant with one small value")
+        raise NotKnown(f"{show_result(x)} is not a uniform constant")
     return found
 
 

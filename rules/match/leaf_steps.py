@@ -70,7 +70,7 @@ def _is_made_by(v: Value | None, op: Op) -> bool:
 def _constant_number(v: Value) -> int | float:
     found = uniform_value(v)
     if found is None:
-        raise NotKnown(f"{show_result(v)} is no constant with one small value")
+        raise NotKnown(f"{show_result(v)} is not a uniform constant")
     return found
 
 

@@ -56,6 +56,7 @@ _MODULES: tuple[ModuleType, ...] = (
     tree_weights,
 )
 
-OPS: Mapping[str, Op] = MappingProxyType(
-    {o.name: o for module in _MODULES for o in vars(module).values() if isinstance(o, Op)}
-)
+_ALL = tuple({id(o): o for m in _MODULES for o in vars(m).values() if isinstance(o, Op)}.values())
+OPS: Mapping[str, Op] = MappingProxyType({o.name: o for o in _ALL})
+if len(OPS) != len(_ALL):
+    raise ValueError(f"two operators of one name among {sorted(o.name for o in _ALL)}")

@@ -161,7 +161,7 @@ ILLEGAL = {
     "reorder(k0, i0); parallel(k0)": "it is a reduction axis",
     "tile(i0, i1, 0, 4)": "split(i0, 0): the factor is below 1",
     "tile(i0, i0, 2, 2)": "there is no loop i0; there are i0.o, i0.i, i1, k0",
-    "bind(i0, warp)": "a loop is bound to a block or a thread",
+    "bind(i0, warp)": "a loop can be bound to block or thread only",
     "bind(i0, thread); bind(i1, block)": "i1 is block, but inside i0",
     "bind(k0, thread)": "it is a reduction axis",
     "bind(i0, block); reorder(i1, i0)": "reorder(i1, i0): i0 is block, but inside i1",

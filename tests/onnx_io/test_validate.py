@@ -89,7 +89,7 @@ def set_attribute(name: str, key: str, to: object) -> Edit:
         (lambda m: initializer(m, "b1").dims.__setitem__(0, -4), "has a negative size"),
         (lambda m: initializer(m, "b1").dims.__setitem__(0, 2**61), "any machine has"),
         (lambda m: initializer(m, "b1").dims.__setitem__(0, 5), "needs 20 bytes, and there are 16"),
-        (lambda m: setattr(initializer(m, "b1"), "data_type", 99), "99 is no element type"),
+        (lambda m: setattr(initializer(m, "b1"), "data_type", 99), "99 is not an element type"),
         (lambda m: setattr(initializer(m, "b1"), "data_type", 11), "needs 32 bytes"),
         (
             lambda m: setattr(node(m, "relu1"), "op_type", "Unheard"),

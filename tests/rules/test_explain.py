@@ -55,7 +55,7 @@ G = (
         ("r(x: f[n, k], w: f): MatMul(x, w) => x where n > k",
          "condition n > k does not hold (k is 4; n is 2)"),
         ("r(x: f, w: f): MatMul(x, w) => x where value(w) == 1",
-         "condition value(w) == 1 is not known: input w is no constant with one small value"
+         "condition value(w) == 1 is not known: input w is not a uniform constant"
          " (w is input w)"),
         ("r(x: f, w: f): Relu(MatMul(x, w)) => x where single_use(MatMul(x, w))",
          "condition single_use(MatMul(x, w)) does not hold"),

@@ -66,7 +66,7 @@ def prove_equal(
             f"{limit.seconds:.1f} seconds, or the work, are over", since(), is_out_of_budget=True
         )
     except (Unreadable, Undefined) as e:
-        return Unknown(f"{type(e).__name__}: {e}", since())
+        return Unknown(str(e), since())
     except RecursionError:
         return Unknown("nested too deep", since())
     if POWERS_NOTE in SCOPE_NOTES:

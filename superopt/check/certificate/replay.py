@@ -76,7 +76,7 @@ def check_certificate(
         except CertificateRefused as e:
             raise CertificateRefused(f"round {k}: {e}") from None
     if different := interface_difference(original, optimized):
-        raise CertificateRefused(f"the optimized model is another: {different}")
+        raise CertificateRefused(f"the interface of the optimized model differs: {different}")
     folded = {f.value: f for f in certificate.folded}
     found = compare_graphs(state.graph, optimized.graph, state.name)
     there = list(dict.fromkeys(state.name(v) for v, _ in found))

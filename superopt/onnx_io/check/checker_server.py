@@ -97,7 +97,7 @@ def _ready_server() -> _Server | None:
             return None
         if _server.connection.recv(1) != b"\n":
             _start_failed = True
-            raise OSError("it ended")
+            raise OSError("the checker process exited")
         _server.ready = True
     return _server
 
@@ -150,7 +150,7 @@ def _request_check(server: _Server, data: bytes, seconds: int) -> CheckFailure |
             raise TimeoutError
         part = server.connection.recv(1 << 16)
         if not part:
-            raise OSError("it ended")
+            raise OSError("the checker process exited")
         answer += part
     text = json.loads(answer)
     return CheckFailure(text) if text else None

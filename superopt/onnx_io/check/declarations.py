@@ -95,7 +95,7 @@ def type_problem(declared_type: onnx.TypeProto) -> str:
         case _:
             return ""
     if kind.elem_type not in _DTYPES:
-        return f"{kind.elem_type} is no element type"
+        return f"{kind.elem_type} is not an element type"
     dims = [dim.dim_value for dim in kind.shape.dim if dim.HasField("dim_value")]
     return _dims_problem(dims, FIXED_SIZE_DTYPES.get(kind.elem_type, ir.DataType.UINT8))
 
@@ -115,7 +115,7 @@ def check_tensors(model: onnx.ModelProto, blobs: tuple[Blob, ...], label: str) -
         what = f"{label}: the data of {name} is not valid"
         todo = "export the model again: the tensor is damaged"
         if tensor.data_type not in _DTYPES or tensor.data_type == 0:
-            raise ModelError(what, f"{tensor.data_type} is no element type", todo)
+            raise ModelError(what, f"{tensor.data_type} is not an element type", todo)
         dims = list(tensor.dims)
         dtype = FIXED_SIZE_DTYPES.get(tensor.data_type)
         if problem := _dims_problem(dims, dtype or ir.DataType.UINT8):

@@ -102,7 +102,7 @@ def _saturation_attrs(target: DType | None, attrs: dict[str, Attr]) -> dict[str,
 def _cast_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     to = attrs["to"]
     if not isinstance(to, DType):
-        raise InferError(f"Cast to {to}, which is no element type")
+        raise InferError(f"Cast to {to}, which is not an element type")
     return _saturation_attrs(to, attrs)
 
 

@@ -67,7 +67,7 @@ def _notes(p: Plan, t: Tensor) -> Iterator[str]:
     if t in p.layouts:
         yield f"layout {p.layouts[t]}"
     if t in p.batch_ranks:
-        yield f"rows of {p.batch_ranks[t]} axes"
+        yield f"rows, selected by the first {p.batch_ranks[t]} axes"
     if t in p.partial_sums:
         yield "partial sums"
     if t in p.direct:

@@ -44,6 +44,10 @@ class Accuracy:
         """True if every output is within the tolerance of DESIGN section 14."""
         return not any(x.failure for x in self.outputs)
 
+    def __repr__(self) -> str:
+        verdict = "within the tolerance" if self.passed else "NOT within the tolerance"
+        return f"<Accuracy of {self.model} in {self.precision}: {verdict}>"
+
     def __str__(self) -> str:
         verdict = "within the tolerance" if self.passed else "NOT within the tolerance"
         head = (

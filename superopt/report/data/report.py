@@ -207,9 +207,12 @@ class Verdict:
     def __repr__(self) -> str:
         return f"<Verdict {self.decision}: {self.reason}>"
 
+    def __str__(self) -> str:
+        rows = (f"  {o.name}: {o.decision}: {o.reason}" for o in self.outputs)
+        return "\n".join([f"{self.decision}: {self.reason}", *rows])
+
     def _repr_html_(self) -> str:
-        rows = (f"{o.name}: {o.decision}: {o.reason}" for o in self.outputs)
-        return preformatted("\n".join([f"{self.decision}: {self.reason}", *rows]))
+        return preformatted(str(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,12 +32,12 @@ def report_summary(report: Report) -> str:
 
 
 def short_summary(report: Report) -> str:
-    """Return the summary in at most 14 lines; `report_summary` has the rest."""
+    """Return the summary in at most 13 lines; `report_summary` has the rest."""
     return join_lines(_short_lines(report))
 
 
 def _short_lines(r: Report) -> Iterator[str]:
-    yield from _number_lines(r)
+    yield from _number_lines(r, is_short=True)
     if r.steps:
         rows = [f"{len(row.steps)}x {row.rule}" for row in group_steps(r.steps)]
         steps, more = phrases.count_text(len(r.steps), "step"), ", ..." * (len(rows) > SHOWN_RULES)
@@ -51,6 +51,7 @@ def _short_lines(r: Report) -> Iterator[str]:
     if r.notes:
         more = f" (and {len(r.notes) - 1} more)" if len(r.notes) > 1 else ""
         yield f"  {'notes':{LABEL_WIDTH}}  {_cut(r.notes[0], len(more))}{more}"
+    yield f"  {'':{LABEL_WIDTH}}  all of it: -v, --html FILE, or --json"
 
 
 def _cut(text: str, reserved: int = 0) -> str:
@@ -74,8 +75,8 @@ def _summary_lines(r: Report) -> Iterator[str]:
     yield from _note_lines(r.notes)
 
 
-def _number_lines(r: Report) -> Iterator[str]:
-    """Yield the headline and the numbers, in at most 11 lines."""
+def _number_lines(r: Report, is_short: bool = False) -> Iterator[str]:
+    """Yield the headline and the numbers. is_short: cut the line of the error."""
 
     def row(label: str, text: str) -> str:
         return f"  {label:{LABEL_WIDTH}}  {text}"
@@ -92,11 +93,9 @@ def _number_lines(r: Report) -> Iterator[str]:
     yield row("nodes", f"{r.nodes_before:,} -> {r.nodes_after:,}{_opaque_count(r.opaque)}")
     yield row("check", _check_text(r.check))
     if r.worst_step:
-        first, *rest = wrap_text(
-            phrases.printable(phrases.worst_step_text(r.worst_step)), SENTENCE_WIDTH
-        )
-        yield row("error", first)
-        yield from (row("", line) for line in rest)
+        text = phrases.printable(phrases.worst_step_text(r.worst_step))
+        lines = [_cut(text)] if is_short else wrap_text(text, SENTENCE_WIDTH)
+        yield from (row("" if n else "error", line) for n, line in enumerate(lines))
     elif r.changed:
         yield row("error", f"no worst step: {phrases.printable(r.worst_step_note)}")
     if s := r.search:

@@ -91,7 +91,7 @@ class _NodeIndex:
         self.order = np.argsort(keys, kind="stable")
         self.keys = keys[self.order]
         if (self.keys[1:] == self.keys[:-1]).any():
-            raise ensemble_error("two nodes of one number")
+            raise ensemble_error("duplicate node id in a tree")
 
     def positions(self, trees: np.ndarray, ids: np.ndarray) -> np.ndarray:
         wanted = trees * self.ids_per_tree + ids
