@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from superopt.report.compilation.compile_report import CompilationReport
+from superopt.report.compilation.compile_report import CompilationReport, FallbackNode
 from tests.fake_api import COMPILATION, PROFILE, FakeApi
 
 Run = Callable[..., SimpleNamespace]
@@ -59,6 +59,24 @@ def test_explain_has_notes_as_text_and_as_json(superopt: Run, model: Path) -> No
     assert "note: quantization amplifies differences" in text
     assert found["notes"] == ["quantization amplifies differences"]
     assert (found["model"], found["nodes"]) == (COMPILATION.model, COMPILATION.nodes)
+
+
+def test_compile_groups_fallbacks_by_cause(superopt: Run, model: Path) -> None:
+    nodes = [FallbackNode(f"NonZero n{n}", "NonZero has no tensor expression") for n in range(104)]
+    nodes += [FallbackNode(f"X x{n}", f"reason {n}") for n in range(4)]
+
+    class Falling(FakeApi):
+        def compile_model(self, model: Path, **asked: object) -> CompilationReport:
+            return replace(COMPILATION, foreign=tuple(nodes))
+
+    text = superopt("compile", model, api=Falling()).out
+    (line,) = (line for line in text.splitlines() if "in onnxruntime" in line)
+    assert line.startswith(
+        "  108 nodes in onnxruntime: 104 since NonZero has no tensor expression; "
+    )
+    assert "2 for other causes" in line
+    assert len(text.splitlines()) <= 4
+    assert superopt("explain", model, api=Falling()).out.count("NonZero n") == 104
 
 
 def test_tune_says_what_was_found(

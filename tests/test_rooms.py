@@ -118,7 +118,10 @@ def test_the_layout_page_names_what_there_is() -> None:
     assert len(paths) > 40
     assert [p for p in paths if not (ROOT / p).exists() and not p.startswith("superopt.")] == []
     for path, name in re.findall(r"`([a-z_/]+\.py)`, `(\w+)`", questions):
-        assert re.search(rf"^(def |class )?{name}\b", (ROOT / path).read_text(), re.M), (path, name)
+        assert re.search(rf"^ *(def |class )?{name}\b", (ROOT / path).read_text(), re.M), (
+            path,
+            name,
+        )
     folders = {p.name for p in (ROOT / "superopt").iterdir() if (p / "__init__.py").exists()}
     assert {f for f in folders if f"`superopt/{f}`" not in parts} == set()
 

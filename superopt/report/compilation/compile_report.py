@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.report.formatting import phrases
 from superopt.report.formatting.table import join_lines, table
+
+SHOWN_CAUSES = 3  # of fallbacks, in the line of `superopt compile`
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,18 @@ def compilation_text(c: CompilationReport) -> str:
         f"  {phrases.size_text(c.constants)} of constants, {phrases.size_text(c.memory)} of memory",
     ]
     if c.foreign:
-        lines += _fallback_lines(c)
+        lines.append(_fallback_causes(c))
     return join_lines([*lines, *_note_lines(c)])
+
+
+def _fallback_causes(c: CompilationReport) -> str:
+    """Return how many nodes run in onnxruntime and why, by cause, on one line."""
+    by_cause = Counter(phrases.printable(f.why) for f in c.foreign)
+    shown = [f"{n} since {why}" for why, n in by_cause.most_common(SHOWN_CAUSES)]
+    more = len(c.foreign) - sum(n for _, n in by_cause.most_common(SHOWN_CAUSES))
+    rest = [f"{more} for other causes"] if more else []
+    nodes = phrases.count_text(len(c.foreign), "node")
+    return f"  {nodes} in onnxruntime: {'; '.join([*shown, *rest])} (`superopt explain` lists them)"
 
 
 def _note_lines(c: CompilationReport) -> list[str]:
