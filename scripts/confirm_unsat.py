@@ -85,11 +85,11 @@ def questions(rule: Rule, each: int, seed: int) -> tuple[list[Question], list[in
             own.add(self.hypotheses, g)
         return found
 
-    vars(facts)["follows"], Facts._holds = asked, decided  # type: ignore[method-assign]
+    vars(facts)["is_implied"], Facts._holds = asked, decided  # type: ignore[method-assign]
     try:
         prove(rule, LIMITS)
     finally:
-        vars(facts)["follows"], Facts._holds = ask, decide  # type: ignore[method-assign]
+        vars(facts)["is_implied"], Facts._holds = ask, decide  # type: ignore[method-assign]
     made = [
         Question(rule.name, name, solver.smt2(*one))
         for name, some in zip(SOLVERS, (by_z3, own), strict=True)
