@@ -47,14 +47,14 @@ def poison(made: Any) -> None:
     """Fill memory that kernels write, and outputs, with what is no number."""
     import torch
 
-    for part in made.parts:
-        for k in part.running.loaded.values():
+    for part in made.gpu_segments:
+        for k in part.gpu_program.loaded.values():
             for t, _ in k.text.scratch:
                 k.own_tensors[t].view(torch.uint8).fill_(255)
-        part.running.memory[part.program.border_bytes :].fill_(255)
-        for x in part.running.workspaces:
+        part.gpu_program.memory[part.program.border_bytes :].fill_(255)
+        for x in part.gpu_program.workspaces:
             x.fill_(255)
-        for x in part.running.outputs:
+        for x in part.gpu_program.outputs:
             x.fill_(float("nan") if x.is_floating_point() else 7)
 
 

@@ -64,8 +64,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def libraries(exe: Any) -> list[str]:
     """What the library computes, of all steps."""
-    (part,) = exe.variant({}).parts
-    return [c.kernel.library for c in part.running.calls if c.kernel.library]
+    (part,) = exe.variant({}).gpu_segments
+    return [c.kernel.library for c in part.gpu_program.calls if c.kernel.library]
 
 
 def of_rank(*extents: int, window: int = 3, **how: Any) -> onnx.ModelProto:
@@ -235,7 +235,7 @@ def test_they_are_measured_where_ours_are_ranked() -> None:
         p for p in cuda_compiler.compile_model(read_model(conv(16, 24, 9, 3)), "fp16").variant({})
         .program.problems.values() if match_convolution(p) is not None
     )  # fmt: skip
-    ranking: Any = SimpleNamespace(ordered=lambda numbers, some: some[::-1])
+    ranking: Any = SimpleNamespace(order=lambda numbers, some: some[::-1])
     plain, ranked = (
         tune_kernels._ordered_options(p, gpu_space.options, x, 12) for x in (None, ranking)
     )
@@ -356,10 +356,10 @@ def test_by_the_driver(
     exe = by_driver(path, monkeypatch, device)
     for _ in range(2):
         np.testing.assert_array_equal(exe.run(feeds(m))["y"], wanted["y"])
-    (ready,) = exe.found.values()
+    (ready,) = exe.cached_programs.values()
     assert pools[0] in ready.program.owners
     ready = None
-    exe.found.clear()
+    exe.cached_programs.clear()
     gc.collect()
     assert not device.live
 
