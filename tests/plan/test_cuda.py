@@ -324,7 +324,11 @@ def test_an_output_that_has_no_axes_and_does_not_say_so() -> None:
 
 def test_sizes_are_those_of_the_model() -> None:
     exe = superopt.compile(of_any_number(), target="cuda")
-    for sizes, why in (({}, "symbolic sizes are n"), ({"z": 3}, "symbolic sizes are n"), ({"n": 2.5}, "n = 2.5")):
+    for sizes, why in (
+        ({}, "symbolic sizes are n"),
+        ({"z": 3}, "symbolic sizes are n"),
+        ({"n": 2.5}, "n = 2.5"),
+    ):
         for asked in (exe.fallback_nodes, exe.tune):
             with pytest.raises(UsageError, match=why):
                 asked(sizes)  # type: ignore[operator]

@@ -296,7 +296,7 @@ def test_what_else_is_asked_of_it(tmp_path: Path, compiled: list[object]) -> Non
     again: Any = superopt.load(tmp_path / "m.superopt")
     assert again.variant({}).program.options == first.variant({}).program.options
     assert found.profile(seconds=0.01).parts
-    assert found.accuracy(sets=1).ok
+    assert found.accuracy(sets=1).passed
     assert not found.fallback_nodes({})
     assert not found.cached_programs  # its memory is free: what was compiled took its place
     for exe in (found, again):
