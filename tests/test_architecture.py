@@ -189,7 +189,7 @@ def test_imports_follow_the_table(path: Path) -> None:
             "check may not import search",
         ),
         ("ir/x.py", "def f():\n    import numpy", "at the top of the file"),
-        ("main.py", "import rich", "import it where it is used"),
+        ("cli/main.py", "import rich", "import it where it is used"),
         ("stray/x.py", "", "not in the table of parts"),
     ],
 )

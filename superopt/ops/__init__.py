@@ -56,7 +56,9 @@ _MODULES: tuple[ModuleType, ...] = (
     tree_weights,
 )
 
-_ALL = tuple({id(o): o for m in _MODULES for o in vars(m).values() if isinstance(o, Op)}.values())
-OPS: Mapping[str, Op] = MappingProxyType({o.name: o for o in _ALL})
-if len(OPS) != len(_ALL):
-    raise ValueError(f"two operators of one name among {sorted(o.name for o in _ALL)}")
+_OPERATORS = tuple(
+    {id(o): o for m in _MODULES for o in vars(m).values() if isinstance(o, Op)}.values()
+)
+OPS: Mapping[str, Op] = MappingProxyType({o.name: o for o in _OPERATORS})
+if len(OPS) != len(_OPERATORS):
+    raise ValueError(f"two operators of one name among {sorted(o.name for o in _OPERATORS)}")

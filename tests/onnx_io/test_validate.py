@@ -83,7 +83,10 @@ def set_attribute(name: str, key: str, to: object) -> Edit:
         (lambda m: setattr(m.graph.output[0], "name", "z"), "output 'z' of the graph is not"),
         (lambda m: setattr(dim(m.graph.input[0], 0), "dim_value", -1), "has a negative size"),
         (lambda m: setattr(dim(m.graph.input[0], 0), "dim_value", 2**62), "any machine has"),
-        (lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 77), "77 is no element"),
+        (
+            lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 77),
+            "77 is not an element",
+        ),
         (lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 0), "is UNDEFINED"),
         (lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 7), "insert a Cast"),
         (lambda m: initializer(m, "b1").dims.__setitem__(0, -4), "has a negative size"),
