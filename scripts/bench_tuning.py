@@ -53,13 +53,13 @@ def main() -> None:
                 )
             }
     describe = gpu_features.gpu_option_features if args.gpu else cpu_option_features
-    text = "\n\n".join(saved(where, rows, describe) for where, rows in some.items())
+    text = "\n\n".join(saving_table(where, rows, describe) for where, rows in some.items())
     print(text)
     if args.md is not None:
         args.md.write_text(text + "\n", encoding="utf-8")
 
 
-def saved(where: str, rows: list[TimedOption], describe: FeatureFunction) -> str:
+def saving_table(where: str, rows: list[TimedOption], describe: FeatureFunction) -> str:
     """The report of one target's measurements."""
     problems: dict[str, list[TimedOption]] = defaultdict(list)
     for t in rows:

@@ -112,7 +112,7 @@ def limit_resources(
 
     def decorate(command: F) -> F:
         @wraps(command)
-        def limited(*args: Any, max_memory: int | None, **parameters: Any) -> Any:
+        def run_within_limits(*args: Any, max_memory: int | None, **parameters: Any) -> Any:
             budget = command_budget(parameters)
             if budget_default is not None:
                 del parameters["budget"]
@@ -140,7 +140,7 @@ def limit_resources(
             show_default="half of the free memory",
             help="Memory limit, as 8GB or 512MB.",
         )  # fmt: skip
-        found = option(limited)
+        found = option(run_within_limits)
         return cast(
             F, found if budget_default is None else budget_option(None, budget_default)(found)
         )

@@ -264,11 +264,11 @@ def _cached_proof(rule_text: str) -> Line:
     is trusted with machine code, too; a journal may come from anywhere."""
     key = entries.digest_json((package_content_digest(), rule_text))
 
-    def parsed(held: bytes) -> Line | None:
+    def parse_entry(held: bytes) -> Line | None:
         found: Line = json.loads(held)
         return found
 
-    found = entries.read_entry(key, "proof", parsed)
+    found = entries.read_entry(key, "proof", parse_entry)
     if found is None:
         found = _prove_rule(rule_text)
         files.write(entries.cache_folder(), key, json.dumps(found).encode(), "proof")

@@ -51,11 +51,11 @@ class ModelInterface:
 def read_interface(key: str) -> ModelInterface | None:
     """Return the interface cached under a model's key; None if there is no intact one."""
 
-    def parsed(held: bytes) -> ModelInterface:
+    def parse_entry(held: bytes) -> ModelInterface:
         about = json.loads(held)
         return ModelInterface(tuple(map(_parse_port, about["ports"])), tuple(about["outputs"]))
 
-    return read_entry(key, "model", parsed)
+    return read_entry(key, "model", parse_entry)
 
 
 def write_interface(key: str, interface: ModelInterface) -> None:
@@ -69,7 +69,7 @@ def known_digest(path: Path) -> str | None:
     path = path.absolute()  # other files are relative to it
     state = file_state(path)
 
-    def parsed(held: bytes) -> str | None:
+    def parse_entry(held: bytes) -> str | None:
         about = json.loads(held)
         same = all(file_state(Path(name)) == was for name, was in about["others"])
         return str(about["digest"]) if same else None
@@ -77,7 +77,7 @@ def known_digest(path: Path) -> str | None:
     return (
         None
         if state is None
-        else read_entry(digest_json((FORMAT_VERSION, str(path), state)), "digest", parsed)
+        else read_entry(digest_json((FORMAT_VERSION, str(path), state)), "digest", parse_entry)
     )
 
 

@@ -79,7 +79,7 @@ class ProgramCache:
         """Return the program for these sizes; None if there is no intact one. replan: returns its
         segment and its plan with these options; called on demand."""
 
-        def parsed(about: dict[str, Any], texts: bytes) -> NativeSegment | None:
+        def parse_program(about: dict[str, Any], texts: bytes) -> NativeSegment | None:
             ends = np.cumsum([0, *about["objects"]]).tolist()
             objects = tuple(texts[a:b] for a, b in pairwise(ends))
             image = ProgramImage(objects, about["threads"], about["enters"], *about["bytes"])
@@ -95,7 +95,7 @@ class ProgramCache:
             return NativeSegment(code, specs, lambda: both()[0], whole)
 
         key = entries.digest_json((self.key, sizes))
-        return entries.read_program(key, parsed)
+        return entries.read_program(key, parse_program)
 
     def compile_seconds(self) -> float | None:
         """Return the time that compiling the model for further sizes took; None if unknown."""

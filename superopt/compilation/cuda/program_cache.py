@@ -118,7 +118,7 @@ def find_program(
 ) -> CachedProgram | None:
     """Return the program for these sizes; None if there is no intact one."""
 
-    def made(about: dict[str, Any], texts: bytes) -> CachedProgram | None:
+    def parse_program(about: dict[str, Any], texts: bytes) -> CachedProgram | None:
         image = image_from_dict(about["image"])
         known = np.empty(image.known, np.uint8)
         if not entries.read_constants(own, known, about["check"]):
@@ -135,7 +135,7 @@ def find_program(
         )
 
     own = entries.digest_json((key, sizes))
-    return entries.read_program(own, made)
+    return entries.read_program(own, parse_program)
 
 
 def _load_on_device(

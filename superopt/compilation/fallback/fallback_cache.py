@@ -93,8 +93,10 @@ class FallbackCache:
         )
 
     def _session_options(self, sizes: Sizes | str) -> tuple[str, bool] | None:
-        def parsed(held: bytes) -> tuple[str, bool]:
+        def parse_entry(held: bytes) -> tuple[str, bool]:
             level, unsigned_weights = json.loads(held)
             return str(level), bool(unsigned_weights)
 
-        return entries.read_entry(entries.digest_json((self.key, sizes)), FALLBACK_KIND, parsed)
+        return entries.read_entry(
+            entries.digest_json((self.key, sizes)), FALLBACK_KIND, parse_entry
+        )
