@@ -24,7 +24,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.compilation.cpu.steps import Fallback
+from superopt.compilation.fallback.whole_model import Fallback
 
 AT_REST = 2.5  # seconds after which a file's digest is remembered
 OURS = "import sys, superopt; superopt.compile(sys.argv[1])"

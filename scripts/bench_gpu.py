@@ -203,7 +203,7 @@ class Bench:
 
     def ready(self, case: Case) -> dict[str, Any]:
         """The compiled model: it, its inputs, and what was seen on the way."""
-        from superopt.compilation.cuda import cuda_compiler, model_compiler
+        from superopt.compilation.cuda import load_compiler, model_compiler
         from superopt.cost.gpu_features import problem_numbers
         from superopt.cost.store import Store
         from superopt.onnx_io.read.source import read_model
@@ -212,7 +212,7 @@ class Bench:
         store = self.out / "store" if self.tune else self.folder / "store"
         source = read_model(self.path(case))
         many = model_compiler.DEFAULT_STREAMS if self.streams is None else self.streams
-        exe = cuda_compiler.compile_model(source, case.precision, store=store, streams=many)
+        exe = load_compiler.compile_model(source, case.precision, store=store, streams=many)
         feeds = drawn(exe, np.random.default_rng(self.seed))
         sizes = exe.infer_sizes(exe.input_arrays(feeds))
         made, rows = exe.variant(sizes), []
@@ -247,7 +247,7 @@ class Bench:
         from superopt.kernels.runtime.gpu_device import to_device
 
         exe, feeds = ready["exe"], ready["feeds"]
-        held = {name: to_device(x, exe.device) for name, x in feeds.items()}
+        held = {name: to_device(x, exe.device.torch_device) for name, x in feeds.items()}
         return {"ms": event_ms(ready["run"]), "calls": event_ms(lambda: exe.run(held))}
 
     def alone(self, case: Case, ready: Mapping[str, Any]) -> dict[str, Any]:

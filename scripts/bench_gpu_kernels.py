@@ -237,7 +237,7 @@ def measured(
 ) -> dict[str, Any]:
     import torch
 
-    from superopt.compilation.cuda import cuda_compiler
+    from superopt.compilation.cuda import load_compiler
     from superopt.kernels.runtime.gpu_timer import warm_up
     from superopt.kernels.triton.module import vendor_name as vendor_of
     from superopt.onnx_io.read.source import read_model
@@ -251,7 +251,7 @@ def measured(
     )  # fmt: skip
     m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     m = onnx.shape_inference.infer_shapes(m)
-    exe = cuda_compiler.compile_model(
+    exe = load_compiler.compile_model(
         read_model(m), precision, vendor=vendor, store=STORE
     )  # not the user's
     feeds = {n: drawn(*s, kind=kind, of=n) for n, s in case.inputs.items()}

@@ -93,7 +93,7 @@ def measured(net: Net, precision: str) -> str:
     """A row of the table."""
     import torch
 
-    from superopt.compilation.cuda import cuda_compiler
+    from superopt.compilation.cuda import load_compiler
     from superopt.kernels.runtime.gpu_timer import warm_up
     from superopt.onnx_io.read.source import read_model
 
@@ -101,7 +101,7 @@ def measured(net: Net, precision: str) -> str:
     cls: Any = getattr(torch.nn, net.kind)
     module = cls(net.size, net.size, net.layers, bidirectional=net.both).eval()
     x = torch.randn(net.steps, net.rows, net.size)
-    exe = cuda_compiler.compile_model(
+    exe = load_compiler.compile_model(
         read_model(model(net, module)), precision, store=folder()
     )  # not the user's
     poison(exe.variant({}))
@@ -116,7 +116,7 @@ def measured(net: Net, precision: str) -> str:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             theirs(given)
-    running = exe.variant({}).gpu_program
+    running = exe.variant({}).only_step.gpu_program
     both: dict[str, Callable[[], Any]] = {"ours": running, "torch": graph.replay}
     warm_up(running)
     times: dict[str, list[float]] = {name: [] for name in both}

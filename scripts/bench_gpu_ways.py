@@ -62,12 +62,12 @@ def product(text: str, precision: str) -> Any:
 
 def cases(name: str, model: Any, precision: str) -> Iterator[Case]:
     """The model's products of matrices, those of the most work first."""
-    from superopt.compilation.cuda import cuda_compiler
+    from superopt.compilation.cuda import load_compiler
     from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
     from superopt.onnx_io.read.source import read_model
     from superopt.plan.graph.partition import partition_by_cost
 
-    c = cuda_compiler.compile_model(read_model(model), precision, vendor=False).compiler
+    c = load_compiler.compile_model(read_model(model), precision, vendor=False).compiler
     found: dict[str, list[Any]] = {}
     for s in partition_by_cost(c.model.graph, lambda n: not c.fallback_reason(n, {}), {}):
         made = c.plan_segment(s, {}) if s.native else None
@@ -83,7 +83,7 @@ def cases(name: str, model: Any, precision: str) -> Iterator[Case]:
 def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
     import bench_gpu_kernels as timing
 
-    from superopt.compilation.cuda.model_compiler import PRECISIONS
+    from superopt.compilation.cuda.device import PRECISIONS
     from superopt.kernels.algorithms.gpu import gpu_space
     from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
     from superopt.kernels.loops.option import Option

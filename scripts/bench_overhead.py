@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 import superopt
-from superopt.compilation.cpu.cpu_compiler import tuned_compiler
-from superopt.compilation.cpu.executable import Executable
-from superopt.compilation.runtime.native_segment import NativeSegment
+from superopt.compilation.cpu.load_compiler import tuned_compiler
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.model.executable import Executable
 from superopt.errors import ModelError
 from superopt.kernels.runtime.engine import host
 from superopt.onnx_io.read.source import read_model

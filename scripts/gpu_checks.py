@@ -47,7 +47,7 @@ def poison(made: Any) -> None:
     """Fill memory that kernels write, and outputs, with what is no number."""
     import torch
 
-    for part in made.gpu_segments:
+    for part in made.kernel_steps:
         for k in part.gpu_program.loaded.values():
             for t, _ in k.text.scratch:
                 k.own_tensors[t].view(torch.uint8).fill_(255)

@@ -60,12 +60,12 @@ def kernel_errors(
 
     source: a path, bytes or a ModelProto; size: of symbolic dimensions. Raises NotImplementedError
     where a part of the plan cannot be compiled."""
-    from superopt.compilation.cuda import cuda_compiler
+    from superopt.compilation.cuda import load_compiler
     from superopt.compilation.frontend.input_arrays import InputPort
     from superopt.onnx_io.read.source import read_model
     from superopt.plan.graph.partition import partition_by_cost
 
-    compiler = cuda_compiler.compile_model(read_model(source), precision, vendor=vendor).compiler
+    compiler = load_compiler.compile_model(read_model(source), precision, vendor=vendor).compiler
 
     def symbols(port: InputPort) -> Iterator[str]:
         return (d for d in port.shape if isinstance(d, str))

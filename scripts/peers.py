@@ -11,7 +11,7 @@ import numpy as np
 
 from superopt import ort
 from superopt.baselines import openvino
-from superopt.compilation.cpu.cpu_compiler import Executable
+from superopt.compilation.model.executable import Executable
 from superopt.ort.timing import SPIN_SECONDS, bind_run, interleave
 
 ROUNDS = 15

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from superopt.api.functions import bench, compile, derive, doctor, load, optimize, tune, verify
-    from superopt.compilation.cpu.executable import Executable
+    from superopt.compilation.model.executable import Executable
     from superopt.errors import (
         Aborted,
         CheckFailed,
@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 _MODULE_OF = {
     "Aborted": "superopt.errors",
     "CheckFailed": "superopt.errors",
-    "Executable": "superopt.compilation.cpu.executable",
+    "Executable": "superopt.compilation.model.executable",
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
     "Optimized": "superopt.optimization.result",

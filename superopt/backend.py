@@ -10,8 +10,8 @@ import onnx
 from onnx import helper, shape_inference
 from onnx.backend.base import Backend, BackendRep
 
-from superopt.compilation.cpu.cpu_compiler import Executable
-from superopt.compilation.cpu.cpu_compiler import compile_model as compiled
+from superopt.compilation.cpu.load_compiler import compile_model as compiled
+from superopt.compilation.model.executable import Executable
 from superopt.errors import UsageError
 from superopt.onnx_io.read.source import read_model
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 

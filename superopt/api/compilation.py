@@ -5,73 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING
 
 from superopt import guard
-from superopt.compilation.cache import entries
-from superopt.compilation.cpu.shape_policy import Shapes, Specialize, check_specialize
-from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
-from superopt.compilation.frontend.targets import check_target
+from superopt.compilation.frontend.targets import TARGETS, check_target
+from superopt.compilation.model.shape_policy import Shapes, Specialize, check_specialize
 from superopt.errors import OutOfTime, UsageError
 from superopt.errors import positive_seconds as seconds_
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.executable import Executable, Sizes
-    from superopt.compilation.cuda import program_cache
-    from superopt.compilation.cuda.executable import CudaExecutable
-    from superopt.compilation.cuda.model_compiler import Compiler as GpuCompiler
-    from superopt.compilation.cuda.segments import Variant
-    from superopt.onnx_io.read.source import ModelLike, Source
+    from superopt.compilation.model.executable import Executable
+    from superopt.onnx_io.read.source import ModelLike
     from superopt.report.compilation.compile_report import TuningReport
     from superopt.report.data.report import Event
 
 MAX_THREADS = 1024  # as on the command line
 GRAPH_BUDGET_FRACTION = 1 / 3  # of the tuning budget, for rewrites of the graph
-MAX_GPU_CANDIDATES = 24  # of a problem that are measured on a GPU
-# Default tuning budget in seconds. Problems are tuned in the order of their predicted time; on a
-# GPU, where kernels are compiled first, 90 s of tuning take about two minutes in all.
-DEFAULT_TUNING_SECONDS = {"cpu": 300.0, "cuda": 90.0}
-
-
-@overload
-def compile(
-    model: ModelLike,
-    *,
-    target: Literal["cpu"] = "cpu",
-    threads: int | None = None,
-    tune: bool = False,
-    budget: float | None = None,
-    store: str | Path | None = None,
-    float_class: str = "E2",
-    partial: bool = True,
-    precision: str = "fp32",
-    vendor: bool = True,
-    streams: int = 4,
-    max_memory: int | str | None = None,
-    shapes: Shapes | None = None,
-    specialize: Specialize = "background",
-) -> Executable: ...
-@overload
-def compile(
-    model: ModelLike,
-    *,
-    target: Literal["cuda"],
-    threads: int | None = None,
-    tune: bool = False,
-    budget: float | None = None,
-    store: str | Path | None = None,
-    float_class: str = "E2",
-    partial: bool = True,
-    precision: str = "fp32",
-    vendor: bool = True,
-    streams: int = 4,
-    max_memory: int | str | None = None,
-    shapes: Shapes | None = None,
-    specialize: Specialize = "background",
-) -> CudaExecutable: ...
 
 
 def compile(
@@ -90,7 +41,7 @@ def compile(
     max_memory: int | str | None = None,
     shapes: Shapes | None = None,
     specialize: Specialize = "background",
-) -> Executable | CudaExecutable:
+) -> Executable:
     """Compile a model to machine code for this processor, or to kernels for a GPU.
 
         exe = superopt.compile("model.onnx")
@@ -135,28 +86,21 @@ def compile(
     place = _store_path(store)
     _check_float_class(float_class)
     known = check_specialize(specialize)
-    most = DEFAULT_TUNING_SECONDS[target] if budget is None else seconds_("budget", budget)
+    default = TARGETS[target].tuning_seconds
+    budget = default if budget is None else seconds_("budget", budget)
     with guard.limit_call(None, guard.parse_max_memory(max_memory)):
-        if target == "cuda":
-            if known != "background" or shapes is not None:
-                raise UsageError(
-                    f"specialize={known!r}, shapes={shapes!r} of target cuda",
-                    "GPU programs are compiled during the call", "leave both out",
-                )  # fmt: skip
-            given = precision, float_class, vendor, streams, place
-            return _compile_for_gpu(model, most if tune else 0.0, *given)
+        from superopt.api import open_model
+        from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+        from superopt.compilation.frontend.compile_options import CompileOptions
+
         if tune:
             with suppress(OutOfTime):  # measurements up to then are kept
                 _public_tune(
-                    model, threads=threads, budget=most, store=store, float_class=float_class
-                )
-        from superopt.api import open_model
-        from superopt.compilation.fallback.fallback_cache import FallbackCacheOptions
-        from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
-
-        options = FallbackCacheOptions(
-            threads or 1, AllowedTransforms(float_class, bool(partial)), place
-        )
+                    model, threads=threads, budget=budget, store=store, target=target,
+                    precision=precision, vendor=vendor, float_class=float_class,
+                )  # fmt: skip
+        allowed = AllowedTransforms(float_class, bool(partial))
+        options = CompileOptions(target, threads or 1, allowed, precision, vendor, streams, place)
         if isinstance(model, str | Path):
             exe = open_model.open_file(Path(model), options, known)
         else:
@@ -164,84 +108,8 @@ def compile(
 
             exe = open_model.open_source(read_model(model), options, known)
         for sizes in open_model.bind_shapes(exe, shapes):
-            exe.variant(sizes)
+            exe.runnable(sizes)
         return exe
-
-
-def _compile_for_gpu(
-    model: ModelLike, budget: float, precision: str, float_class: str, vendor: bool, streams: int,
-    store: Path | None,
-) -> CudaExecutable:  # fmt: skip
-    from superopt.compilation.cuda import program_cache
-
-    options = program_cache.CudaCacheOptions(precision, float_class, vendor, streams, store)
-    on = program_cache.find_gpu_place()
-    file = Path(model) if isinstance(model, str | Path) else None
-    if budget or on is None or file is None:
-        from superopt.onnx_io.read.source import read_model
-
-        exe = _make_gpu_compiler(read_model(model), options, on).executable()
-        if budget and not has_symbolic_sizes(exe.input_ports):
-            from superopt.cost.store import Store
-
-            with Store.open(store) as held:
-                exe.tune({}, budget=budget, max_options=MAX_GPU_CANDIDATES, store=held)
-    if on is not None and file is not None:
-        exe = _open_gpu_file(file, options, on)  # with the tuning results
-    if not has_symbolic_sizes(exe.input_ports):
-        exe.program({})
-    return exe
-
-
-def _make_gpu_compiler(
-    source: Source, options: program_cache.CudaCacheOptions, device: program_cache.GpuPlace | None
-) -> GpuCompiler:
-    from superopt.compilation.cuda.cuda_compiler import tuned_compiler
-
-    o = options
-    how = o.precision, o.float_class, o.store, o.vendor, o.streams
-    return tuned_compiler(source, *how, None if device is None else device.gpu_number)
-
-
-def _open_gpu_file(
-    path: Path, options: program_cache.CudaCacheOptions, device: program_cache.GpuPlace
-) -> CudaExecutable:
-    """Return an executable for a model file, with its programs from the disk cache.
-
-    On a cache hit the model, the compiler, torch and Triton are loaded only when they are needed.
-    """
-    from superopt.api.open_model import reread_model, store_digest
-    from superopt.compilation.cuda import program_cache
-    from superopt.compilation.cuda.executable import CudaExecutable
-
-    watch = entries.FileSnapshot.take(path)
-    digest = entries.known_digest(path)
-    key = "" if digest is None else options.cache_key(digest, device)
-    about = entries.read_interface(key)
-    if about is None:
-        from superopt.onnx_io.read.source import read_model
-
-        source = read_model(path)
-        made = _make_gpu_compiler(source, options, device)
-        store_digest(watch, source)
-        key = options.cache_key(source.sha256, device)
-        about = entries.ModelInterface(made.input_ports(), made.output_names())
-        if not any(p.has_default for p in about.input_ports):
-            entries.write_interface(key, about)
-
-        def make() -> GpuCompiler:
-            return made
-    else:
-        make = cache(lambda: _make_gpu_compiler(reread_model(path, digest), options, device))
-
-    def keep(sizes: Sizes, v: Variant) -> None:
-        make().store_variant(key, sizes, v)
-
-    return CudaExecutable(
-        about.input_ports, about.output_names, options.precision, device.device, make,
-        lambda sizes: program_cache.find_program(key, sizes, device), keep,
-        gpu_number=device.gpu_number,
-    )  # fmt: skip
 
 
 def _check_float_class(given: object) -> None:
@@ -290,7 +158,7 @@ def tune(
     check_target(target, precision, vendor)
     _check_threads(threads)
     _check_float_class(float_class)
-    seconds = DEFAULT_TUNING_SECONDS[target] if budget is None else seconds_("budget", budget)
+    seconds = TARGETS[target].tuning_seconds if budget is None else seconds_("budget", budget)
     with guard.limit_call(seconds, guard.parse_max_memory(max_memory)):
         return _tune(
             model, threads or 1, dict(shapes or {}), seconds, _store_path(store),
@@ -318,23 +186,19 @@ def _tune(
     from superopt.jobs import tune_cpu
     from superopt.loading.representative_sizes import representative_sizes
     from superopt.onnx_io.read.source import read_model
-    from superopt.report.data.report import Event
 
     if target == "cpu":
         part, may = GRAPH_BUDGET_FRACTION * seconds, AllowedTransforms(float_class)
         return tune_cpu.tune_model(
             read_model(model), threads, shapes, seconds, part, store_path, progress, stop, may
         )
-    on = compile(
-        model, target="cuda", precision=precision, store=store_path, vendor=vendor,
+    exe = compile(
+        model, target=target, precision=precision, store=store_path, vendor=vendor,
         float_class=float_class,
     )  # fmt: skip
-    sizes = representative_sizes(on.model, shapes)
+    sizes = representative_sizes(exe.model, shapes)
     with Store.open(store_path) as held:
-        done = on.tune(
-            sizes, budget=seconds, max_options=MAX_GPU_CANDIDATES, store=held, stop=stop,
-            on_result=lambda p, times: progress(Event("tune", f"{p.tensor.type}", None)),
-        )  # fmt: skip
+        done = exe.tune(sizes, budget=seconds, store=held, progress=progress, stop=stop)
         return replace(done, notes=(*done.notes, *held.notes))
 
 
@@ -343,7 +207,7 @@ _public_tune = tune  # `compile` has a parameter named tune
 
 def load(
     path: str | Path, *, threads: int | None = None, specialize: Specialize = "background"
-) -> Executable | CudaExecutable:
+) -> Executable:
     """Load a compiled model that `Executable.save` wrote, for a CPU or a GPU.
 
     threads: default the number that it was compiled for. specialize: what a call at sizes that were
@@ -352,8 +216,7 @@ def load(
 
     Raises UsageError for a missing or damaged file, and for one of another format.
     """
-    from superopt.compilation.cpu import cpu_compiler as compile_
-    from superopt.compilation.cpu import saved_model
+    from superopt.compilation.model import saved_model
 
     _check_threads(threads)
     if not isinstance(path, str | Path):
@@ -362,11 +225,7 @@ def load(
         )
     known = check_specialize(specialize)
     held = saved_model.read_saved_model(Path(path))
-    if held.target == "cuda":
-        from superopt.compilation.cuda import cuda_compiler
-
-        return cuda_compiler.load_saved(held)
-    exe = compile_.load_saved(held, threads)
+    exe: Executable = TARGETS[held.target].load("load_compiler").load_saved(held, threads)
     exe.shape_policy.specialize = known
     return exe
 

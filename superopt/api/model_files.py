@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from superopt.api.compilation import compile, load
-from superopt.compilation.cpu.executable import Executable
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.frontend.targets import check_target
-from superopt.errors import UsageError
+from superopt.compilation.model.executable import Executable
 
 if TYPE_CHECKING:
-    from superopt.compilation.cuda.executable import CudaExecutable
+    from superopt.compilation.model.executable import Executable
     from superopt.report.compilation.compile_report import (
         CompilationReport,
         ExportReport,
@@ -73,17 +72,12 @@ def profile(
     shapes: values of symbolic dimensions. inputs: an .npz file of arrays by name; default random
     inputs. target, precision, vendor, float_class: as in `compile`; a saved model has its own.
     """
-    from superopt.compilation.cpu import profile as profile_
     from superopt.loading.array_files import read_inputs
 
     given = None if inputs is None else read_inputs(inputs)
     exe = _open_executable(Path(model), threads, target, precision, vendor, float_class)
-    if not isinstance(exe, Executable):
-        from superopt.compilation.cuda import profile as cuda_profile
-
-        return cuda_profile.profile(exe, given, dict(shapes or {}), seconds)
     never = stop or (lambda: False)
-    return profile_.profile(exe, given, dict(shapes or {}), seconds, never)
+    return exe.profile(given, shapes=shapes, seconds=seconds, stop=never)
 
 
 def export_model(
@@ -101,12 +95,6 @@ def export_model(
     as in `compile`; a saved model has its own.
     """
     exe = _open_executable(Path(model), threads, float_class=float_class)
-    if not isinstance(exe, Executable):
-        raise UsageError(
-            f"{model} is compiled for a GPU",
-            "C export supports only the CPU",
-            "compile the model for the CPU",
-        )
     return exe.export(output, shapes=shapes)
 
 
@@ -146,15 +134,13 @@ def _open_executable(
     precision: str = "fp32",
     vendor: bool = True,
     float_class: str = "E2",
-) -> Executable | CudaExecutable:
+) -> Executable | Executable:
     """Return an executable for a model file, or for a file that `Executable.save` wrote."""
     from superopt.onnx_io.export import section_file
 
     if section_file.is_section_file(model):
         return load(model, threads=threads)
-    check_target(target, precision, vendor)
-    if target == "cpu":
-        return compile(model, threads=threads, precision=precision, float_class=float_class)
     return compile(
-        model, target="cuda", precision=precision, vendor=vendor, float_class=float_class
-    )
+        model, target=target, threads=threads, precision=precision, vendor=vendor,
+        float_class=float_class,
+    )  # fmt: skip

@@ -12,87 +12,84 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from superopt.compilation.cache import entries
-from superopt.compilation.cpu.executable import Executable, Sizes, Steps
-from superopt.compilation.cpu.shape_policy import ShapePolicy, Shapes, Specialize
-from superopt.compilation.fallback.fallback_cache import FallbackCache, FallbackCacheOptions
+from superopt.compilation.fallback.fallback_cache import FallbackCache, interface_key
 from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import check_sizes, has_symbolic_sizes
-from superopt.compilation.runtime.native_segment import NativeSegment
+from superopt.compilation.frontend.targets import TARGETS
+from superopt.compilation.model.executable import Executable
+from superopt.compilation.model.shape_policy import ShapePolicy, Shapes, Specialize
+from superopt.compilation.model.steps import Sizes, Variant
 from superopt.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
-    from superopt.compilation.cache import program_cache
-    from superopt.compilation.cpu.model_compiler import Compiler
-    from superopt.kernels.runtime.engine import Machine
+    from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.device import Device, ProgramCache
     from superopt.onnx_io.read.source import Source
 
 
-def open_source(
-    source: Source, options: FallbackCacheOptions, specialize: Specialize
-) -> Executable:
+def open_source(source: Source, options: CompileOptions, specialize: Specialize) -> Executable:
     """Open a model in memory. Only programs that are compiled in the background are written to
     disk: the disk is how they reach this process.
     """
-    made = make_compiler(source, options)
-    out = made.executable()
-    out.shape_policy = ShapePolicy(specialize)
-    if specialize == "background":
-        programs = _ProgramCache(options, source.sha256, lambda: made)
+    device = open_device(options)
+    made = make_compiler(source, options, device)
+    out = made.executable(specialize)
+    if specialize == "background" and device.compiles_in_background:
+        programs = _CachedPrograms(options, device, source.sha256, lambda: made)
         out.find_cached = programs.find
-        out.store_cached = lambda sizes, steps: programs.keep(sizes, steps, out.shape_policy)
+        out.store_cached = lambda sizes, variant: programs.store(sizes, variant, out.shape_policy)
         out.shape_policy.cached_compile_seconds = programs.compile_seconds
     return out
 
 
-def open_file(path: Path, options: FallbackCacheOptions, specialize: Specialize) -> Executable:
+def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Executable:
     """Open a model file."""
+    device = open_device(options)
     watch = entries.FileSnapshot.take(path)
     digest = entries.known_digest(path)
-    about = None if digest is None else entries.read_interface(options.cache_key(digest))
+    about = None if digest is None else entries.read_interface(interface_key(options, digest))
     made: Compiler | None = None
     if digest is None or about is None:
         from superopt.onnx_io.read.source import read_model
 
         source = read_model(path)
-        made = make_compiler(source, options)
+        made = make_compiler(source, options, device)
         store_digest(watch, source)
         digest = source.sha256
         about = entries.ModelInterface(made.input_ports(), made.output_names())
         if not any(p.has_default for p in about.input_ports):
-            entries.write_interface(options.cache_key(digest), about)
+            entries.write_interface(interface_key(options, digest), about)
 
     @cache
-    def make() -> Compiler:
-        return made or make_compiler(reread_model(path, digest), options)
+    def load_compiler() -> Compiler:
+        return made or make_compiler(reread_model(path, digest), options, device)
 
-    key = options.cache_key(digest)
-    fallback = FallbackCache(key, path, options.threads, about, lambda: make().model.graph)
-    programs = _ProgramCache(options, digest, make)
+    key, threads = interface_key(options, digest), device.fallback_threads
+    fallback = FallbackCache(key, path, threads, about, lambda: load_compiler().model.graph)
+    programs = _CachedPrograms(options, device, digest, load_compiler)
 
     def remember(sizes: Sizes | None) -> None:
-        mode = make().given_model.mode
+        mode = load_compiler().given_model.mode
         fallback.store_fallback(sizes, mode.level, mode.unsigned_weights)
 
     if made is not None and made.is_all_fallback:
         remember(None)
 
-    def find(sizes: Sizes) -> NativeSegment | Fallback | None:
+    def find(sizes: Sizes) -> Variant | None:
         if made is None and (found := fallback.find_fallback(sizes)) is not None:
-            return found
+            return Variant((found,), lambda: load_compiler().model)
         return programs.find(sizes)
 
-    def keep(sizes: Sizes, steps: Steps) -> None:
-        programs.keep(sizes, steps, out.shape_policy)
-        if len(steps) == 1 and isinstance(steps[0], Fallback):
+    def keep(sizes: Sizes, variant: Variant) -> None:
+        programs.store(sizes, variant, out.shape_policy)
+        if len(variant) == 1 and isinstance(variant[0], Fallback):
             remember(sizes)
 
-    def machine() -> Machine:
-        return make().machine
-
-    out = Executable(
-        about.input_ports, about.output_names, options.threads, machine, make, find, keep
-    )
-    out.shape_policy = ShapePolicy(specialize, cached_compile_seconds=programs.compile_seconds)
+    policy = ShapePolicy(specialize, device.eager_sizes, device.compiles_in_background)
+    policy.cached_compile_seconds = programs.compile_seconds
+    ports, names = about.input_ports, about.output_names
+    out = Executable(ports, names, device, load_compiler, find, keep, shape_policy=policy)
     return out
 
 
@@ -133,47 +130,51 @@ def _internal_size_names(exe: Executable, given: Mapping[str, int]) -> dict[str,
     return out
 
 
-class _ProgramCache:
-    """The cached programs of a model. digest: of the model's files."""
+class _CachedPrograms:
+    """The cached programs of a model, opened on demand. digest: of the model's files."""
 
     def __init__(
-        self, options: FallbackCacheOptions, digest: str, make: Callable[[], Compiler]
+        self,
+        options: CompileOptions,
+        device: Device,
+        digest: str,
+        load_compiler: Callable[[], Compiler],
     ) -> None:
-        self.options, self.digest, self.make = options, digest, make
-        self.program_store = cache(self._open_program_store)
+        target = TARGETS[options.target]
 
-    def _open_program_store(self) -> program_cache.ProgramCache:
-        from superopt.compilation.cache import program_cache
-        from superopt.kernels.runtime.engine import host
+        def open_cache() -> ProgramCache | None:
+            if not target.has_program_cache:
+                return None
+            module = target.load("program_cache")
+            found: ProgramCache = module.open_program_cache(options, device, digest, load_compiler)
+            return found
 
-        o = program_cache.ProgramCacheOptions(
-            self.options.threads, self.options.allowed, host(), self.options.store
-        )
-        return program_cache.ProgramCache(o.cache_key(self.digest), o.machine)
+        self.open_cache = cache(open_cache)
 
-    def find(self, sizes: Sizes) -> NativeSegment | None:
-        return self.program_store().find_program(
-            sizes, lambda how: self.make().replan(dict(sizes), how)
-        )
+    def find(self, sizes: Sizes) -> Variant | None:
+        found = self.open_cache()
+        return None if found is None else found.find(sizes)
 
-    def keep(self, sizes: Sizes, steps: Steps, policy: ShapePolicy) -> None:
-        if len(steps) == 1 and isinstance(steps[0], NativeSegment) and steps[0].binding is not None:
-            self.program_store().store_program(sizes, steps[0], self.make().program_image(steps[0]))
-            self.program_store().store_compile_seconds(policy.expected_compile_seconds)
+    def store(self, sizes: Sizes, variant: Variant, policy: ShapePolicy) -> None:
+        if (found := self.open_cache()) is not None:
+            found.store(sizes, variant, policy.expected_compile_seconds)
 
     def compile_seconds(self) -> float | None:
-        return self.program_store().compile_seconds()
+        found = self.open_cache()
+        return None if found is None else found.compile_seconds()
 
 
-def make_compiler(source: Source, options: FallbackCacheOptions) -> Compiler:
+def open_device(options: CompileOptions) -> Device:
+    """Return the device of a target. Raises UsageError if there is none."""
+    found: Device = TARGETS[options.target].load("device").open_device(options)
+    return found
+
+
+def make_compiler(source: Source, options: CompileOptions, device: Device) -> Compiler:
     """Return the compiler of a model. The replay of a search is loaded only for tuned models."""
-    from superopt.compilation.cpu import cpu_compiler
-    from superopt.kernels.runtime.engine import host
-
-    o = options
-    return cpu_compiler.tuned_compiler(
-        source, o.threads, host(), o.store, o.allowed, _replay_tuned_rewrites
-    )
+    module = TARGETS[options.target].load("load_compiler")
+    made: Compiler = module.make_target_compiler(source, options, device, _replay_tuned_rewrites)
+    return made
 
 
 def _replay_tuned_rewrites(source: Source, log: str) -> Source:

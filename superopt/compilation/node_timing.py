@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt.compilation.cpu.cpu_compiler import Executable, compile_model
+from superopt.compilation.cpu.load_compiler import compile_model
+from superopt.compilation.model.executable import Executable
 from superopt.cost.speedup import MIN_ROUNDS
 from superopt.errors import ModelError
 from superopt.loading.request import CompiledTimers

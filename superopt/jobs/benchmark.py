@@ -14,8 +14,8 @@ import numpy as np
 from superopt import guard, ort
 from superopt.baselines import openvino, torch_compile
 from superopt.check.random_inputs import random_feeds
-from superopt.compilation.cpu.cpu_compiler import compile_model as compile_
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cpu.load_compiler import compile_model as compile_
+from superopt.compilation.cuda import load_compiler
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.cost.machine import this_machine
 from superopt.cost.machine_load import Load, LoadMeter, max_load
@@ -172,7 +172,7 @@ def _prepare_runtime(
 
     def compiled() -> Callable[[], object]:
         if target.target == "cuda":
-            made = cuda_compiler.compile_model(
+            made = load_compiler.compile_model(
                 read_model(path), target.precision, target.float_class, vendor=target.vendor
             )
             return made.prepare_run(arrays)

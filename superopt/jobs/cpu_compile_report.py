@@ -6,11 +6,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from superopt.compilation.cpu.compile_if import value_names
-from superopt.compilation.cpu.cpu_compiler import compile_model
-from superopt.compilation.cpu.notes import compile_notes
-from superopt.compilation.cpu.steps import native_segments
+from superopt.compilation.cpu.load_compiler import compile_model
 from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS, AllowedTransforms
+from superopt.compilation.model.compile_if import value_names
+from superopt.compilation.model.notes import compile_notes
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.jobs.graph_rewrites import apply_rewrite_log
@@ -37,13 +36,14 @@ def report_compilation(
         exe = compile_model(source, threads=threads, allowed=allowed, rewrite=apply_rewrite_log)
         sizes = representative_sizes(exe.model, shapes)
         with explain_default_sizes(exe.model, shapes):
-            steps = exe.variant(sizes)
+            variant = exe.variant(sizes)
     seconds = time.monotonic() - begin
-    programs = [s.code.program for s in native_segments(steps)]
+    programs = [s.program for s in variant.kernel_steps]
+    machine = exe.compiler.generator.machine  # type: ignore[attr-defined]
     if dump_folder is not None:
         for n, p in enumerate(programs):
             _dump_program(
-                p, exe.machine, dump_folder if len(programs) == 1 else dump_folder / f"part{n}"
+                p, machine, dump_folder if len(programs) == 1 else dump_folder / f"part{n}"
             )
     kernels = {name for p in programs for name in p.kernels}
     names = value_names(exe.compiler, sizes)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.compilation.cuda.segments import GpuSegment
 from superopt.errors import UsageError
 from superopt.ir import graph
@@ -24,17 +24,17 @@ def report_compilation(
     """Compile for these sizes, and report the result."""
     begin = time.monotonic()
     with dump_passes(dump_folder):
-        exe = cuda_compiler.compile_model(source, precision, float_class, vendor=vendor)
+        exe = load_compiler.compile_model(source, precision, float_class, vendor=vendor)
         sizes = representative_sizes(exe.model, shapes)
         with explain_default_sizes(exe.model, shapes):
             made = exe.variant(sizes)
     seconds = time.monotonic() - begin
     if dump_folder is not None:
-        for n, p in enumerate(made.gpu_segments):
+        for n, p in enumerate(made.kernel_steps):
             _dump_segment(
-                p, dump_folder if len(made.gpu_segments) == 1 else dump_folder / f"part{n}"
+                p, dump_folder if len(made.kernel_steps) == 1 else dump_folder / f"part{n}"
             )
-    programs = [p.program for p in made.gpu_segments]
+    programs = [p.program for p in made.kernel_steps]
     names = made.model.names
     foreign = tuple(
         FallbackNode(f"{n.op.title} {names.get(graph.result(n, 0), '')}".strip(), why)
@@ -46,7 +46,7 @@ def report_compilation(
         seconds,
         len(graph.nodes(made.model.graph)),
         len({name for p in programs for name in p.kernels}),
-        sum(len(p.gpu_program.launches) for p in made.gpu_segments),
+        sum(len(p.gpu_program.launches) for p in made.kernel_steps),
         sum(p.constant_bytes for p in programs),
         sum(p.memory_bytes for p in programs),
         foreign,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from superopt import guard
-from superopt.compilation.cpu.cpu_compiler import compile_model as compile_
+from superopt.compilation.cpu.load_compiler import compile_model as compile_
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.cost.store import Store
 from superopt.jobs.graph_rewrites import apply_rewrite_log, search_and_store
@@ -16,6 +16,8 @@ from superopt.loading.representative_sizes import explain_default_sizes, represe
 from superopt.onnx_io.read.source import Source
 from superopt.report.compilation.compile_report import TuningReport
 from superopt.report.data.report import Event
+
+MIN_TUNING_SECONDS = 1e-3  # if rewrites took all of the budget
 
 
 def tune_model(
@@ -43,8 +45,8 @@ def tune_model(
     exe = compile_(source, threads=threads, store=store, allowed=allowed, rewrite=apply_rewrite_log)
     sizes = representative_sizes(exe.model, shapes)
     with Store.open(store) as held, explain_default_sizes(exe.model, shapes):
-        left = max(max_seconds - (time.monotonic() - begin), 0.0)
-        found = exe.tune(sizes, left, held, progress, stop)
+        left = max(max_seconds - (time.monotonic() - begin), MIN_TUNING_SECONDS)
+        found = exe.tune(sizes, budget=left, store=held, progress=progress, stop=stop)
         notes = (*held.notes, *guard.current_guard().take_notes())
     took = time.monotonic() - begin
     return replace(found, seconds=took, rewrites=rewrites, faster=faster, notes=notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from superopt.compilation.cpu.cpu_compiler import tuned_compiler
+from superopt.compilation.cpu.load_compiler import tuned_compiler
 from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS
 from superopt.ir.graph import Node
 from superopt.ir.op import expression

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.compilation.runtime.native_segment import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.kernels.llvm import numpy_entry
 from superopt.plan.program import execute
 from tests.plan.test_compile import matmul, net, picture

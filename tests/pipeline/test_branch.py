@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.compilation.cpu import compile_if
-from superopt.compilation.cpu.executable import Executable
-from superopt.compilation.cpu.steps import DynamicIf
+from superopt.compilation.model import compile_if
+from superopt.compilation.model.dynamic_if import DynamicIf
+from superopt.compilation.model.executable import Executable
 from superopt.errors import ModelError, UsageError
 from superopt.jobs import cpu_compile_report
 from superopt.onnx_io.import_.importer import import_model

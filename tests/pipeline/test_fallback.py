@@ -15,10 +15,10 @@ from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
 import superopt
-from superopt.compilation.cpu.model_compiler import Compiler
-from superopt.compilation.cpu.steps import Fallback, OrtSegment
 from superopt.compilation.fallback import fallback_cache, ort_segment
-from superopt.compilation.fallback.ort_segment import atomic_units
+from superopt.compilation.fallback.ort_segment import OrtSegment, atomic_units
+from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.model.compiler import Compiler
 from superopt.cost.disk_cache import cache_files
 from superopt.jobs import cpu_compile_report
 from superopt.onnx_io.import_.importer import import_model

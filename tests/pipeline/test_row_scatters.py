@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.compilation.runtime.native_segment import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 from tests.onnx_io.rounds import session, text
 
 ROWS, PLACES = 300, 900  # more than a kernel compares

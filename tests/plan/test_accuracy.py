@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.compilation.accuracy import measure_accuracy
-from superopt.compilation.cpu.executable import Executable
+from superopt.compilation.model.executable import Executable
 from superopt.errors import UsageError
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model

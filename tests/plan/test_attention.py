@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import superopt
 import superopt.plan.rewrites.matmul.attention
 from superopt import ort
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 
 F, B = TensorProto.FLOAT, TensorProto.BOOL
 

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import superopt
 from superopt import ort
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.cost import machine
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.read.weightless import draw_weights

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto
 
 import superopt
-from superopt.compilation.cuda import cuda_compiler, load_program
-from superopt.compilation.cuda.model_compiler import PRECISIONS
+from superopt.compilation.cuda import load_compiler, load_program
+from superopt.compilation.cuda.device import PRECISIONS
 from superopt.errors import UsageError
 from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Problem
@@ -206,7 +206,7 @@ def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch
             return gpu_space.build_choice(p, option)
 
         monkeypatch.setattr(gpu_space, "choose", choose)
-        near(cuda_compiler.compile_model(read_model(m), precision).run(given), wanted, precision)
+        near(load_compiler.compile_model(read_model(m), precision).run(given), wanted, precision)
     assert len(tried) > 3
 
 
@@ -214,10 +214,10 @@ def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch
 def test_attention_is_one_kernel(name: str) -> None:
     """Of scores, softmax and product, unless the float class keeps products as they are."""
     m = ATTENTION[name]()
-    made = cuda_compiler.compile_model(read_model(m), "fp16").variant({}).program
+    made = load_compiler.compile_model(read_model(m), "fp16").variant({}).program
     assert [o.algorithm for o in made.options.values()].count("online") == 1
     assert "rows" not in [o.algorithm for o in made.options.values()]
-    exact = cuda_compiler.compile_model(read_model(m), "fp32", "E1")
+    exact = load_compiler.compile_model(read_model(m), "fp32", "E1")
     assert "rows" in [o.algorithm for o in exact.variant({}).program.options.values()]
     near(exact.run(feeds(m)), reference(m, feeds(m)), "fp32")
 
@@ -229,7 +229,7 @@ def test_rows_of_which_nothing_is_left(precision: str) -> None:
     mask[..., 7, :] = True
     m = heads(70, 1, 16, mask=mask, chosen=True)
     given, wanted = feeds(m), reference(m, feeds(m))["y"]
-    got = cuda_compiler.compile_model(read_model(m), precision).run(given)["y"]
+    got = load_compiler.compile_model(read_model(m), precision).run(given)["y"]
     assert np.isnan(wanted[:, 7]).all()
     assert np.array_equal(np.isnan(got), np.isnan(wanted))
     near({"y": np.nan_to_num(got)}, {"y": np.nan_to_num(wanted)}, precision)
@@ -240,7 +240,7 @@ def test_rows_of_which_nothing_is_left(precision: str) -> None:
     [("branches", 5), ("products", 3), ("rotary", 2), ("columns", 6), ("nested", 3)],
 )
 def test_how_many_kernels(name: str, kernels: int) -> None:
-    made = cuda_compiler.compile_model(read_model(ONE[name]()), "fp16").variant({})
+    made = load_compiler.compile_model(read_model(ONE[name]()), "fp16").variant({})
     assert len(made.gpu_program.launches) == kernels
 
 
@@ -256,15 +256,15 @@ def test_the_vendors_library(name: str, precision: str, monkeypatch: pytest.Monk
         return gpu_space.build_choice(p, some[0]) if some else choice(p, wanted, vendor)
 
     monkeypatch.setattr(gpu_space, "choose", choose)
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     used = [o.algorithm for o in exe.variant({}).program.options.values()]
     given = 2 if precision in ("fp32", "tf32") else 1  # an input of 32 bits is no half
     wanted = {"a block": 3, "heads": given, "pointwise": 1, "products": given}
     assert used.count("library") == wanted.get(name, 0)
     if name == "products":  # what has nothing behind it is written where it belongs
-        assert len(exe.variant({}).gpu_program.launches) == 3
-    own = cuda_compiler.compile_model(read_model(m), precision, vendor=False).variant({}).program
+        assert len(exe.variant({}).only_step.gpu_program.launches) == 3
+    own = load_compiler.compile_model(read_model(m), precision, vendor=False).variant({}).program
     assert "library" not in [o.algorithm for o in own.options.values()]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
@@ -162,7 +162,7 @@ LARGE: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 def program(m: onnx.ModelProto, precision: str = "fp32") -> Program:
-    return cuda_compiler.compile_model(read_model(m), precision).variant({}).program
+    return load_compiler.compile_model(read_model(m), precision).variant({}).program
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
@@ -170,7 +170,7 @@ def program(m: onnx.ModelProto, precision: str = "fp32") -> Program:
 def test_the_same(name: str, precision: str) -> None:
     m = CASES[name][0]()
     x = feeds(m)
-    near(cuda_compiler.compile_model(read_model(m), precision).run(x), reference(m, x), precision)
+    near(load_compiler.compile_model(read_model(m), precision).run(x), reference(m, x), precision)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -192,7 +192,7 @@ def test_any_axes_of_any_shape(data: st.DataObject) -> None:
     m.graph.node.insert(0, first)
     m.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("given", F, shape))
     given_ = {"given": drawn(*shape)}
-    near(cuda_compiler.compile_model(read_model(m)).run(given_), reference(m, given_), "fp32")
+    near(load_compiler.compile_model(read_model(m)).run(given_), reference(m, given_), "fp32")
 
 
 @pytest.mark.parametrize("shape", [(2, 21, 64, 64), (2, 300, 32, 32), (1, 500, 8, 128)])
@@ -243,7 +243,7 @@ def test_every_option(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
             return gpu_space.build_choice(p, option)
 
         monkeypatch.setattr(gpu_space, "choose", choose)
-        near(cuda_compiler.compile_model(read_model(m), precision).run(x), wanted, precision)
+        near(load_compiler.compile_model(read_model(m), precision).run(x), wanted, precision)
 
 
 @pytest.mark.parametrize("norm", ["Softmax", "LayerNormalization"])
@@ -255,4 +255,4 @@ def test_a_number_of_all_that_rows_read_within(shape: tuple[int, ...], norm: str
              node("MatMul", "c", "w", "y")]  # fmt: skip
     known = {"w": drawn(shape[-1], 3)} | ({"s": drawn(shape[-1])} if norm[0] == "L" else {})
     m = model(nodes, {"x": (F, [*shape])}, ["p", "y"], known)
-    near(cuda_compiler.compile_model(read_model(m)).run(feeds(m)), reference(m, feeds(m)), "fp32")
+    near(load_compiler.compile_model(read_model(m)).run(feeds(m)), reference(m, feeds(m)), "fp32")

@@ -77,16 +77,16 @@ def test_calls_like_the_last_one_are_not_asked_again(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
         monkeypatch.setattr(segments.Variant, "gpu_number", -1)
     asked = []
-    given = executable.CudaExecutable.input_arrays
+    given = executable.Executable.input_arrays
 
-    def counted(self: executable.CudaExecutable, feeds: dict[str, Any]) -> list[Any]:
+    def counted(self: executable.Executable, feeds: dict[str, Any]) -> list[Any]:
         asked.append(len(feeds.get("x", ())))
         return given(self, feeds)
 
-    monkeypatch.setattr(executable.CudaExecutable, "input_arrays", counted)
+    monkeypatch.setattr(executable.Executable, "input_arrays", counted)
 
     def same(n: int) -> None:
-        x = torch.from_numpy(rows(n)["x"]).to(exe.device)
+        x = torch.from_numpy(rows(n)["x"]).to(exe.device.torch_device)
         y = exe.run({"x": x})["y"]
         assert isinstance(y, torch.Tensor)
         near({"y": y.cpu().numpy()}, reference(ROWS, rows(n)), "fp32")
@@ -98,7 +98,7 @@ def test_calls_like_the_last_one_are_not_asked_again(monkeypatch: pytest.MonkeyP
     same(3)
     assert asked == [3, 4, 3, 3]
     near(exe.run(rows(3)), reference(ROWS, rows(3)), "fp32")  # numpy's give numpy's
-    x = torch.zeros(3, 24, dtype=torch.float64, device=exe.device)
+    x = torch.zeros(3, 24, dtype=torch.float64, device=exe.device.torch_device)
     for wrong in ({"x": x}, {"x": x.float(), "z": x}, {"z": x}, {"x": torch.zeros(3, 25)}):
         with pytest.raises(UsageError):
             exe.run(wrong)
@@ -264,7 +264,7 @@ def test_a_graph_of_the_user_s_is_left_alone() -> None:
     before = out.clone()
     exe = superopt.compile(ROWS, target="cuda", precision="fp16")
     exe.run(rows(3))
-    running = exe.variant({"n": 3}).gpu_program
+    running = exe.variant({"n": 3}).only_step.gpu_program
     for _ in range(40):
         measure_ms(running, 1, 1)
     torch.cuda.empty_cache()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.gpu.causal_mask import VisibleKeys, visible_keys
 from superopt.kernels.algorithms.gpu.online_attention import match_online_attention
@@ -158,7 +158,7 @@ def test_parts_are_added(name: str, precision: str, monkeypatch: pytest.MonkeyPa
     m = FEW[name]()
     fed = few(m)
     asked = by(monkeypatch, lambda o: parts_of(o) > 1, turn=len(name))
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     got = exe.run(fed)
     asked()
     near(got, reference(m, fed), precision)
@@ -174,7 +174,7 @@ def test_a_row_of_which_nothing_is_left(parts: int, monkeypatch: pytest.MonkeyPa
     """Is no number, and the others have theirs."""
     m = masked("where", 5, 70, -2, -np.inf)
     asked = by(monkeypatch, lambda o: (parts_of(o) > 1) == (parts > 1))
-    got = cuda_compiler.compile_model(read_model(m), "fp32").run(few(m))["y"]
+    got = load_compiler.compile_model(read_model(m), "fp32").run(few(m))["y"]
     asked()
     expected = reference(m, few(m))["y"]
     assert np.isnan(got[:, :, :2]).all()
@@ -189,7 +189,7 @@ def test_a_row_of_which_nothing_is_left(parts: int, monkeypatch: pytest.MonkeyPa
 def test_where_rows_are_few(sizes: tuple[int, int, int, int, int], parted: bool) -> None:
     """Keys are computed in parts by what that should take; the heads that share keys together."""
     (p,) = (
-        cuda_compiler.compile_model(read_model(attention(sizes, H)), "fp16")
+        load_compiler.compile_model(read_model(attention(sizes, H)), "fp16")
         .variant({})
         .program.problems.values()
     )
@@ -223,7 +223,7 @@ def test_masks_are_compared(how: str, least: float, monkeypatch: pytest.MonkeyPa
     """They are no constants of a program, and what is behind -inf is not looked at."""
     m = masked(how, 40, 70, 9, least)
     asked = by(monkeypatch, lambda o: o["keys"] == 32 and parts_of(o) == 1)
-    exe = cuda_compiler.compile_model(read_model(m), "fp16")
+    exe = load_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(few(m)), reference(m, few(m)), "fp16")
     asked()
     made = exe.variant({}).program
@@ -242,7 +242,7 @@ def test_what_is_behind_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     for parts in (1, 2):
         wanted = (64, 64, parts)
         asked = by(monkeypatch, lambda o, x=wanted: (o["rows"], o["keys"], parts_of(o)) == x)
-        got = cuda_compiler.compile_model(read_model(m), "fp16").run(fed)["y"]
+        got = load_compiler.compile_model(read_model(m), "fp16").run(fed)["y"]
         asked()
         first = 36  # of the last block's rows, which begins where it just fits
         assert np.isfinite(got[:, :, :first]).all()
@@ -268,7 +268,7 @@ def test_scores_that_make_up_for_a_mask(
     }
     fed["k"][:, :, 80] = fed["q"][:, :, 3]  # which a query before it looks for
     asked = by(monkeypatch, lambda o: o["rows"] == 32 and parts_of(o) == 1)
-    exe = cuda_compiler.compile_model(read_model(m), "fp16")
+    exe = load_compiler.compile_model(read_model(m), "fp16")
     got = exe.run(fed)["y"]
     asked()
     q, k, v = (fed[x].astype(np.float64) for x in "qkv")
@@ -346,11 +346,11 @@ def test_options_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """All ways of one problem, with parts and without, give the same."""
     m = masked("added", 5, 40, 35, -np.inf)
     fed, expected = few(m), reference(m, few(m))
-    (p,) = cuda_compiler.compile_model(read_model(m), "fp32").variant({}).program.problems.values()
+    (p,) = load_compiler.compile_model(read_model(m), "fp32").variant({}).program.problems.values()
     tried = set()
     for o in islice(gpu_space.options(p), 12):
         asked = by(monkeypatch, lambda x, o=o: x == o)
-        near(cuda_compiler.compile_model(read_model(m), "fp32").run(fed), expected, "fp32")
+        near(load_compiler.compile_model(read_model(m), "fp32").run(fed), expected, "fp32")
         asked()
         monkeypatch.undo()
         choose(monkeypatch)

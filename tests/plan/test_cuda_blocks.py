@@ -9,7 +9,7 @@ from math import prod
 import onnx
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.kernels.algorithms.gpu import gemm, gpu_space
 from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
 from superopt.kernels.algorithms.gpu.gemm_cost_model import rank_options
@@ -94,12 +94,12 @@ def test_blocks_of_three(
     knobs = {"rows": high, "columns": wide, "deep": 16, "warps": 4, "stages": 3}
     knobs |= {"programs": programs} if programs else {}
     by(monkeypatch, Option.make("dot", **knobs))
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     (key,) = (k for k, o in program.options.items() if o.algorithm == "dot")
     (call,) = (c for c, k in zip(program.calls, program.call_problems, strict=True) if k == key)
-    text = triton_text(program.kernels[call.function], exe.dot_precision)
+    text = triton_text(program.kernels[call.function], exe.device.dot_precision)
     matrix = match_matrix_product(program.problems[key])
     assert matrix is not None
     rows, columns, _ = matrix.sizes
@@ -119,7 +119,7 @@ def test_rows_that_begin_within_a_line(
     nodes = [node("Conv", "x", "w", "y", strides=[2, 2], pads=[3] * 4)]
     m = model(nodes, {"x": (F, [1, 3, 40, 224])}, ["y"], {"w": drawn(64, 3, 7, 7, scale=0.1)})
     by(monkeypatch, Option.make("dot", rows=rows, columns=64, deep=32, warps=4, stages=3))
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     (text,) = (x for k in program.kernels.values() if "tl.dot(" in (x := triton_text(k).source))
@@ -129,7 +129,7 @@ def test_rows_that_begin_within_a_line(
 
 def test_what_all_three_read_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     by(monkeypatch, Option.make("dot", rows=48, columns=16, deep=16, warps=4, stages=3))
-    exe = cuda_compiler.compile_model(read_model(product(96, 32, 64)), "fp16")
+    exe = load_compiler.compile_model(read_model(product(96, 32, 64)), "fp16")
     (kernel,) = (k for k in exe.variant({}).program.kernels.values() if "k0" in str(k))
     loop = triton_text(kernel).source.split("for k0")[1]
     assert loop.split("tl.store")[0].count("tl.load(") == 4  # each's rows, and what all multiply
@@ -141,7 +141,7 @@ def test_turns_go_on_until_the_last_block(programs: int, monkeypatch: pytest.Mon
     m = product(100, 96, 64)
     how = Option.make("dot", rows=16, columns=16, deep=16, warps=1, stages=3, programs=programs)
     by(monkeypatch, how)
-    exe = cuda_compiler.compile_model(read_model(m), "fp32")
+    exe = load_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     program = exe.variant({}).program
     (kernel,) = (k for k in program.kernels.values() if k.programs)
@@ -161,7 +161,7 @@ def test_blocks_of_some_rows_go_before_the_next_columns(
     turns = f" programs={programs}" if programs else ""
     by(monkeypatch, Option.parse(f"dot rows=16 columns=16 deep=16 warps=1 stages=3{turns}"))
     m = product(rows, 112, 64)
-    exe = cuda_compiler.compile_model(read_model(m), "fp32")
+    exe = load_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     (kernel,) = (k for k in exe.variant({}).program.kernels.values() if "k0" in str(k))
     text = triton_text(kernel).source
@@ -175,7 +175,7 @@ def test_both_are_ways_of_large_products(precision: str) -> None:
 
     def ways(*sizes: int) -> list[Option]:
         program = (
-            cuda_compiler.compile_model(read_model(product(*sizes)), precision).variant({}).program
+            load_compiler.compile_model(read_model(product(*sizes)), precision).variant({}).program
         )
         (m,) = (x for p in program.problems.values() if (x := match_matrix_product(p)) is not None)
         return list(rank_options(m))
@@ -190,7 +190,7 @@ def test_both_are_ways_of_large_products(precision: str) -> None:
 
 
 def test_parts_that_do_not_divide_a_sum_are_no_way() -> None:
-    exe = cuda_compiler.compile_model(read_model(product(64, 32, 64)), "fp32")
+    exe = load_compiler.compile_model(read_model(product(64, 32, 64)), "fp32")
     program = exe.variant({}).program
     (p,) = (p for p in program.problems.values() if match_matrix_product(p) is not None)
     with pytest.raises(ValueError, match="64 terms do not split into 3"):

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
@@ -106,7 +106,7 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], list[int]]] = {
 def checked(m: onnx.ModelProto, precision: str) -> Program:
     """Its outputs are right; the program that computes them."""
     given = drawn_for(m)
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(given), reference(m, given), precision)
     return exe.variant({}).program
 
@@ -128,13 +128,13 @@ def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_products(seed: int, rows: int) -> None:
     m = tangled(seed, rows)
-    exe = cuda_compiler.compile_model(read_model(m), "fp32")
+    exe = load_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
 
 
 def test_there_are_some() -> None:
     made = (
-        cuda_compiler.compile_model(read_model(tangled(seed)), "fp32").variant({}).program
+        load_compiler.compile_model(read_model(tangled(seed)), "fp32").variant({}).program
         for seed in range(12)
     )
     assert sum(bool(found(x)) for x in made) > 3
@@ -174,7 +174,7 @@ def test_every_way(name: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(gpu_space, "choose", choose)
     m = MODELS[name][0]()
     given = drawn_for(m)
-    near(cuda_compiler.compile_model(read_model(m), "fp32").run(given), reference(m, given), "fp32")
+    near(load_compiler.compile_model(read_model(m), "fp32").run(given), reference(m, given), "fp32")
     assert used
 
 
@@ -185,7 +185,7 @@ def test_kernels_of_steps_are_one(kind: str, batch: int, direction: str) -> None
     counts = []
     for steps in (6, 12):
         m = recurrent(kind, steps=steps, batch=batch, hidden=16, size=5, direction=direction)
-        made = cuda_compiler.compile_model(read_model(m), "fp16").variant({})
+        made = load_compiler.compile_model(read_model(m), "fp16").variant({})
         counts.append(len({c.kernel.name for c in made.gpu_program.calls}))
         assert len(made.gpu_program.launches) > steps
     assert counts[0] == counts[1] < 12
@@ -195,11 +195,11 @@ def test_parts_that_begin_anywhere() -> None:
     """Of 216 bytes each: what Triton takes for granted holds of none, and kernels are others."""
     m = recurrent("LSTM", batch=3, hidden=9, steps=4)
     given = drawn_for(m)
-    exe = cuda_compiler.compile_model(read_model(m), "fp16")
+    exe = load_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(given), reference(m, given), "fp16")
     begins = [
         r.position
-        for c in exe.variant({}).gpu_program.calls
+        for c in exe.variant({}).only_step.gpu_program.calls
         for r in c.arguments
         if r.region == "memory"
     ]
@@ -209,6 +209,6 @@ def test_parts_that_begin_anywhere() -> None:
 def test_hundreds_of_steps() -> None:
     m = recurrent("RNN", steps=257, batch=1, hidden=4)
     given = drawn_for(m)
-    exe = cuda_compiler.compile_model(read_model(m), "fp32")
+    exe = load_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(given), reference(m, given), "fp32")
     assert not exe.fallback_nodes({})

@@ -31,7 +31,7 @@ from superopt.kernels.triton.loader import compile_options
 from superopt.kernels.loops.option import Option
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
-from superopt.compilation.cuda import cuda_compiler, load_program, model_compiler
+from superopt.compilation.cuda import load_compiler, load_program, model_compiler
 from tests.plan.test_cuda import MODELS
 from tests.plan.gpu_models import values_of_heads
 from tests.plan.test_cuda_across import LARGE
@@ -51,7 +51,7 @@ MODELS |= {"values of heads": values_of_heads}
 MODELS |= {**DOTS, **OTHERS, **LARGE, **GROUPS, "a scale": lambda: resized(0.7, 11, mode="linear")}
 # more models
 names = {"f16": "fp16", "f32": "fp32"}
-cuda_compiler.execution_device = lambda: "cpu"
+load_compiler.execution_device = lambda: "cpu"
 load_program.build_program = lambda calls, *rest, **more: calls
 model_compiler.GpuSegment = lambda s, made, calls: calls
 choose = gpu_space.choose
@@ -61,12 +61,12 @@ for model_name in sys.argv[2:]:
         MODELS[model_name], option = BLOCKS[model_name]
         gpu_space.choose = so(Option.parse(option))
     for precision in sys.argv[1].split(","):
-        exe = cuda_compiler.compile_model(read_model(MODELS[model_name]()), precision)
+        exe = load_compiler.compile_model(read_model(MODELS[model_name]()), precision)
         (calls,) = exe.compiler.compile_segments(exe.model, {})
         for c in calls:
             if c.kernel.library:
                 continue
-            text = triton_text(c.kernel, exe.dot_precision, dependent_launch=True)
+            text = triton_text(c.kernel, exe.device.dot_precision, dependent_launch=True)
             for x in text.launches:
                 f = define_functions(text.source, [x.name])[x.name]
                 kinds = [f"*{names.get(t.dtype.name, t.dtype.name)}" for t in x.buffers]

@@ -110,7 +110,7 @@ def test_a_weight_that_is_compared_is_short_in_its_products(precision: str) -> N
     feeds = {"x": drawn(64, 64, of="x"), "t": known["w"]}  # none is less than itself
     exe = superopt.compile(m, target="cuda", precision=precision)
     assert not exe.run(feeds)["z"].any()
-    (part,) = exe.variant({}).gpu_segments
+    (part,) = exe.variant({}).kernel_steps
     read = [{p.dtype for p in c.kernel.params[:-1]} for c in part.gpu_program.calls]
     assert precision == "tf32" or any(kinds <= {F16, BF16} for kinds in read)
 
@@ -125,7 +125,7 @@ def test_floats_beside_them_are_short() -> None:
     known = {"v": drawn(64, 96), "u": drawn(128, 64)}
     given = {"x": (F, [256, 64]), "i": (I64, [256, 32])}
     exe = superopt.compile(model(nodes, given, ["y", "z"], known), target="cuda", precision="fp16")
-    (part,) = exe.variant({}).gpu_segments
+    (part,) = exe.variant({}).kernel_steps
     kinds = {
         str(b.dtype) for k in part.gpu_program.calls for b in k.kernel.params if b.shape[0] == 256
     }

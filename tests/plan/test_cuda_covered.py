@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.rewrites.reductions import row_occupancy
@@ -66,7 +66,7 @@ def test_the_same(name: str, precision: str) -> None:
     if name == "a product of numbers":  # near 1, and exact: of 1031 the errors add up
         given = {"x": (1 + drawn(2, 1031) * 1e-3).astype(np.float32)}
     near(
-        cuda_compiler.compile_model(read_model(m), precision).run(given),
+        load_compiler.compile_model(read_model(m), precision).run(given),
         reference(m, given),
         precision,
     )
@@ -75,9 +75,9 @@ def test_the_same(name: str, precision: str) -> None:
 @pytest.mark.parametrize("name", DOTS)
 def test_tensor_cores_multiply(name: str) -> None:
     for precision in ("tf32", "fp16"):
-        exe = cuda_compiler.compile_model(read_model(DOTS[name]()), precision)
+        exe = load_compiler.compile_model(read_model(DOTS[name]()), precision)
         texts = [
-            triton_text(k, exe.dot_precision).source
+            triton_text(k, exe.device.dot_precision).source
             for k in exe.variant({}).program.kernels.values()
         ]
         assert any("tl.dot(" in x for x in texts)
@@ -86,9 +86,10 @@ def test_tensor_cores_multiply(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_no_sum_is_term_by_term(name: str) -> None:
     """Nor of so few at a time that there are more than a hundred steps."""
-    exe = cuda_compiler.compile_model(read_model(OTHERS[name]()))
+    exe = load_compiler.compile_model(read_model(OTHERS[name]()))
     texts = [
-        triton_text(k, exe.dot_precision).source for k in exe.variant({}).program.kernels.values()
+        triton_text(k, exe.device.dot_precision).source
+        for k in exe.variant({}).program.kernels.values()
     ]
     steps = [int(x.split("range(0, ")[1].split(")")[0]) for t in texts for x in t.splitlines()
              if " in range(0, " in x]  # fmt: skip
@@ -105,11 +106,11 @@ ALONE = {
 @pytest.mark.parametrize("name", ALONE)
 def test_a_large_row_is_of_many_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     m = ALONE[name](LARGE)
-    assert len(cuda_compiler.compile_model(read_model(m)).variant({}).program.kernels) == 1
+    assert len(load_compiler.compile_model(read_model(m)).variant({}).program.kernels) == 1
     monkeypatch.setattr(row_occupancy, "MAX_ROWS_MIN_ELEMENTS", ((1, LARGE),))
-    exe = cuda_compiler.compile_model(read_model(m))
+    exe = load_compiler.compile_model(read_model(m))
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
-    made = exe.variant({}).gpu_program
+    made = exe.variant({}).only_step.gpu_program
     reads = [n for _, _, n, given, _ in made.launches if any(a is made.inputs[0] for a in given)]
     assert reads
     assert min(reads) > 8

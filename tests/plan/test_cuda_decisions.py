@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.onnx_io.read.source import read_model
 from tests.plan.test_cuda import interpreted
 from tests.plan.test_decisions import CASES, check, drawn, model
@@ -16,6 +16,6 @@ __all__ = ["interpreted"]  # a fixture of this module, too
 @pytest.mark.parametrize("name", CASES)
 def test_on_gpus(name: str) -> None:
     case, (a, b) = CASES[name], drawn("float16")
-    exe = cuda_compiler.compile_model(read_model(model(case, "float16")))
+    exe = load_compiler.compile_model(read_model(model(case, "float16")))
     assert not exe.fallback_nodes({})
     check(exe.run({"a": a, "b": b})["y"], case, "float16")

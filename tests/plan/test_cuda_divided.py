@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.onnx_io.read.source import read_model
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -106,7 +106,7 @@ LARGE: dict[str, Callable[[], onnx.ModelProto]] = {
 def test_the_same(name: str, precision: str) -> None:
     m = CASES[name][0]()
     x = feeds(m)
-    near(cuda_compiler.compile_model(read_model(m), precision).run(x), reference(m, x), precision)
+    near(load_compiler.compile_model(read_model(m), precision).run(x), reference(m, x), precision)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, many) in CASES.items() if many is not None])
@@ -124,7 +124,7 @@ def test_any_groups_of_any_shape(data: st.DataObject) -> None:
     make = data.draw(st.sampled_from([operator, exported]))
     m = make(groups, n, groups * each, *rest)  # type: ignore[operator]
     x = feeds(m)
-    near(cuda_compiler.compile_model(read_model(m)).run(x), reference(m, x), "fp32")
+    near(load_compiler.compile_model(read_model(m)).run(x), reference(m, x), "fp32")
 
 
 def test_few_long_rows_are_of_many_programs() -> None:

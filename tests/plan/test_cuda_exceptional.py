@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.onnx_io.read.source import read_model
 from tests.ops.exceptional import (
     DYNAMIC,
@@ -32,7 +32,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("rule", "kind"), PAIRS)
 def test_on_gpus(rule: Rule, kind: str) -> None:
-    exe = cuda_compiler.compile_model(read_model(model(rule, kind)))
+    exe = load_compiler.compile_model(read_model(model(rule, kind)))
     given = feeds(kind)
     got = exe.run(given)
     assert not exe.fallback_nodes({})
@@ -41,6 +41,6 @@ def test_on_gpus(rule: Rule, kind: str) -> None:
 
 @pytest.mark.parametrize(("x", "y", "scale", "zero"), [row for row in DYNAMIC if row[0]])
 def test_dynamic_quantization(x: list[float], y: list[int], scale: float, zero: int) -> None:
-    exe = cuda_compiler.compile_model(read_model(dynamic_model(len(x))))
+    exe = load_compiler.compile_model(read_model(dynamic_model(len(x))))
     check_dynamic(dict(exe.run({"x": np.array(x, np.float32)})), y, scale, zero)
     assert not exe.fallback_nodes({})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.compilation.cuda import cuda_compiler, model_compiler
+from superopt.compilation.cuda import load_compiler, model_compiler
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
 from tests.gpu import REAL
@@ -59,7 +59,7 @@ def test_all_digits(name: str) -> None:
 def test_which_one_is_taken(precision: str) -> None:
     nodes = [node("MatMul", "x", "w", "a"), node("Exp", "a", "b"), node("MatMul", "b", "w", "y")]
     m = model(nodes, {"x": (F, [32, 32])}, ["y"], {"w": drawn(32, 32)})
-    made = cuda_compiler.compile_model(read_model(m), precision).variant({}).program
+    made = load_compiler.compile_model(read_model(m), precision).variant({}).program
     (text,) = (t for k in made.kernels.values() if "_exp(" in (t := of_text(k, precision)))
     assert ("tl.fma(" in text) == (precision == "fp32")
     assert ("tl.exp(x)" in text) == (precision != "fp32")

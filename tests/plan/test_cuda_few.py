@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
@@ -48,7 +48,7 @@ def product(name: str) -> onnx.ModelProto:
 
 def ways(name: str) -> tuple[Problem, list[Option]]:
     p = (
-        cuda_compiler.compile_model(read_model(product(name)), "fp16", vendor=False)
+        load_compiler.compile_model(read_model(product(name)), "fp16", vendor=False)
         .variant({})
         .program
     )
@@ -71,7 +71,7 @@ def test_every_way(name: str, turn: int, precision: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(gpu_space, "choose", choose)
     m = product(name)
     near(
-        cuda_compiler.compile_model(read_model(m), precision).run(feeds(m)),
+        load_compiler.compile_model(read_model(m), precision).run(feeds(m)),
         reference(m, feeds(m)),
         precision,
     )
@@ -98,9 +98,9 @@ def test_rows_are_columns_of_dots(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(gpu_space, "choose", choose)
     m = product(name)
-    exe = cuda_compiler.compile_model(read_model(m), "fp16")
+    exe = load_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
-    (text,) = (x.text.source for x in exe.variant({}).gpu_program.loaded.values())
+    (text,) = (x.text.source for x in exe.variant({}).only_step.gpu_program.loaded.values())
     assert "tl.dot" in text
 
 
@@ -111,5 +111,5 @@ def test_large_constants_are_for_tensor_cores() -> None:
             [node("MatMul", "x", "w", "p"), node("Tanh", "p", "y")], {"x": (F, [8, terms])}, ["y"],
             {"w": drawn(terms, 1024, scale=terms**-0.5)},
         )  # fmt: skip
-        p = cuda_compiler.compile_model(read_model(m), "fp16", vendor=False).variant({}).program
+        p = load_compiler.compile_model(read_model(m), "fp16", vendor=False).variant({}).program
         assert first in {o.algorithm.replace("split", "dot") for o in p.options.values()}

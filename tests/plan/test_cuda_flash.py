@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.kernels.triton.module import vendor_name
 from superopt.kernels.vendor.sdpa import fused_backends, parse_sdpa
 from superopt.onnx_io.read.source import read_model
@@ -76,13 +76,13 @@ def test_torch_computes_the_same(
     make, sizes, causal = OFFERED[name]
     m = make()
     taken(monkeypatch)
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     (text,) = (x for x in libraries(exe) if x.startswith("sdpa"))
     assert str(parse_sdpa(text)) == text
     assert (parse_sdpa(text).sizes, parse_sdpa(text).causal) == (sizes, causal)
     assert any("torch's attention" in p.how for p in exe.profile(feeds(m), seconds=0.01).parts)
-    own = cuda_compiler.compile_model(read_model(m), precision, vendor=False)
+    own = load_compiler.compile_model(read_model(m), precision, vendor=False)
     assert not libraries(own)
 
 
@@ -91,7 +91,7 @@ def test_what_torch_is_not_asked_for(name: str, monkeypatch: pytest.MonkeyPatch)
     """Numbers of a query that are no whole vectors, and masks that it has not."""
     m = ATTENTION[name]()
     taken(monkeypatch)
-    exe = cuda_compiler.compile_model(read_model(m), "fp16")
+    exe = load_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not [x for x in libraries(exe) if x.startswith("sdpa")]
 
@@ -107,7 +107,7 @@ def test_what_no_score_makes_up_for(
     of bfloat16 are as large as a float32's."""
     m = between(masked(24, 16, least))
     taken(monkeypatch)
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     found = [parse_sdpa(x) for x in libraries(exe) if x.startswith("sdpa")]
     assert [x.causal for x in found] == [True] * offered
@@ -123,7 +123,7 @@ def test_rows_that_are_no_whole_vectors_apart(monkeypatch: pytest.MonkeyPatch) -
     m.graph.node[at].input[0] = "q_2"
     m.graph.node.insert(at, node("Slice", "q_1", "from", "to", "axis", "q_2"))
     taken(monkeypatch)
-    exe = cuda_compiler.compile_model(read_model(m), "fp16")
+    exe = load_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not [x for x in libraries(exe) if x.startswith("sdpa")]
 

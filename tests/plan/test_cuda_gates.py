@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.cost import tuning_records
 from superopt.cost.gpu_features import problem_numbers
 from superopt.cost.store import Store
@@ -163,10 +163,12 @@ def by(
 @pytest.mark.parametrize("name", MODELS)
 def test_a_gated_product_is_one_kernel(name: str, precision: str) -> None:
     m = MODELS[name]()
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
-    assert len(exe.variant({}).gpu_program.launches) == 1 + ("behind" in name or "whole" in name)
+    assert len(exe.variant({}).only_step.gpu_program.launches) == 1 + (
+        "behind" in name or "whole" in name
+    )
     assert [o.algorithm for o in program.options.values()].count("gated") == 1
 
 
@@ -179,12 +181,12 @@ def test_a_cell(name: str, precision: str) -> None:
     """All of its gates are one kernel, and the products with the inputs of all steps."""
     made, kernels, wanted = CELLS[name]
     m = made()
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     used = [program.options[key] for key in program.call_problems]
     assert [o["gates"] for o in used if o.algorithm == "gated"] == [*wanted]
-    assert len(exe.variant({}).gpu_program.launches) == kernels
+    assert len(exe.variant({}).only_step.gpu_program.launches) == kernels
 
 
 @pytest.mark.slow
@@ -198,10 +200,12 @@ def test_every_way_of_a_cell(
     made, _, (gates, *_) = CELLS[name]
     m = made()
     used = by(monkeypatch, lambda o: o.algorithm == kind, turn, 5)
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     assert used
-    assert len(exe.variant({}).gpu_program.launches) == 1 + (1 if kind == "gated" else gates)
+    assert len(exe.variant({}).only_step.gpu_program.launches) == 1 + (
+        1 if kind == "gated" else gates
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +241,7 @@ def test_how_many_should_be_one_kernel(
 def test_one_row_is_no_product_of_matrices() -> None:
     """The gates are beside each other then, and the constants of all steps are one."""
     program = (
-        cuda_compiler.compile_model(read_model(cell(4, rows=1, steps=3)), "fp16")
+        load_compiler.compile_model(read_model(cell(4, rows=1, steps=3)), "fp16")
         .variant({})
         .program
     )
@@ -261,18 +265,21 @@ def test_every_way(
         monkeypatch,
         lambda o: ("library" in dict(o.knobs)) if library else o.algorithm == kind, turn,
     )  # fmt: skip
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     assert used or library
     behind = "behind" in name or "whole" in name
     if used:
-        assert len(exe.variant({}).gpu_program.launches) == (1 if kind == "gated" else 2) + behind
+        assert (
+            len(exe.variant({}).only_step.gpu_program.launches)
+            == (1 if kind == "gated" else 2) + behind
+        )
 
 
 def test_the_vendors_is_offered_where_it_may_be() -> None:
     m = MODELS["of whole blocks"]()
     for vendor, precision in ((True, "fp32"), (False, "fp32")):
-        exe = cuda_compiler.compile_model(read_model(m), precision, vendor=vendor)
+        exe = load_compiler.compile_model(read_model(m), precision, vendor=vendor)
         (p,) = [p for p in exe.variant({}).program.problems.values() if match_gated(p) is not None]
         some = list(gpu_space.options(p, vendor))
         assert len(set(some)) == len(some)
@@ -291,7 +298,7 @@ NONE: Mapping[str, Callable[[], onnx.ModelProto]] = {
 @pytest.mark.parametrize("name", NONE)
 def test_what_is_not_gated(name: str) -> None:
     m = NONE[name]()
-    exe = cuda_compiler.compile_model(read_model(m), "fp32")
+    exe = load_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     assert not any(map(match_gated, exe.variant({}).program.problems.values()))
 
@@ -300,7 +307,7 @@ def test_where_it_should_pay() -> None:
     """Not where sums in parts keep more multiprocessors busy; and by what it should take else."""
     long, wide = gated((16, 8192), 64), gated((256, 512), 1024)
     for m, pair in ((long, False), (wide, True)):
-        program = cuda_compiler.compile_model(read_model(m), "fp16").variant({}).program
+        program = load_compiler.compile_model(read_model(m), "fp16").variant({}).program
         found = [x for p in program.problems.values() if (x := match_gated(p)) is not None]
         assert bool(found) == pair
         assert all(fused_product_count(x, True) == x.product_count for x in found)
@@ -313,7 +320,7 @@ def test_the_store_says_it(tmp_path: Path) -> None:
     ours: dict[str, Option] = {}
     with Store.open(tmp_path / "s") as store:
         on = tuning_records.gpu_target(
-            gpu_device.device_name(made.device), made.compiler.dot_precision
+            gpu_device.device_name(made.device.torch_device), made.device.dot_precision
         )
         for key, p in made.variant({}).program.problems.items():
             if match_gated(p) is not None:
@@ -338,9 +345,9 @@ def test_a_sum_that_went_elsewhere_is_computed_once() -> None:
               node("Add", "c", "p3", "y")]  # fmt: skip
     known = {f"w{n}": drawn(64, 64, scale=0.1, of=f"{n}") for n in range(4)}
     m = model(nodes, {"x0": (F, [64, 64])}, ["y"], known)
-    exe = cuda_compiler.compile_model(read_model(m), "fp16", vendor=False)
+    exe = load_compiler.compile_model(read_model(m), "fp16", vendor=False)
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
-    r = exe.variant({}).gpu_program
+    r = exe.variant({}).only_step.gpu_program
     texts = [r.loaded[c.kernel.name].text for c in r.calls]
     assert [sum(t.source.count("tl.dot(") for t in texts), len(texts)] == [4, 7]
     assert all(len(t.launches) == 1 for t in texts)  # nothing is computed within another on the way

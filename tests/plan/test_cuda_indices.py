@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.errors import ModelError
 from superopt.onnx_io.read.source import read_model
 from tests.plan.gpu_models import I64, drawn, node
@@ -31,7 +31,7 @@ def test_a_scale_that_is_no_small_fraction(how: str, scale: float, size: int) ->
     size = max(size, 4) if how == "cubic" else size
     m = resized(scale, size, mode=how)
     given = feeds(m)
-    near(cuda_compiler.compile_model(read_model(m)).run(given), reference(m, given), "fp32")
+    near(load_compiler.compile_model(read_model(m)).run(given), reference(m, given), "fp32")
 
 
 def empty_product() -> onnx.ModelProto:
@@ -70,20 +70,20 @@ def test_what_is_empty(make: object) -> None:
     m = make()  # type: ignore[operator]
     (x,) = m.graph.input
     given = {"x": drawn(*(d.dim_value for d in x.type.tensor_type.shape.dim))}
-    exe = cuda_compiler.compile_model(read_model(m))
+    exe = load_compiler.compile_model(read_model(m))
     got, wanted = exe.run(given), reference(m, given)
     assert [(x.shape, x.dtype) for x in got.values()] == [
         (x.shape, x.dtype) for x in wanted.values()
     ]
     for name, x in wanted.items():
         np.testing.assert_array_equal(got[name], x)
-    launches = [x for p in exe.variant({}).gpu_segments for x in p.gpu_program.launches]
+    launches = [x for p in exe.variant({}).kernel_steps for x in p.gpu_program.launches]
     assert all(programs for _, _, programs, _, _ in launches)
 
 
 @pytest.mark.parametrize("name", NONE)
 def test_sizes_of_none(name: str) -> None:
-    exe = cuda_compiler.compile_model(read_model(of_none(name)))
+    exe = load_compiler.compile_model(read_model(of_none(name)))
     for n in (2, 0, 1):
         x = drawn(n, 4)
         got, wanted = exe.run({"x": x}), reference(of_none(name), {"x": x})

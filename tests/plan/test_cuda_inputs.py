@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import superopt
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.errors import UsageError
 from superopt.kernels.runtime.gpu_device import KERNEL_DTYPES, from_dlpack, to_array, to_device
 from superopt.kernels.triton.functions import TRITON_TYPES
@@ -38,7 +38,7 @@ def test_a_sequence_beside_a_tensor() -> None:
     g = helper.make_graph(nodes, "g", [x, some], [helper.make_tensor_value_info("y", F, None)], [n])
     m = helper.make_model(g, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     given = drawn(4, 70), [drawn(4, 70), drawn(4, 70) + 1]
-    got = cuda_compiler.compile_model(read_model(m)).run({"x": given[0], "s": given[1]})
+    got = load_compiler.compile_model(read_model(m)).run({"x": given[0], "s": given[1]})
     e = np.exp(given[0].astype(np.float64))
     np.testing.assert_allclose(got["y"], e / e.sum(-1, keepdims=True) + given[1][1], rtol=1e-5)
 
@@ -88,8 +88,8 @@ def test_inputs_that_are_written_where_they_are_read(
     assert list(held) == ["x", "z"]
     for scale in (1, 3):
         x, z = drawn(3, 6) * scale, drawn(3, 4, of="z") * scale
-        held["x"].copy_(to_device(x, exe.device))
-        held["z"].copy_(to_device(z, exe.device))
+        held["x"].copy_(to_device(x, exe.device.torch_device))
+        held["z"].copy_(to_device(z, exe.device.torch_device))
         wanted = x.astype(np.float64) @ known["w"] + z
         got = exe.run(held if REAL else {n: v.numpy() for n, v in held.items()})["y"]
         np.testing.assert_allclose(to_array(got) if REAL else got, wanted, rtol=1e-4, atol=1e-4)
@@ -118,7 +118,7 @@ def test_what_is_a_tensor_there(kind: Any) -> None:
 def test_casts_to_bfloat16_and_back(kind: int) -> None:
     """By way of float32: the interpreter keeps one as the integer of its bits."""
     nodes = [node("Cast", "x", "y", to=TensorProto.BFLOAT16), node("Cast", "y", "z", to=kind)]
-    exe = cuda_compiler.compile_model(read_model(model(nodes, {"x": (kind, [2, 4])}, ["y", "z"])))
+    exe = load_compiler.compile_model(read_model(model(nodes, {"x": (kind, [2, 4])}, ["y", "z"])))
     x = np.arange(8).reshape(2, 4).astype(helper.tensor_dtype_to_np_dtype(kind))
     got = exe.run({"x": x})
     np.testing.assert_array_equal(got["y"].astype(np.float32), x.astype(np.float32))

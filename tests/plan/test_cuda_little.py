@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler, model_compiler
+from superopt.compilation.cuda import load_compiler, model_compiler
 from superopt.compilation.cuda.segments import GpuSegment
 from superopt.onnx_io.read.source import read_model
 from tests.gpu import choose
@@ -44,12 +44,12 @@ def sampled() -> onnx.ModelProto:
 def test_one_graph(make: object, monkeypatch: pytest.MonkeyPatch) -> None:
     m = make()  # type: ignore[operator]
     given = feeds(m)
-    exe = cuda_compiler.compile_model(read_model(m))
+    exe = load_compiler.compile_model(read_model(m))
     near(exe.run(given), reference(m, given), "fp32")
     assert exe.fallback_nodes({}) == []
     monkeypatch.setattr(model_compiler, "MAX_SMALL_OPERATIONS", 1)
     assert [
-        n.op.name for n, _ in cuda_compiler.compile_model(read_model(m)).fallback_nodes({})
+        n.op.name for n, _ in load_compiler.compile_model(read_model(m)).fallback_nodes({})
     ] != []
 
 
@@ -63,6 +63,6 @@ def test_shapes_that_are_not_known() -> None:
         nodes, {"x": (F, [4, 4])}, ["y"], {"rows": np.zeros((1, 1), int), "u": drawn(1, 1)},
     )  # fmt: skip
     given = feeds(m)
-    exe = cuda_compiler.compile_model(read_model(m))
+    exe = load_compiler.compile_model(read_model(m))
     near(exe.run(given), reference(m, given), "fp32")
     assert not any(isinstance(s, GpuSegment) for s in exe.variant({}).steps)

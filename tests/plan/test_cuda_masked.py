@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cuda.model_compiler import PRECISIONS
+from superopt.compilation.cuda.device import PRECISIONS
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import interpreted, near

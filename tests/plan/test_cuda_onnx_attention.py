@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.onnx_io.read.source import read_model
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import model, reference
@@ -61,7 +61,7 @@ def test_scores_are_not_in_memory(name: str, precision: str) -> None:
     keys."""
     make, kernels = MODELS[name]
     m = make()
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     used = [o.algorithm for o in program.options.values()]
@@ -77,6 +77,6 @@ def test_a_product_of_what_is_scaled(by: float, kernels: int) -> None:
     """The sum is scaled instead, unless it might overflow then."""
     nodes = [node("Mul", "x", "s", "a"), node("MatMul", "a", "w", "y")]
     m = model(nodes, {"x": (F, [24, 40]), "w": (F, [40, 33])}, ["y"], {"s": np.float32(by)})
-    exe = cuda_compiler.compile_model(read_model(m))
+    exe = load_compiler.compile_model(read_model(m))
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     assert len(exe.variant({}).program.calls) == kernels

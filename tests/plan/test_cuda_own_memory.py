@@ -87,7 +87,7 @@ def test_an_output_of_the_call_before(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     assert len(exe.variant({}).steps) > 1
     first, second, other = drawn(64, 64, of="1"), drawn(64, 64, of="2"), drawn(64, 128)
-    a, b, c = (torch.from_numpy(x).to(exe.device) for x in (first, second, other))
+    a, b, c = (torch.from_numpy(x).to(exe.device.torch_device) for x in (first, second, other))
     before = exe.run({"a": a, "b": c})["y"]
     np.testing.assert_allclose(to_array(before), first @ w, rtol=1e-3, atol=1e-3)
     got = exe.run({"a": b, "b": before})
@@ -122,7 +122,7 @@ def test_a_call_on_another_stream_waits_for_all_parts(monkeypatch: pytest.Monkey
     known = {"w": drawn(64, 128), "q": drawn(128, 64), "v": drawn(128, 64)}
     m = model(nodes, {"a": (F, [64, 64])}, ["n", "z"], known)
     exe = superopt.compile(m, target="cuda")
-    parts = exe.variant({}).gpu_segments
+    parts = exe.variant({}).kernel_steps
     assert len(parts) == 2
     d = fake_cuda.driver(device := Standing())
     gpu, events = compiler.TorchStreamCuda(d, driver.Gpu("a GPU", (9, 0), 0)), []
@@ -149,7 +149,7 @@ def test_inputs_that_are_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     held = exe.buffers()
     if not REAL:  # tensors of the processor stand for those on a GPU
         monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
-    a, b = (torch.from_numpy(x).to(exe.device) for x in (A, B))
+    a, b = (torch.from_numpy(x).to(exe.device.torch_device) for x in (A, B))
 
     def gives(x: Any, feeds: dict[str, Any]) -> dict[str, Any]:
         got = exe.run(feeds)

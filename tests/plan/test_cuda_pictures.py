@@ -85,7 +85,7 @@ def test_the_same(name: str, precision: str) -> None:
     given = feeds(m)
     exe = superopt.compile(m, target="cuda", precision=precision, vendor=False)
     near(exe.run(given), reference(m, given), precision)
-    (part,) = exe.variant({}).gpu_segments
+    (part,) = exe.variant({}).kernel_steps
     options = [part.program.options[key] for key in part.program.call_problems]
     some = [o for o in options if o.algorithm == algorithm]
     assert len(some) == count
@@ -107,7 +107,7 @@ def test_sums_in_parts(name: str) -> None:
     given = feeds(m)
     exe = superopt.compile(m, target="cuda")
     near(exe.run(given), reference(m, given), "fp32")
-    (part,) = exe.variant({}).gpu_segments
+    (part,) = exe.variant({}).kernel_steps
     results = part.program.call_results
     some = [t for t in results if t.name == "parts"]
     assert len({*some}) == (2 if "norm" in name else 1)  # of a mean, and of a variance
@@ -156,7 +156,7 @@ def test_windows_one_above_the_other(
     given = feeds(m)
     exe = superopt.compile(m, target="cuda")
     near(exe.run(given), reference(m, given), "fp32")
-    (part,) = exe.variant({}).gpu_segments
+    (part,) = exe.variant({}).kernel_steps
     chosen = [o for o in part.program.options.values() if o.algorithm == "tile"]
     assert deep in [dict(o.knobs).get("deep") for o in chosen]
     texts = [triton_text(k).source for k in part.program.kernels.values()]
@@ -176,7 +176,7 @@ def test_short_rows_together(
     given = feeds(m)
     exe = superopt.compile(m, target="cuda", precision=precision)
     near(exe.run(given), reference(m, given), precision)
-    (part,) = exe.variant({}).gpu_segments
+    (part,) = exe.variant({}).kernel_steps
     (option,) = [o for o in part.program.options.values() if o.algorithm == "rows"]
     assert option["high"] > 1
     assert shape[-2] % option["high"] or shape[-2] == 16
@@ -186,6 +186,6 @@ def test_channels_that_lie_apart_are_one_axis() -> None:
     """Of sums over a picture, places are one axis: a vector of many, not one of a row each."""
     nodes = [node("Conv", "x", "w", "a"), node("GlobalAveragePool", "a", "y")]
     m = model(nodes, {"x": (F, [1, 4, 17, 21])}, ["y"], {"w": drawn(24, 4, 1, 1)})
-    (part,) = superopt.compile(m, target="cuda").variant({}).gpu_segments
+    (part,) = superopt.compile(m, target="cuda").variant({}).kernel_steps
     (option,) = [o for o in part.program.options.values() if o.algorithm == "across"]
     assert option["deep"] == 7 * 17

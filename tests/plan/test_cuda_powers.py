@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 import superopt
-from superopt.compilation.cuda.model_compiler import PRECISIONS
+from superopt.compilation.cuda.device import PRECISIONS
 from tests.plan.gpu_models import node
 from tests.plan.test_compile import model
 from tests.plan.test_cuda import interpreted

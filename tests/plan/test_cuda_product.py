@@ -17,8 +17,8 @@ import superopt
 from superopt.baselines import torch_compile as peer
 from superopt.cli import main
 from superopt.compilation.cuda import gpu_inputs
-from superopt.compilation.cuda.executable import CudaExecutable
-from superopt.compilation.cuda.model_compiler import PRECISIONS
+from superopt.compilation.cuda.device import PRECISIONS
+from superopt.compilation.model.executable import Executable
 from superopt.errors import UsageError
 from superopt.kernels.runtime.gpu_device import GpuPeak
 from tests.gpu import REAL
@@ -96,7 +96,7 @@ def test_it_is_saved(tmp_path: Path) -> None:
     exe = superopt.compile(m, target="cuda", precision="fp16", streams=2, vendor=False)
     exe.save(tmp_path / "m.superopt")
     again = superopt.load(tmp_path / "m.superopt")
-    assert isinstance(again, CudaExecutable)
+    assert isinstance(again, Executable)
     made = again.compiler
     assert (made.precision, made.streams, made.vendor) == ("fp16", 2, False)
     assert again.variant({}).program.options == exe.variant({}).program.options
@@ -126,12 +126,12 @@ def test_its_accuracy(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.passed, str(found)
     assert [x.name for x in found.outputs] == ["y"]
     assert f"in {precision}: within the tolerance" in str(found)
-    run = CudaExecutable.run
+    run = Executable.run
 
-    def wrong(self: CudaExecutable, given: Mapping[str, Any]) -> dict[str, Any]:
+    def wrong(self: Executable, given: Mapping[str, Any]) -> dict[str, Any]:
         return {k: x * np.float32(1.1) for k, x in run(self, given).items()}
 
-    monkeypatch.setattr(CudaExecutable, "run", wrong)
+    monkeypatch.setattr(Executable, "run", wrong)
     assert not exe.accuracy().passed
     assert "NOT within" in str(exe.accuracy())
 

@@ -26,7 +26,7 @@ def test_rows_are_kept_in_registers(shape: tuple[int, ...], precision: str) -> N
     given = feeds(m)
     exe = superopt.compile(m, target="cuda", precision=precision)
     near(exe.run(given), reference(m, given), precision)
-    (kernel,) = exe.variant({}).gpu_segments[0].program.kernels.values()
+    (kernel,) = exe.variant({}).kernel_steps[0].program.kernels.values()
     assert triton_text(kernel).source.count("tl.store(") == 1
 
 
@@ -38,7 +38,7 @@ def test_much_work_of_a_long_row_is_kept_in_memory() -> None:
     given = feeds(m)
     exe = superopt.compile(m, target="cuda")
     near(exe.run(given), reference(m, given), "fp32")
-    (kernel,) = exe.variant({}).gpu_segments[0].program.kernels.values()
+    (kernel,) = exe.variant({}).kernel_steps[0].program.kernels.values()
     assert triton_text(kernel).source.count("tl.store(") == 2
 
 
@@ -51,7 +51,7 @@ def test_rows_of_several_axes_are_kept_in_registers(shape: tuple[int, ...], prec
     given = feeds(m)
     exe = superopt.compile(m, target="cuda", precision=precision)
     near(exe.run(given), reference(m, given), precision)
-    (kernel,) = exe.variant({}).gpu_segments[0].program.kernels.values()
+    (kernel,) = exe.variant({}).kernel_steps[0].program.kernels.values()
     text = triton_text(kernel).source
     assert text.count("tl.store(") == 1
     loads = [x for x in text.splitlines() if "tl.load(x0 " in x]

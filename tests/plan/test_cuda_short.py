@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto
 
-from superopt.compilation.cuda import cuda_compiler
-from superopt.compilation.cuda.executable import CudaExecutable
+from superopt.compilation.cuda import load_compiler
+from superopt.compilation.model.executable import Executable
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
 from tests.gpu import choose
@@ -38,9 +38,10 @@ def between(*after: tuple[str, ...]) -> onnx.ModelProto:
     return model(nodes, {"x": (F, [64, 32])}, ["y"], known | {"one": np.float32(1)})
 
 
-def texts(exe: CudaExecutable) -> str:
+def texts(exe: Executable) -> str:
     return "\n".join(
-        triton_text(k, exe.dot_precision).source for k in exe.variant({}).program.kernels.values()
+        triton_text(k, exe.device.dot_precision).source
+        for k in exe.variant({}).program.kernels.values()
     )
 
 
@@ -51,7 +52,7 @@ def test_an_erf_of_halves() -> None:
     m.graph.output[0].type.tensor_type.elem_type = half
     x = np.linspace(-5, 5, 512).astype(np.float16)
     x[:13] = [*LARGE, *(-n for n in LARGE), np.nan]
-    exe = cuda_compiler.compile_model(read_model(m))
+    exe = load_compiler.compile_model(read_model(m))
     assert "_erf_short(" in texts(exe)
     got = exe.run({"x": x})["y"].astype(np.float64)
     true = np.array([math.erf(v) for v in x.astype(np.float64)])
@@ -75,7 +76,7 @@ def test_where_errors_stay_as_large(
 ) -> None:
     """Not in what is stored in 32 bits, nor where they grow."""
     m = between(*after)
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     text = texts(exe)
     assert ("_erf_short(" in text, "tl.erf(" in text) == (short, not short)
@@ -90,7 +91,7 @@ def test_not_where_halves_are_the_model_s_own(precision: str) -> None:
     m = model(nodes, {"x": (F, [64])}, ["y"], {"one": np.float32(1), "k": np.float32(1000)})
     m.graph.output[0].type.tensor_type.elem_type = half
     x = np.linspace(2.2, 3, 64).astype(np.float32)
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     assert "_erf_short(" not in texts(exe)
     true = np.array([1000 * math.erfc(v) for v in x.astype(np.float64)])
     assert np.abs(exe.run({"x": x})["y"] - true).max() < 2e-3
@@ -104,4 +105,4 @@ def test_not_where_it_decides() -> None:
     for n in m.graph.node:
         if n.op_type == "Cast":
             n.attribute.append(onnx.helper.make_attribute("to", next(kinds)))
-    assert "_erf_short(" not in texts(cuda_compiler.compile_model(read_model(m), "fp16"))
+    assert "_erf_short(" not in texts(load_compiler.compile_model(read_model(m), "fp16"))

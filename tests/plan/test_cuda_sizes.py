@@ -85,9 +85,9 @@ def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch
     assert len(exe.shape_policy.fallback_seconds) == 5
     if not REAL:  # tensors of the processor stand for those on a GPU
         monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
-    y = exe.run({"x": torch.from_numpy(rows(4)["x"]).to(exe.device)})["y"]
+    y = exe.run({"x": torch.from_numpy(rows(4)["x"]).to(exe.device.torch_device)})["y"]
     assert isinstance(y, torch.Tensor)
-    assert y.device.type == exe.device
+    assert y.device.type == exe.device.torch_device
     near({"y": y.cpu().numpy()}, reference(M, rows(4)), "fp32")
     assert len(exe.variants) == 2
     exe.shape_policy.fallback_seconds.update(dict.fromkeys(exe.shape_policy.fallback_seconds, 1e9))
@@ -107,15 +107,13 @@ def test_sizes_that_went_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
         same(exe, n)
     exe.shape_policy.fallback_seconds.update(dict.fromkeys(exe.shape_policy.fallback_seconds, 1e9))
     made = []
-    compiled = executable.CudaExecutable._compile
+    compiled = executable.Executable._compile
 
-    def counted(
-        self: executable.CudaExecutable, sizes: dict[str, int], how: dict[str, str]
-    ) -> object:
+    def counted(self: executable.Executable, sizes: dict[str, int], how: dict[str, str]) -> object:
         made.append(sizes["n"])
         return compiled(self, sizes, how)
 
-    monkeypatch.setattr(executable.CudaExecutable, "_compile", counted)
+    monkeypatch.setattr(executable.Executable, "_compile", counted)
     for n in (3, 4, 3, 4):
         same(exe, n)
     assert made == [3, 4]
@@ -135,7 +133,7 @@ def test_an_input_with_a_value_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         np.testing.assert_allclose(exe.run({"a": a, "k": k})["y"], a + k, rtol=1e-6)
     if not REAL:  # tensors of the processor stand for those on a GPU
         monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
-    there = torch.from_numpy(a).to(exe.device)
+    there = torch.from_numpy(a).to(exe.device.torch_device)
     for _ in range(2):
         y = exe.run({"a": there})["y"]
         assert isinstance(y, torch.Tensor)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler
+from superopt.compilation.cuda import load_compiler
 from superopt.onnx_io.read.source import read_model
 from superopt.te.analysis.walk import loads, reductions
 from tests.plan.gpu_models import drawn, node
@@ -70,7 +70,7 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], int]] = {
 def test_slices_at_once(name: str, precision: str) -> None:
     made, kernels = MODELS[name]
     m = made()
-    exe = cuda_compiler.compile_model(read_model(m), precision, vendor=False)
+    exe = load_compiler.compile_model(read_model(m), precision, vendor=False)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     sums = [

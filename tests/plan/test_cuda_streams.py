@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda import cuda_compiler, model_compiler
+from superopt.compilation.cuda import load_compiler, model_compiler
 from superopt.kernels.cuda.launch import launch_on_streams
 from superopt.kernels.runtime.gpu_device import to_array
 from superopt.onnx_io.read.source import read_model
@@ -74,9 +74,9 @@ def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
         return streams.minimal_waits(some, streams.dependencies(reads, writes))
 
     m = (MADE | MODELS)[name]()
-    alone = cuda_compiler.compile_model(read_model(m), "fp16").variant({})
+    alone = load_compiler.compile_model(read_model(m), "fp16").variant({})
     monkeypatch.setattr(model_compiler, "on_gpu_streams", lanes)
-    exe = cuda_compiler.compile_model(read_model(m), "fp16", streams=3)
+    exe = load_compiler.compile_model(read_model(m), "fp16", streams=3)
     made = exe.variant({})
     order, r = made.program.stream_order, made.gpu_program
     assert order is not None
@@ -92,18 +92,18 @@ def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
 def test_streams_are_used_where_it_should_pay() -> None:
     """Small branches; not where each fills the GPU, and not where one is asked for."""
     made = (
-        cuda_compiler.compile_model(read_model(branches()), "fp16", streams=4).variant({}).program
+        load_compiler.compile_model(read_model(branches()), "fp16", streams=4).variant({}).program
     )
     assert made.stream_order is not None
     assert len(set(made.stream_order.streams)) > 1
     assert (
-        cuda_compiler.compile_model(read_model(branches()), "fp16", streams=1)
+        load_compiler.compile_model(read_model(branches()), "fp16", streams=1)
         .variant({})
         .program.stream_order
         is None
     )
     chain = (
-        cuda_compiler.compile_model(read_model(MODELS["pointwise"]()), "fp16", streams=4)
+        load_compiler.compile_model(read_model(MODELS["pointwise"]()), "fp16", streams=4)
         .variant({})
         .program
     )
@@ -130,7 +130,7 @@ def test_calls_that_launch_nothing(size: int) -> None:
     """Of what is empty: others wait through them."""
     m = over_a_memory()
     given = {n: drawn(size, 64, of=n) for n in "kv"} | {"x": drawn(8, 64, of="x")}
-    exe = cuda_compiler.compile_model(read_model(m), "fp16", streams=4)
+    exe = load_compiler.compile_model(read_model(m), "fp16", streams=4)
     near(exe.run(given), reference(m, given), "fp16")
     made = exe.variant({"P": size})
     order, r = made.program.stream_order, made.gpu_program

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from superopt.compilation.cuda import cuda_compiler, model_compiler
+from superopt.compilation.cuda import load_compiler, model_compiler
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.partition import MAX_TOPK_EXTENT
 from tests.plan.gpu_models import drawn
@@ -40,7 +40,7 @@ def test_the_first(
                            {"x": x.astype(np.float32)})  # fmt: skip
     else:
         wanted = reference(m, {"x": x})
-    exe = cuda_compiler.compile_model(read_model(m))
+    exe = load_compiler.compile_model(read_model(m))
     got = exe.run({"x": x})
     assert exe.fallback_nodes({}) == []
     for name, numbers in wanted.items():
@@ -51,7 +51,7 @@ def test_the_first(
 def test_of_many_they_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_compiler, "MAX_SMALL_OPERATIONS", 1)
     for n, fallen in ((MAX_TOPK_EXTENT, 0), (MAX_TOPK_EXTENT + 1, 1)):
-        exe = cuda_compiler.compile_model(read_model(top(drawn(2, n), 3)))
+        exe = load_compiler.compile_model(read_model(top(drawn(2, n), 3)))
         exe.run({"x": drawn(2, n)})
         assert len(exe.fallback_nodes({})) == fallen
 
@@ -59,7 +59,7 @@ def test_of_many_they_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_axis_of_one_and_its_index() -> None:
     """Comparisons of indices that are numbers."""
     x = drawn(4, 1)
-    got = cuda_compiler.compile_model(read_model(top(x, 1, axis=1))).run({"x": x})
+    got = load_compiler.compile_model(read_model(top(x, 1, axis=1))).run({"x": x})
     np.testing.assert_array_equal(got["v"], x)
     assert got["i"].dtype == np.int64
     assert not got["i"].any()

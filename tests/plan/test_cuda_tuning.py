@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.compilation.cuda import cuda_compiler, tune_kernels
-from superopt.compilation.cuda.executable import CudaExecutable
+from superopt.compilation.cuda import load_compiler, tune_kernels
+from superopt.compilation.model.executable import Executable
 from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
@@ -43,10 +43,10 @@ def test_how_long_tuning_takes_by_default(monkeypatch: pytest.MonkeyPatch) -> No
     """On a GPU less than two minutes, with what compiling takes; or as long as is said."""
     asked = []
 
-    def tune(self: CudaExecutable, sizes: Any, *, budget: float, **more: Any) -> Any:
+    def tune(self: Executable, sizes: Any, *, budget: float, **more: Any) -> Any:
         asked.append(budget)
 
-    monkeypatch.setattr(CudaExecutable, "tune", tune)
+    monkeypatch.setattr(Executable, "tune", tune)
     m = MODELS["a convolution"]()
     superopt.compile(m, target="cuda", tune=True)
     superopt.compile(m, target="cuda", tune=True, budget=7)
@@ -69,7 +69,7 @@ def test_what_was_measured_another_day_is_timed_beside_what_is_new(
     monkeypatch.setattr(tune_kernels, "measure_options", seconds)
     monkeypatch.setattr(tune_kernels, "device_name", lambda device: "a GPU")
     programs = [
-        cuda_compiler.compile_model(read_model(MODELS["a convolution"]()), "fp16")
+        load_compiler.compile_model(read_model(MODELS["a convolution"]()), "fp16")
         .variant({})
         .program
     ]
@@ -106,7 +106,7 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(tune_kernels, "measure_options", seconds)
     monkeypatch.setattr(tune_kernels, "device_name", lambda device: "a GPU")
     m = MODELS["a convolution"]()
-    programs = [cuda_compiler.compile_model(read_model(m), "fp16").variant({}).program]
+    programs = [load_compiler.compile_model(read_model(m), "fp16").variant({}).program]
 
     def tuned(dots: str) -> tune_kernels.TuningResult:
         with Store.open(tmp_path) as store:
@@ -126,11 +126,11 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(asked) > count
     with Store.open(tmp_path) as store:
         assert tune_kernels.stored_options(store, "cuda", "ieee", vendor=True) == first.options
-    exe = cuda_compiler.compile_model(read_model(m), "fp16", store=tmp_path)
+    exe = load_compiler.compile_model(read_model(m), "fp16", store=tmp_path)
     assert exe.variant({}).program.options.items() >= first.options.items()
     monkeypatch.setattr(tune_kernels, "device_name", lambda device: "another GPU")
     assert (
-        cuda_compiler.compile_model(read_model(m), "fp16", store=tmp_path).compiler.tuned_options
+        load_compiler.compile_model(read_model(m), "fp16", store=tmp_path).compiler.tuned_options
         == {}
     )
 
@@ -138,7 +138,7 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """When options are timed: each run reads its own ones, and computes the same from the same."""
     made = (
-        cuda_compiler.compile_model(read_model(MODELS["of a long sum"]()), "fp16")
+        load_compiler.compile_model(read_model(MODELS["of a long sum"]()), "fp16")
         .variant({})
         .program
     )
@@ -207,7 +207,7 @@ def test_features_of_every_option() -> None:
     """Of each model's problems, and of every way to compute them, for the ranking that learns."""
     lengths = set()
     for name in ("a block", "heads", "layer norm", "depthwise", "turned", "of a long sum"):
-        made = cuda_compiler.compile_model(read_model(MODELS[name]()), "fp16").variant({}).program
+        made = load_compiler.compile_model(read_model(MODELS[name]()), "fp16").variant({}).program
         for p in made.problems.values():
             given = gpu_features.problem_numbers(p)
             assert len(given) == gpu_features.PROBLEM_LENGTH

@@ -17,8 +17,8 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cuda import cuda_compiler, tune_kernels
-from superopt.compilation.cuda.model_compiler import PRECISIONS
+from superopt.compilation.cuda import load_compiler, tune_kernels
+from superopt.compilation.cuda.device import PRECISIONS
 from superopt.cost import tuning_records
 from superopt.cost.gpu_features import problem_numbers
 from superopt.cost.store import Store
@@ -64,7 +64,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def libraries(exe: Any) -> list[str]:
     """What the library computes, of all steps."""
-    (part,) = exe.variant({}).gpu_segments
+    (part,) = exe.variant({}).kernel_steps
     return [c.kernel.library for c in part.gpu_program.calls if c.kernel.library]
 
 
@@ -172,7 +172,7 @@ def test_the_library_computes_the_same(
     make, asked, count = OFFERED[name]
     m = make()
     taken(monkeypatch)
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     found = list(map(parse_convolution, libraries(exe)))
     assert len(found) == count
@@ -201,7 +201,7 @@ REFUSED: dict[str, Callable[[], onnx.ModelProto]] = {
 def test_what_the_library_has_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     m = REFUSED[name]()
     taken(monkeypatch)
-    exe = cuda_compiler.compile_model(read_model(m), "fp16")
+    exe = load_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
     assert not libraries(exe)
 
@@ -211,7 +211,7 @@ def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatc
     """Its own search among its ways is another option, which is written down as others are."""
     m = OFFERED["plain"][0]()
     (p,) = (
-        p for p in cuda_compiler.compile_model(read_model(m), precision).variant({}).program
+        p for p in load_compiler.compile_model(read_model(m), precision).variant({}).program
         .problems.values()
         if match_convolution(p) is not None
     )  # fmt: skip
@@ -224,7 +224,7 @@ def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatc
         assert gpu_space.choose(p, Option.parse(str(o))).option == o
         assert gpu_space.choose(p, o, vendor=False).option == some[0]
     taken(monkeypatch, tried=True)
-    exe = cuda_compiler.compile_model(read_model(m), precision)
+    exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     assert [parse_convolution(x).autotune for x in libraries(exe)] == [True]
 
@@ -232,7 +232,7 @@ def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatc
 def test_they_are_measured_where_ours_are_ranked() -> None:
     """What was learned of our kernels says nothing of the library's, which are measured first."""
     p = next(
-        p for p in cuda_compiler.compile_model(read_model(conv(16, 24, 9, 3)), "fp16").variant({})
+        p for p in load_compiler.compile_model(read_model(conv(16, 24, 9, 3)), "fp16").variant({})
         .program.problems.values() if match_convolution(p) is not None
     )  # fmt: skip
     ranking: Any = SimpleNamespace(order=lambda numbers, some: some[::-1])
@@ -248,14 +248,14 @@ def test_sums_stay_sums_where_they_are_to(monkeypatch: pytest.MonkeyPatch) -> No
     """cuDNN may compute them as Winograd does, which float class E1 has not; cuBLAS does not."""
     taken(monkeypatch)
     for m, count in ((behind("Relu"), 0), (gemms(), 2)):
-        exe = cuda_compiler.compile_model(read_model(m), "fp32", "E1")
+        exe = load_compiler.compile_model(read_model(m), "fp32", "E1")
         assert len(libraries(exe)) == count
 
 
 def test_a_profile_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     taken(monkeypatch)
     for m, wanted in ((behind("Relu"), "cuDNN"), (gemms(), "cuBLAS")):
-        exe = cuda_compiler.compile_model(read_model(m), "fp32")
+        exe = load_compiler.compile_model(read_model(m), "fp32")
         parts = exe.profile(feeds(m), seconds=0.01).parts
         some = [p.how for p in parts if wanted in p.how]
         assert set(some) == {f"library: {wanted}, its first step", f"library: {wanted}"}
@@ -284,7 +284,9 @@ def test_the_store_says_it(tmp_path: Path, files: Path) -> None:
     made = superopt.compile(m, target="cuda", precision="fp16")
     ours: dict[str, Option] = {}
     with Store.open(tmp_path / "s") as store:
-        on = tuning_records.gpu_target(device_name(made.device), made.compiler.dot_precision)
+        on = tuning_records.gpu_target(
+            device_name(made.device.torch_device), made.device.dot_precision
+        )
         for key, p in made.variant({}).program.problems.items():
             if match_convolution(p) is not None:
                 *_, ours[key] = (o for o in gpu_space.options(p) if o.algorithm != "library")

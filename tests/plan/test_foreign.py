@@ -12,7 +12,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 import superopt
-from superopt.compilation.cpu.steps import Fallback, NativeSegment, OrtSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.fallback.ort_segment import OrtSegment
+from superopt.compilation.fallback.whole_model import Fallback
 from superopt.errors import ModelError, UsageError
 from superopt.ort import sessions
 from superopt.plan.graph.partition import TOO_SMALL_REASON

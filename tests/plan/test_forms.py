@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import superopt
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.plan.program.program import Program
 from tests.kernels.build import planned
 from tests.plan.test_compile import F, I, model, near, reference

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from superopt.compilation.cache import entries
-from superopt.compilation.cuda import cuda_compiler as cuda
+from superopt.compilation.cuda import load_compiler as cuda
 from superopt.compilation.cuda import model_compiler, program_cache
 from superopt.kernels.cuda import driver as cuda_driver
 from superopt.kernels.runtime import loaded_image
@@ -56,7 +56,9 @@ def by_driver(
     key = options.cache_key(digest, where)
     entries.write_interface(key, entries.ModelInterface(exe.input_ports, exe.output_names))
     exe.compiler.store_variant(key, (), exe.variant({}))
-    made = export_image(exe.variant({}).gpu_program, exe.device, exe.dot_precision)
+    made = export_image(
+        exe.variant({}).only_step.gpu_program, exe.device.torch_device, exe.device.dot_precision
+    )
     assert made is not None
     device.image = made.image
     monkeypatch.setattr(program_cache, "find_gpu_place", lambda: where)
@@ -113,7 +115,7 @@ def test_so_does_one_that_was_compiled_here(last: int, monkeypatch: pytest.Monke
     on whichever stream."""
     d = fake_cuda.driver(device := fake_cuda.Device())
     exe = cuda.compile_model(read_model(scaled(3)), "fp16")
-    (part,) = exe.variant({}).gpu_segments
+    (part,) = exe.variant({}).kernel_steps
     running = part.gpu_program
     gpu = compiler.TorchStreamCuda(d, cuda_driver.Gpu("a GPU", (9, 0), 0))
     with gpu.activate():

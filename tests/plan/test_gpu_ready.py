@@ -16,7 +16,7 @@ import pytest
 
 import superopt
 from superopt.compilation.cache import entries
-from superopt.compilation.cuda import cuda_compiler, model_compiler, program_cache, store_program
+from superopt.compilation.cuda import load_compiler, model_compiler, program_cache, store_program
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.errors import ModelError
@@ -221,7 +221,7 @@ def test_what_was_measured(tmp_path: Path, compiled: list[object]) -> None:
                   or "across" in str(program.options[k]))  # fmt: skip
     option = [*gpu_space.options(p)][-1]
     assert option != program.options[key]
-    on = tuning_records.gpu_target(device_name(exe.device), "ieee")
+    on = tuning_records.gpu_target(device_name(exe.device.torch_device), "ieee")
     with Store.open(None) as store:
         tuning_records.store_times(store, on, key, (1,), {option: (1.0, 1.0, 1.0, 1)})
     for _ in range(2):
@@ -369,8 +369,10 @@ def test_tensors_on_the_device(tmp_path: Path) -> None:
 
 def test_the_program_is_read_as_it_was_made() -> None:
     """An image is JSON, and that gives it again."""
-    exe = cuda_compiler.compile_model(read_model(branches()), "fp16")
-    made = export_image(exe.variant({}).gpu_program, exe.device, exe.dot_precision)
+    exe = load_compiler.compile_model(read_model(branches()), "fp16")
+    made = export_image(
+        exe.variant({}).only_step.gpu_program, exe.device.torch_device, exe.device.dot_precision
+    )
     assert made is not None
     assert image_from_dict(json.loads(json.dumps(image_to_dict(made.image)))) == made.image
     with pytest.raises(LookupError):

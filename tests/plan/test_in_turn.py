@@ -9,7 +9,8 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.compilation.cpu.steps import NativeSegment, OrtSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.fallback.ort_segment import OrtSegment
 from superopt.errors import UsageError
 from tests.plan.test_compile import F, Model, model, near, reference
 

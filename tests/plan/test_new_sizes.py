@@ -15,10 +15,10 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.compilation.cpu import specialize
-from superopt.compilation.cpu.model_compiler import Compiler
-from superopt.compilation.cpu.shape_policy import DEFAULT_COMPILE_SECONDS
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.model import specialize
+from superopt.compilation.model.compiler import Compiler
+from superopt.compilation.model.shape_policy import DEFAULT_COMPILE_SECONDS
 from superopt.compilation.runtime import background_worker
 from superopt.errors import ModelError, UsageError
 from tests.plan.test_compile import F, model, near

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.compilation.cache import entries
-from superopt.compilation.cpu.model_compiler import Compiler
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.model.compiler import Compiler
 from superopt.errors import ModelError
 from superopt.plan.program.constant_pool import CONSTANT_POOL
 from tests.plan.test_compile import F, model, net, picture

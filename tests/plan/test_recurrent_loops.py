@@ -15,8 +15,8 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt import ort
-from superopt.compilation.cpu.model_compiler import Compiler
-from superopt.compilation.runtime.native_segment import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.model.compiler import Compiler
 from superopt.ir import graph as ir_graph
 from superopt.kernels.llvm.calls import Loop
 from superopt.onnx_io.import_.importer import import_model

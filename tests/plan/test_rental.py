@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from superopt.compilation.cpu import specialize
-from superopt.compilation.cpu.shape_policy import ShapePolicy
+from superopt.compilation.model import specialize
+from superopt.compilation.model.shape_policy import ShapePolicy
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.compilation.cpu import cpu_compiler as compile_
-from superopt.compilation.cpu import saved_model
-from superopt.compilation.cpu.steps import NativeSegment, OrtSegment
+from superopt.compilation.cpu import load_compiler as compile_
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.fallback.ort_segment import OrtSegment
+from superopt.compilation.model import saved_model
 from superopt.cost.learned_ranking import FEATURE_ALGORITHMS
 from superopt.errors import ModelError, SuperoptError, UsageError
 from superopt.kernels.runtime.cpu import Machine, host

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import superopt
 from superopt import ort
-from superopt.compilation.runtime.native_segment import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 
 Feeds = dict[str, np.ndarray]
 MERGED: dict[str, Callable[[Any, Any], Any]] = {

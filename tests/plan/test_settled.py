@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 from tests.plan.test_compile import near, reference
 from tests.plan.test_forms import build, node
 

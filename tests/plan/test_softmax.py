@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.te.analysis.walk import subexpressions
 from superopt.te.expr.node import Apply
 from tests.plan.test_compile import near, reference

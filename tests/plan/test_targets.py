@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from superopt.compilation.cpu.cpu_compiler import compile_model as compiled
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.load_compiler import compile_model as compiled
+from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.runtime.cpu import Machine, _optimized_module, host
 from superopt.onnx_io.read.source import read_model

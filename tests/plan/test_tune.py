@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.cost import tuning_records
 from superopt.cost.learned_ranking import (
     FEATURE_ALGORITHMS,

@@ -13,7 +13,7 @@ from onnx import helper as h
 from onnx import numpy_helper as nh
 
 import superopt
-from superopt.compilation.cpu.steps import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.passes import plan_program

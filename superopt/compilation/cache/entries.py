@@ -28,7 +28,7 @@ from superopt.cost.cache_folders import ready_folder
 from superopt.cost.disk_cache import limit_bytes, record_written
 from superopt.kernels.runtime import file_cache as files
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _CHUNK_BYTES = 1 << 20
 # A file must have been at rest for longer than a clock tick, whether or not its times have
 # fractions of seconds.

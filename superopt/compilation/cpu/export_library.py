@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
 from superopt import __version__
 from superopt.compilation.cpu.c_compiler import find_c_compiler, link_shared_object
-from superopt.compilation.cpu.steps import DynamicIf, NativeSegment, Step
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.kernels.llvm.program import STATE_BYTES, STOP_WORD, WAKE_WORD
@@ -94,18 +95,20 @@ class CompiledModel(Protocol):
     @property
     def model(self) -> Model: ...
     @property
-    def machine(self) -> Machine: ...
-    @property
-    def object_folder(self) -> Path | None: ...
-    @property
-    def variants(self) -> Mapping[tuple[tuple[str, int], ...], Sequence[Step]]: ...
-    def variant(self, sizes: Mapping[str, int]) -> Sequence[Step]: ...
+    def variants(self) -> Mapping[tuple[tuple[str, int], ...], Sequence[Any]]: ...
+    def variant(self, sizes: Mapping[str, int]) -> Sequence[Any]: ...
     def fallback_nodes(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]: ...
     def executable_for(self, sizes: Mapping[str, int]) -> CompiledModel: ...
 
 
-def export_library(exe: CompiledModel, path: Path, shapes: Mapping[str, int]) -> ExportReport:
-    """Write the files; see `Executable.export`."""
+def export_library(
+    exe: CompiledModel,
+    machine: Machine,
+    object_folder: Path | None,
+    path: Path,
+    shapes: Mapping[str, int],
+) -> ExportReport:
+    """Write the files; see `Executable.export`. object_folder: the cache of object files."""
     here = f"{sys.platform} on {platform.machine()}"
     if here != "linux on x86_64":
         raise UsageError(
@@ -113,18 +116,19 @@ def export_library(exe: CompiledModel, path: Path, shapes: Mapping[str, int]) ->
         )
     at = _export_sizes(exe, shapes)
     if (other := exe.executable_for(at)) is not exe:
-        return export_library(other, path, {})
+        return export_library(other, machine, object_folder, path, {})
     model = exe.model
     where, cc = library_names(path, model.source.label), find_c_compiler()
     native = _native_segment(exe, at)
-    machine, needs = checkable_target(exe.machine)
+    target, needs = checkable_target(machine)
     weights = _WeightFile()
     if native is not None:
         weights.add(native.code.constants.concatenate())
     library = _describe_library(model, native, at, where, needs, weights)
     program = None if native is None else native.code.program
-    folder, threads = exe.object_folder, library.threads
-    code = [] if program is None else object_files(program, machine, threads, folder, shared=True)
+    code = []
+    if program is not None:
+        code = object_files(program, target, library.threads, object_folder, shared=True)
     text = header_text(library)
     with tempfile.TemporaryDirectory() as temporary:
         texts = text, source_text(library)
@@ -136,7 +140,13 @@ def export_library(exe: CompiledModel, path: Path, shapes: Mapping[str, int]) ->
             last.write(part.data)
     files = tuple((str(f), f.stat().st_size) for f in where.files)
     return ExportReport(
-        model.source.label, where.prefix, threads, needs, library.inputs, library.outputs, files
+        model.source.label,
+        where.prefix,
+        library.threads,
+        needs,
+        library.inputs,
+        library.outputs,
+        files,
     )
 
 

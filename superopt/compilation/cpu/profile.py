@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.cpu.steps import DynamicIf, NativeSegment, OrtSegment, Step, ValueArrays
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.fallback.ort_segment import OrtSegment, ValueArrays
 from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
+from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.cost.machine import this_machine
 from superopt.errors import UsageError
 from superopt.ir import graph
@@ -28,7 +30,9 @@ from superopt.report.formatting import phrases
 from superopt.te.expr.dtype import F64
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.executable import Executable
+    from superopt.compilation.cpu.code_generator import CpuCodeGenerator
+    from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.steps import Step
 
 MIN_RUNS = 5  # runs
 
@@ -81,11 +85,12 @@ def _profile_inputs(
     first, *_ = (*exe.variant(sizes), None)
     if isinstance(first, DynamicIf):
         return _profile_dynamic_if(exe, first, arrays, seconds, stop)
+    generator = _generator(exe)
     with exe.lock:
         lanes = [
             _TimedStep(
                 s,
-                time_calls(s.code, exe.machine, exe.object_folder)
+                time_calls(s.code, generator.machine, generator.object_folder)
                 if isinstance(s, NativeSegment)
                 else None,
             )
@@ -103,7 +108,7 @@ def _profile_inputs(
     return Profile(
         exe.model.source.label,
         tuple(sizes.items()),
-        exe.threads,
+        generator.threads,
         this_machine().text,
         runs,
         float(np.median(total)) if total else 0.0,
@@ -128,11 +133,16 @@ def _profile_dynamic_if(
     )
 
 
+def _generator(exe: Executable) -> CpuCodeGenerator:
+    return exe.compiler.generator  # type: ignore[return-value]
+
+
 def _machine_peak(exe: Executable) -> CpuPeak:
+    generator = _generator(exe)
     try:
-        return measure_cpu_peak(exe.machine, exe.threads)
+        return measure_cpu_peak(generator.machine, generator.threads)
     except MemoryError:
-        needs = exe.threads * BUFFER_BYTES[-1]
+        needs = generator.threads * BUFFER_BYTES[-1]
         raise UsageError(
             "no memory to measure this machine's peak rates", f"that takes {needs} bytes",
             "give the process more memory, or use fewer threads",
@@ -144,7 +154,7 @@ def _step_rows(exe: Executable, lane: _TimedStep, peak: CpuPeak) -> list[KernelP
     if not isinstance(lane.step, NativeSegment):
         step = lane.step
         nodes = (
-            step.segment.nodes if isinstance(step, OrtSegment) else graph.nodes(step.load_graph())
+            step.segment.nodes if isinstance(step, OrtSegment) else graph.nodes(step.load_graph())  # type: ignore[union-attr]
         )
         name = exe.model.names.get(graph.result(nodes[-1], 0), "") if nodes else ""
         ops = tuple(n.op.title for n in nodes)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from superopt import ort
+from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.fallback.ort_segment import OrtSegment, check_outputs
-from superopt.compilation.runtime.native_segment import NativeSegment
+from superopt.compilation.model.repeated_call import ModelCall
 from superopt.ir import graph
 
-ModelCall = Callable[[Sequence[Any]], dict[str, Any]]
 SlotStep = Callable[[list[Any]], None]
 
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from superopt.compilation.cuda.segments import GpuSegment as Step
-from superopt.compilation.cuda.segments import run_step
+from superopt.compilation.cuda.segments import GpuSegment
 from superopt.compilation.fallback.ort_segment import OrtSegment, ValueArrays
 from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
+from superopt.compilation.model.steps import run_step
 from superopt.ir import graph
 from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM as LIBRARY
 from superopt.kernels.llvm import operation_count
@@ -22,13 +22,13 @@ from superopt.plan.lowering.provenance import inherit_names
 from superopt.report.compilation.profile import KernelProfile, Profile
 
 if TYPE_CHECKING:
-    from superopt.compilation.cuda.executable import CudaExecutable
+    from superopt.compilation.model.executable import Executable
 
 MIN_RUNS, MAX_RUNS = 3, 50  # runs
 
 
 def profile(
-    exe: CudaExecutable, inputs: Mapping[str, Any] | None, shapes: Mapping[str, int], seconds: float
+    exe: Executable, inputs: Mapping[str, Any] | None, shapes: Mapping[str, int], seconds: float
 ) -> Profile:
     """Time each kernel alone, repeatedly, by device events, and the whole model.
 
@@ -39,19 +39,26 @@ def profile(
     exe.run(inputs)
     sizes = exe.infer_sizes(exe.input_arrays(inputs))
     made = exe.variant(sizes)
-    most = measure_gpu_peak(exe.device, exe.precision)
-    launches = sum(len(p.gpu_program.launches) for p in made.gpu_segments)
+    device = exe.device.torch_device  # type: ignore[attr-defined]
+    most = measure_gpu_peak(device, exe.precision)
+    launches = sum(len(p.gpu_program.launches) for p in made.kernel_steps)
     runs = max(MIN_RUNS, min(MAX_RUNS, round(seconds / max(launches, 1) / 1e-3)))
-    runs = 1 if exe.device == "cpu" else runs  # the interpreter's times are meaningless
+    runs = 1 if device == "cpu" else runs  # the interpreter's times are meaningless
     rows: list[KernelProfile] = []
     total = 0.0
     env: ValueArrays = dict(zip(made.model.graph.inputs, exe.input_arrays(inputs), strict=True))
     for step in made.steps:
-        spent = _run_timed(step, env)
-        if isinstance(step, OrtSegment):
+        begin = time.perf_counter()
+        run_step(step, env, exe.device)
+        if not isinstance(step, GpuSegment):
+            spent = time.perf_counter() - begin
             total += spent
-            nodes = step.segment.nodes
-            label = made.model.names.get(graph.result(nodes[-1], 0), "")
+            nodes = (
+                step.segment.nodes
+                if isinstance(step, OrtSegment)
+                else graph.nodes(step.load_graph())
+            )
+            label = made.model.names.get(graph.result(nodes[-1], 0), "") if nodes else ""
             ops = tuple(n.op.title for n in nodes)
             how = "onnxruntime, on the CPU"
             rows.append(KernelProfile(label, ops, "", how, spent, 0, 0, 0.0, 0.0))
@@ -60,19 +67,14 @@ def profile(
         rows += _kernel_rows(exe, step, most, runs)
         total += measure_ms(step.gpu_program, samples=runs) * 1e-3
     return Profile(
-        exe.model.source.label, tuple(sizes.items()), 0, device_name(exe.device), runs, total,
+        exe.model.source.label, tuple(sizes.items()), 0, device_name(device), runs, total,
         most.flops, ((0, most.bandwidth),), tuple(rows), exe.precision,
     )  # fmt: skip
 
 
-def _run_timed(step: Step | OrtSegment, env: ValueArrays) -> float:
-    """Run a step; return its seconds of wall-clock time, including copies."""
-    begin = time.perf_counter()
-    run_step(step, env)
-    return time.perf_counter() - begin
-
-
-def _kernel_rows(exe: CudaExecutable, step: Step, peak: GpuPeak, runs: int) -> list[KernelProfile]:
+def _kernel_rows(
+    exe: Executable, step: GpuSegment, peak: GpuPeak, runs: int
+) -> list[KernelProfile]:
     program, r = step.program, step.gpu_program
     come = program.provenance
     assert come is not None

@@ -7,19 +7,21 @@ superopt's own files and the store of measurements.
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.compilation.cache import entries
+from superopt.compilation.cuda.device import CudaDevice
+from superopt.compilation.cuda.segments import CachedProgram
+from superopt.compilation.frontend.compile_options import CompileOptions
+from superopt.compilation.model.steps import ModelBinding, Sizes, Variant
 from superopt.cost.cache_folders import store_path
-from superopt.kernels.cuda.driver import find_gpu
 from superopt.kernels.cuda.image import Image, image_from_dict
 from superopt.kernels.runtime.gpu_device import empty_cache
 from superopt.kernels.runtime.loaded_image import (
@@ -29,50 +31,51 @@ from superopt.kernels.runtime.loaded_image import (
     load_on_device,
 )
 
+if TYPE_CHECKING:
+    from superopt.compilation.model.compiler import Compiler
+    from superopt.onnx_io.import_.model import Model
+
 COMPILER_PACKAGES = ("torch", "triton")  # packages that compile kernels
 
 
+def open_program_cache(
+    options: CompileOptions, device: CudaDevice, digest: str, load_compiler: Callable[[], Compiler]
+) -> CudaProgramCache:
+    """Return the cached programs of a model whose files have this digest."""
+    about = (
+        "cuda", entries.FORMAT_VERSION, digest, device.precision, options.allowed.float_class,
+        options.vendor, options.streams, device.torch_device, device.gpu_name, device.capability,
+        *map(package_state, COMPILER_PACKAGES), np.__version__, sys.version,
+        entries.package_state_digest(), entries.file_state(store_path(options.store)),
+    )  # fmt: skip
+    return CudaProgramCache(entries.digest_json(about), device, load_compiler)
+
+
 @dataclass(frozen=True, slots=True)
-class GpuPlace:
-    """Where kernels run: "cuda", or "cpu" in the interpreter; the GPU's name, compute capability
-    and number."""
+class CudaProgramCache:
+    """The cached programs of a model. load_compiler: returns its compiler."""
 
-    device: str
-    gpu_name: str
-    capability: tuple[int, int]
-    gpu_number: int | None = None
+    key: str
+    device: CudaDevice
+    load_compiler: Callable[[], Compiler]
 
+    def find(self, sizes: Sizes) -> Variant | None:
+        """Return the program for these sizes; None if there is no intact one."""
+        return find_program(
+            self.key,
+            sizes,
+            self.device,
+            lambda: self.load_compiler().compiler_for(dict(sizes)).model,
+        )
 
-def find_gpu_place() -> GpuPlace | None:
-    """Return the place; None if there is no GPU: the compiler reports why."""
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        return GpuPlace("cpu", "Triton's interpreter", (0, 0))
-    try:
-        found = find_gpu()
-    except RuntimeError:
+    def store(self, sizes: Sizes, variant: Variant, expected_seconds: float) -> None:
+        """Store a program that is a whole model."""
+        generator: Any = self.load_compiler().generator
+        generator.store_variant(self.key, sizes, variant)
+
+    def compile_seconds(self) -> float | None:
+        """Return the expected time of compiling for further sizes; None if unknown."""
         return None
-    return GpuPlace("cuda", found.name, found.capability, found.number)
-
-
-@dataclass(frozen=True, slots=True)
-class CudaCacheOptions:
-    """What a model is compiled with; see `superopt.compile`. store: the file of measurements."""
-
-    precision: str
-    float_class: str
-    vendor: bool
-    streams: int
-    store: Path | None
-
-    def cache_key(self, digest: str, place: GpuPlace) -> str:
-        """Return the key of a model whose files have this digest."""
-        about = (
-            "cuda", entries.FORMAT_VERSION, digest, self.precision, self.float_class, self.vendor,
-            self.streams, place.device, place.gpu_name, place.capability,
-            *map(package_state, COMPILER_PACKAGES), np.__version__,
-            sys.version, entries.package_state_digest(), entries.file_state(store_path(self.store)),
-        )  # fmt: skip
-        return entries.digest_json(about)
 
 
 def package_state(name: str) -> list[int] | None:
@@ -81,58 +84,29 @@ def package_state(name: str) -> list[int] | None:
     return None if found is None or found.origin is None else entries.file_state(Path(found.origin))
 
 
-@dataclass(frozen=True, slots=True)
-class CachedProgram:
-    """A cached program that is the whole model. input_numbers: of the model's inputs;
-    output_numbers: of the program's outputs, for each of the model's; options: of problems, by key,
-    in order."""
-
-    program: DeviceProgram | InterpretedProgram
-    input_numbers: tuple[int, ...]
-    output_numbers: tuple[int, ...]
-    options: Mapping[str, str]
-
-    @property
-    def gpu_number(self) -> int | None:
-        """The number of the GPU."""
-        return self.program.number
-
-    @property
-    def device_bytes(self) -> int:
-        """Its bytes of device memory."""
-        return self.program.image.size
-
-    def input_buffers(self) -> dict[int, Any]:
-        """Return the tensors that inputs are read from, by input number."""
-        return dict(zip(self.input_numbers, self.program.buffers(), strict=True))
-
-    def run(self, arrays: Sequence[Any], device: str) -> list[Any]:
-        """Return the outputs for inputs in order: tensors on `device`, or numpy arrays if it is
-        empty."""
-        out = self.program.run([arrays[n] for n in self.input_numbers], bool(device))
-        return [out[n] for n in self.output_numbers]
-
-
 def find_program(
-    key: str, sizes: Sequence[tuple[str, int]], place: GpuPlace
-) -> CachedProgram | None:
-    """Return the program for these sizes; None if there is no intact one."""
+    key: str,
+    sizes: Sizes,
+    device: CudaDevice,
+    load_model: Callable[[], Model],
+) -> Variant | None:
+    """Return the program for these sizes; None if there is no intact one. load_model: returns the
+    model."""
 
-    def parse_program(about: dict[str, Any], texts: bytes) -> CachedProgram | None:
+    def parse_program(about: dict[str, Any], texts: bytes) -> Variant | None:
         image = image_from_dict(about["image"])
         known = np.empty(image.known, np.uint8)
         if not entries.read_constants(own, known, about["check"]):
             return None
         program: DeviceProgram | InterpretedProgram | None
-        if place.device == "cuda":
-            program = _load_on_device(image, texts, known, place.gpu_number)
+        if device.torch_device == "cuda":
+            program = _load_on_device(image, texts, known, device.gpu_number)
         else:
             program = load_interpreted(image, texts, known)
         if program is None:
             return None
-        return CachedProgram(
-            program, tuple(about["takes"]), tuple(about["gives"]), dict(about["options"])
-        )
+        binding = ModelBinding(tuple(about["takes"]), dict(about["gives"]))
+        return Variant((CachedProgram(program, binding),), load_model, dict(about["options"]))
 
     own = entries.digest_json((key, sizes))
     return entries.read_program(own, parse_program)

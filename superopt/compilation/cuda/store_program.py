@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.compilation.cache import entries
-from superopt.compilation.cuda.segments import GpuSegment, Variant
+from superopt.compilation.cuda.device import CudaDevice
+from superopt.compilation.cuda.segments import GpuSegment
 from superopt.compilation.frontend.graph_ports import numpy_dtype
-from superopt.ir import graph as ir_graph
+from superopt.compilation.model.steps import Variant
 from superopt.kernels.cuda.image import image_to_dict
 from superopt.kernels.runtime.module_image import export_image
 
 
 def store_variant(
-    key: str, sizes: Sequence[tuple[str, int]], variant: Variant, device: str, dot_precision: str
+    key: str, sizes: Sequence[tuple[str, int]], variant: Variant, device: CudaDevice
 ) -> None:
     """Store a model that is one program whose element types have the same names in torch and
     numpy."""
-    s, graph = variant.steps[0] if len(variant.steps) == 1 else None, variant.model.graph
-    if not isinstance(s, GpuSegment) or not set(graph.outputs) <= set(s.segment.outputs):
-        return
-    if not all(isinstance(i, ir_graph.Input) for i in s.segment.inputs):
+    s = variant.bound_step
+    if not isinstance(s, GpuSegment) or s.binding is None:
         return
     ports = (*s.segment.inputs, *s.segment.outputs)
     tensors = (*s.gpu_program.inputs, *s.gpu_program.outputs)
@@ -31,13 +30,13 @@ def store_variant(
         s.gpu_program.constants.numel()
     ):  # else all of it would be copied in vain
         return
-    made = export_image(s.gpu_program, device, dot_precision)
+    made = export_image(s.gpu_program, device.torch_device, device.dot_precision)
     if made is None:
         return
     about = {
         "image": image_to_dict(made.image),
-        "takes": [graph.inputs.index(i) for i in s.segment.inputs],
-        "gives": [s.segment.outputs.index(o) for o in graph.outputs],
+        "takes": s.binding.input_numbers,
+        "gives": [*s.binding.output_numbers.items()],
         "options": {key: str(o) for key, o in s.program.options.items()},
     }
     own = entries.digest_json((key, sizes))

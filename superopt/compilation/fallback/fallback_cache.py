@@ -19,7 +19,7 @@ import numpy as np
 
 from superopt.compilation.cache import entries
 from superopt.compilation.fallback.whole_model import Fallback
-from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.cost.cache_folders import store_path
 from superopt.cost.machine import this_machine
 from superopt.errors import SuperoptError
@@ -34,23 +34,16 @@ FALLBACK_KIND = "fallback"
 ALL_SIZES = "all sizes"
 
 
-@dataclass(frozen=True, slots=True)
-class FallbackCacheOptions:
-    """What a model is compiled with. store: the file of measurements."""
-
-    threads: int
-    allowed: AllowedTransforms
-    store: Path | None
-
-    def cache_key(self, digest: str) -> str:
-        """Return the key of a model whose files have this digest."""
-        may = self.allowed
-        about = (
-            entries.FORMAT_VERSION, FALLBACK_KIND, digest, self.threads, may.float_class,
-            may.partial_rules, this_machine().flags_digest, np.__version__, sys.version,
-            entries.package_state_digest(), entries.file_state(store_path(self.store)),
-        )  # fmt: skip
-        return entries.digest_json(about)
+def interface_key(options: CompileOptions, digest: str) -> str:
+    """Return the key of a model whose files have this digest."""
+    o = options
+    about = (
+        entries.FORMAT_VERSION, FALLBACK_KIND, digest, o.target, o.threads, o.allowed.float_class,
+        o.allowed.partial_rules, o.precision, o.vendor, o.streams, this_machine().flags_digest,
+        np.__version__, sys.version, entries.package_state_digest(),
+        entries.file_state(store_path(o.store)),
+    )  # fmt: skip
+    return entries.digest_json(about)
 
 
 @dataclass(slots=True)

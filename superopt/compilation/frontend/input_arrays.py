@@ -53,7 +53,7 @@ def check_sizes(ports: Sequence[InputPort], sizes: Mapping[str, int]) -> None:
         )
 
 
-def match_sizes(ports: Sequence[InputPort], arrays: Sequence[np.ndarray]) -> dict[str, int] | None:
+def match_sizes(ports: Sequence[InputPort], arrays: Sequence[Any]) -> dict[str, int] | None:
     """Return the symbolic sizes, if every dimension is a number or a name; None if an array does
     not fit or a dimension is an expression."""
     out: dict[str, int] = {}
@@ -66,6 +66,17 @@ def match_sizes(ports: Sequence[InputPort], arrays: Sequence[np.ndarray]) -> dic
             if n != (d if isinstance(d, int) else out.setdefault(d, n)):
                 return None
     return out
+
+
+def shape_arrays(ports: Sequence[InputPort], arrays: Sequence[Any]) -> list[Any]:
+    """Return numpy arrays with the shapes and types of the inputs, in place of tensors on a
+    device."""
+    return [
+        x
+        if p.dtype is None or isinstance(x, np.ndarray)
+        else np.broadcast_to(np.zeros((), p.dtype), tuple(x.shape))
+        for p, x in zip(ports, arrays, strict=True)
+    ]
 
 
 def _convert(port: InputPort, value: Any, dtype: np.dtype) -> np.ndarray:

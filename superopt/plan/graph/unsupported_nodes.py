@@ -13,10 +13,14 @@ def unsupported_nodes(s: Segment, plan: Callable[[Segment], object]) -> dict[gra
     segment and raises one of NO_KERNEL_ERRORS if it cannot."""
     out = {}
     for n in s.nodes:
-        inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, graph.Constant))
-        alone = Segment((n,), True, tuple(dict.fromkeys(inputs)), graph.results(n))
         try:
-            plan(alone)
+            plan(single_node_segment(n))
         except NO_KERNEL_ERRORS as e:
             out[n] = str(e)
     return out
+
+
+def single_node_segment(n: graph.Node) -> Segment:
+    """Return the segment of one node."""
+    inputs = tuple(v for v in n.inputs if v is not None and not isinstance(v, graph.Constant))
+    return Segment((n,), True, tuple(dict.fromkeys(inputs)), graph.results(n))

@@ -11,7 +11,7 @@ from superopt.compilation.fallback.whole_model import NamedCall
 from superopt.errors import ModelError
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.executable import Executable
+    from superopt.compilation.model.executable import Executable
     from superopt.ir import graph as ir_graph
 
 

@@ -6,27 +6,29 @@ separate files (constant_files.py), which programs share; small ones follow the 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.compilation.cache import constant_files, entries
-from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
-from superopt.compilation.runtime.native_segment import ModelBinding, NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.frontend.compile_options import CompileOptions
+from superopt.compilation.model.steps import ModelBinding, Sizes, Variant
 from superopt.cost.cache_folders import store_path
 from superopt.cost.disk_cache import record_written
 from superopt.kernels.llvm.numpy_entry import object_offsets
 from superopt.kernels.runtime import file_cache as files
-from superopt.kernels.runtime.engine import LLVMLITE_VERSION, Machine
+from superopt.kernels.runtime.engine import LLVMLITE_VERSION, Machine, host
 from superopt.plan.program.constant_pool import CONSTANT_POOL, PackedConstants
 from superopt.plan.program.image import ProgramImage, aligned_zeros, load_image
 
 if TYPE_CHECKING:
+    from superopt.compilation.cpu.device import CpuDevice
+    from superopt.compilation.model.compiler import Compiler
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
 
@@ -35,47 +37,59 @@ MAX_INLINE_BYTES = 1 << 14  # of a constant that is stored with its program's de
 Replan = Callable[[dict[str, str]], "tuple[Segment, Program]"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramCacheOptions:
-    """What a model is compiled with. store: the file of measurements."""
-
-    threads: int
-    allowed: AllowedTransforms
-    machine: Machine
-    store: Path | None
-
-    def cache_key(self, digest: str) -> str:
-        """Return the key of a model whose files have this digest."""
-        on, may = self.machine, self.allowed
-        about = (
-            entries.FORMAT_VERSION,
-            digest,
-            self.threads,
-            may.float_class,
-            may.partial_rules,
-            on.cpu,
-            on.features,
-            on.width,
-            LLVMLITE_VERSION,
-            np.__version__,
-            sys.version,
-            object_offsets(),
-            entries.package_state_digest(),
-            entries.file_state(store_path(self.store)),
-        )
-        return entries.digest_json(about)
+def open_program_cache(
+    options: CompileOptions, device: CpuDevice, digest: str, load_compiler: Callable[[], Compiler]
+) -> CpuProgramCache:
+    """Return the cached programs of a model whose files have this digest."""
+    machine = host()
+    about = (
+        entries.FORMAT_VERSION,
+        digest,
+        options.threads,
+        options.allowed.float_class,
+        options.allowed.partial_rules,
+        machine.cpu,
+        machine.features,
+        machine.width,
+        LLVMLITE_VERSION,
+        np.__version__,
+        sys.version,
+        object_offsets(),
+        entries.package_state_digest(),
+        entries.file_state(store_path(options.store)),
+    )
+    return CpuProgramCache(entries.digest_json(about), machine, load_compiler)
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramCache:
-    """The cached programs of a model."""
+class CpuProgramCache:
+    """The cached programs of a model. load_compiler: returns its compiler, for their plans."""
 
     key: str
     machine: Machine
+    load_compiler: Callable[[], Compiler]
 
-    def find_program(
-        self, sizes: Sequence[tuple[str, int]], replan: Replan
-    ) -> NativeSegment | None:
+    def find(self, sizes: Sizes) -> Variant | None:
+        """Return the program for these sizes; None if there is no intact one."""
+
+        def replan(options: dict[str, str]) -> tuple[Segment, Program]:
+            return self.load_compiler().replan(dict(sizes), options)
+
+        found = self.find_program(sizes, replan)
+        if found is None:
+            return None
+        return Variant((found,), lambda: self.load_compiler().compiler_for(dict(sizes)).model)
+
+    def store(self, sizes: Sizes, variant: Variant, expected_seconds: float) -> None:
+        """Store a program that is a whole model. expected_seconds: of compiling for further
+        sizes."""
+        step = variant.bound_step
+        if isinstance(step, NativeSegment):
+            generator: Any = self.load_compiler().generator
+            self.store_program(sizes, step, generator.program_image(step))
+            self.store_compile_seconds(expected_seconds)
+
+    def find_program(self, sizes: Sizes, replan: Replan) -> NativeSegment | None:
         """Return the program for these sizes; None if there is no intact one. replan: returns its
         segment and its plan with these options; called on demand."""
 
@@ -108,9 +122,7 @@ class ProgramCache:
         key = entries.digest_json((self.key, COMPILE_SECONDS_KIND))
         files.write(entries.cache_folder(), key, repr(seconds).encode(), COMPILE_SECONDS_KIND)
 
-    def store_program(
-        self, sizes: Sequence[tuple[str, int]], segment: NativeSegment, image: ProgramImage
-    ) -> None:
+    def store_program(self, sizes: Sizes, segment: NativeSegment, image: ProgramImage) -> None:
         """Store a program that is a whole model."""
         held = segment.code.constants
         large = [a for a in held.arrays if len(a) > MAX_INLINE_BYTES]

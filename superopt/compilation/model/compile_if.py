@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from superopt.compilation.cpu.dynamic_if import DynamicIf
 from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
+from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.errors import ModelError
 from superopt.ir import graph as ir_graph
 from superopt.onnx_io.import_.model import opaque_reason
@@ -18,7 +18,7 @@ from superopt.onnx_io.transform.split_if import first_dynamic_if, split_at_if
 from superopt.plan.graph.partition import TOO_SMALL_REASON, fallback_nodes
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.model_compiler import Compiler
+    from superopt.compilation.model.compiler import Compiler
 
 # Sequential or nested Ifs. Deeper ones run in ONNX Runtime: each doubles the number of paths
 # through the model.

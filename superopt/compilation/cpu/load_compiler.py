@@ -1,4 +1,4 @@
-"""The CPU compiler: from a model's file to its executable."""
+"""The executable of a model for the CPU, from its file."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from superopt.compilation.cpu.compile_segment import out_of_memory_error
-from superopt.compilation.cpu.executable import Executable as Executable
-from superopt.compilation.cpu.model_compiler import Compiler, make_compiler
-from superopt.compilation.cpu.saved_model import SavedModel
+from superopt.compilation.cpu.code_generator import CpuCodeGenerator
+from superopt.compilation.cpu.device import CpuDevice
 from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS, AllowedTransforms
+from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
+from superopt.compilation.model.compiler import Compiler, make_compiler, out_of_memory_error
+from superopt.compilation.model.executable import Executable
+from superopt.compilation.model.saved_model import SavedModel
 from superopt.cost import tuning_records
+from superopt.cost.cache_folders import objects_folder
 from superopt.cost.store import Store
 from superopt.kernels.runtime.cpu import Machine, host
 from superopt.kernels.runtime.memory_limit import require_address_space
@@ -68,7 +71,15 @@ def tuned_compiler(
     if log is not None and rewrite is not None and allowed.winograd:
         found = rewrite(given.source, log)
         given = given if found is given.source else replace(given, source=found, original=found)
-    return make_compiler(given, threads, machine, chosen, {}, allowed)
+    generator = CpuCodeGenerator(CpuDevice(threads), machine, objects_folder(), allowed)
+    return make_compiler(given, generator, chosen, {})
+
+
+def make_target_compiler(
+    source: Source, options: CompileOptions, device: CpuDevice, rewrite: RewriteSource
+) -> Compiler:
+    """Return the compiler of a model; see `tuned_compiler`."""
+    return tuned_compiler(source, options.threads, host(), options.store, options.allowed, rewrite)
 
 
 def load_saved(
@@ -78,9 +89,10 @@ def load_saved(
     machine = machine or host()
     same = saved.vector_bytes == machine.width
     options, constants = (saved.options, saved.constants) if same else ({}, {})
-    some = threads or saved.threads
-    given = make_readable(saved.source, some)
-    out = make_compiler(given, some, machine, options, constants, saved.allowed).executable()
+    count = threads or saved.threads
+    generator = CpuCodeGenerator(CpuDevice(count), machine, objects_folder(), saved.allowed)
+    given = make_readable(saved.source, count)
+    out = make_compiler(given, generator, options, constants).executable()
     for sizes in saved.sizes:
         out.variant(sizes)
     return out

@@ -6,15 +6,16 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from superopt.compilation.runtime import background_worker
-from superopt.compilation.runtime.native_segment import NativeSegment
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.executable import Executable, Sizes, Steps
+    from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.steps import Sizes, Variant
 
 MIN_CHILD_TIMEOUT_S: Final = 120.0  # limit for compiling, and a multiple of the expected time:
 CHILD_TIMEOUT_FACTOR: Final = 20.0
@@ -42,10 +43,10 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
     if (exe := ref()) is None:
         return
     policy, why = exe.shape_policy, ""
-    steps = None
+    variant = None
     try:
-        steps = compile_in_background(exe, key)
-        own, other = _measure_pair(exe, key, steps, arrays)
+        variant = compile_in_background(exe, key)
+        own, other = _measure_pair(exe, variant, arrays)
         policy.add_measurement(own, other)
         if own >= other:
             why = f"onnxruntime is faster: {1e3 * other:.3g} ms, compiled {1e3 * own:.3g} ms"
@@ -53,51 +54,51 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
         why = " ".join(f"background compilation failed: {e}".split())
     with exe.lock:
         policy.pending.discard(key)
-        if why or steps is None:
+        if why or variant is None:
             policy.keep_in_fallback(key, why)
         else:
-            exe.set_variant(key, steps)
+            exe.set_variant(key, variant)
 
 
-def compile_in_background(exe: Executable, key: Sizes) -> Steps:
-    """Return the steps for these sizes. A child process compiles them if it can; its result is read
+def compile_in_background(exe: Executable, key: Sizes) -> Variant:
+    """Return the model compiled for these sizes. A child process compiles them if it can; its result is read
     from the disk cache."""
     compiler, policy = exe.compiler, exe.shape_policy
     if background_worker.CAN_FORK:
 
         def work() -> str:
             begin = time.process_time()
-            steps = compiler.compile_variant(dict(key), open_sessions=False)
-            exe.store_cached(key, steps)
+            exe.store_cached(key, compiler.compile_variant(dict(key), open_sessions=False))
             return str(time.process_time() - begin)
 
         limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * policy.expected_compile_seconds)
         with suppress(OSError):  # no memory for another process
             policy.add_compile_time(
-                float(background_worker.run_in_child(work, limit, compiler.fork_lock()))
+                float(
+                    background_worker.run_in_child(work, limit, compiler.generator.compile_lock())
+                )
             )
         if (found := exe.find_cached(key)) is not None:
-            return [found]
-    begin = time.thread_time()
+            return found
+    clock = exe.device.compile_clock
+    begin = clock()
     with background_worker.compile_lock():
-        steps = compiler.compile_variant(dict(key))
+        variant = compiler.compile_variant(dict(key))
     if not background_worker.CAN_FORK:
-        policy.add_compile_time(time.thread_time() - begin)
-    exe.store_cached(key, steps)
-    return steps
+        policy.add_compile_time(clock() - begin)
+    exe.store_cached(key, variant)
+    return variant
 
 
-def _measure_pair(
-    exe: Executable, key: Sizes, steps: Steps, arrays: list[Any]
-) -> tuple[float, float]:
-    """Return the minimum seconds of runs of the steps and of runs in ONNX Runtime, interleaved."""
+def _measure_pair(exe: Executable, variant: Variant, arrays: list[Any]) -> tuple[float, float]:
+    """Return the minimum seconds of runs of the variant and of runs in ONNX Runtime, interleaved."""
     fallback = exe.shape_policy.fallback
     assert fallback is not None
-    run = _make_runner(exe, key, steps)
+    runs: list[Callable[[list[Any]], object]] = [partial(variant.run, exe.device), fallback.call]
     best = [float("inf"), float("inf")]
     end = time.perf_counter() + MAX_PAIRS_SECONDS
     for n in range(MAX_RUN_PAIRS + 1):  # the first pair warms up
-        for k, call in enumerate((run, fallback.call)):
+        for k, call in enumerate(runs):
             begin = time.perf_counter()
             call(arrays)
             if n:
@@ -106,14 +107,3 @@ def _measure_pair(
         if n and (clear or time.perf_counter() > end):
             break
     return best[0], best[1]
-
-
-def _make_runner(exe: Executable, key: Sizes, steps: Steps) -> Callable[[list[Any]], object]:
-    first = steps[0] if len(steps) == 1 else None
-    if not isinstance(first, NativeSegment) or first.binding is None:
-        made = exe.compiler.compiler_for(dict(key))
-        return lambda arrays: made.run(steps, arrays)
-    native, takes = first, first.binding.input_numbers
-    return lambda arrays: native.code.call(
-        (*[arrays[n] for n in takes], *native.allocate_outputs())
-    )

@@ -1,37 +1,26 @@
-"""A segment of a model as machine code, and its binding to the model's inputs and outputs."""
+"""A segment of a model as machine code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from superopt.compilation.model.steps import KernelStep, ModelBinding, ValueArrays
 from superopt.compilation.runtime.output_buffers import ArraySpec, output_allocator
 
 if TYPE_CHECKING:
-    from superopt.ir import graph
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.image import LoadedProgram
+    from superopt.plan.program.program import Program
 
 RunProgram = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ModelBinding:
-    """How the inputs and outputs of the only segment map to the model's.
-
-    input_numbers: of the model's inputs; output_numbers: by the names of the model's outputs,
-    numbers of the segment's outputs.
-    """
-
-    input_numbers: tuple[int, ...]
-    output_numbers: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class NativeSegment:
+class NativeSegment(KernelStep):
     """A segment as machine code. output_specs: shapes and element types of its outputs;
     allocate_outputs: returns such arrays; load_segment: returns the segment; binding: if it is the
     only one."""
@@ -49,9 +38,26 @@ class NativeSegment:
     def segment(self) -> Segment:
         return self.load_segment()
 
-    def run(self, env: MutableMapping[graph.Value, Any], code: RunProgram | None = None) -> None:
+    @property
+    def program(self) -> Program:
+        return self.code.program
+
+    def run(self, env: ValueArrays, code: RunProgram | None = None) -> None:
         """Run the segment. code: run in place of its own."""
         segment = self.segment
         out = self.allocate_outputs()
         (code or self.code)([env[v] for v in segment.inputs], out)
         env.update(zip(segment.outputs, out, strict=True))
+
+    def run_bound(self, arrays: Sequence[Any], *, on_device: bool = False) -> list[Any]:
+        assert self.binding is not None
+        out = self.allocate_outputs()
+        self.code.call((*[arrays[n] for n in self.binding.input_numbers], *out))
+        return [out[n] for n in self.binding.output_numbers.values()]
+
+    def memory_blocks(self) -> Mapping[int, int]:
+        held = {id(a): a.nbytes for a in self.code.constants.arrays}
+        return {id(self.code): self.code.own_bytes, **held}
+
+    def packed_constants(self) -> Mapping[str, np.ndarray]:
+        return {self.program.identity(): self.code.constants.concatenate()}

@@ -1,10 +1,8 @@
-"""The compiler of one model for the CPU: its segments as machine code."""
+"""The compiler of one model: its segments as kernels of a device, and the rest in ONNX Runtime."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,56 +12,43 @@ import numpy as np
 
 from superopt import ort
 from superopt.compilation.accuracy import measure_accuracy
-from superopt.compilation.cpu import export_library as export
-from superopt.compilation.cpu.compile_if import (
+from superopt.compilation.fallback.integer_mode import DEFAULT_MODE
+from superopt.compilation.fallback.ort_segment import (
+    GivenModel,
+    OrtSegment,
+    atomic_units,
+    check_onnxruntime_available,
+    explain_shape_errors,
+    fallback_reasons,
+    has_contrib_parts,
+    integer_product_fallbacks,
+    make_ort_segment,
+    unsaveable_error,
+)
+from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_port
+from superopt.compilation.frontend.input_arrays import InputPort
+from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
+from superopt.compilation.model.compile_if import (
     compile_branches,
     compile_dynamic_if,
     fallback_nodes_with_reasons,
 )
-from superopt.compilation.cpu.compile_segment import compile_native_segment, out_of_memory_error
-from superopt.compilation.cpu.executable import Executable, Sizes, Steps
-from superopt.compilation.cpu.profile import profile
-from superopt.compilation.cpu.saved_model import make_saved_model, write_saved_model
-from superopt.compilation.cpu.segment_program import SimplifiedSegment, plan_segment_program
-from superopt.compilation.cpu.sequential_call import ModelCall, build_model_call
-from superopt.compilation.cpu.steps import (
-    DynamicIf,
-    Fallback,
-    OrtSegment,
-    ValueArrays,
-    fallback_reasons,
-    make_ort_segment,
-    native_segments,
-)
-from superopt.compilation.cpu.tune_kernels import Progress, tune_program
-from superopt.compilation.fallback.integer_mode import DEFAULT_MODE
-from superopt.compilation.fallback.ort_segment import (
-    GivenModel,
-    atomic_units,
-    check_onnxruntime_available,
-    explain_shape_errors,
-    has_contrib_parts,
-    integer_product_fallbacks,
-    unsaveable_error,
-)
-from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS, AllowedTransforms
-from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_port
-from superopt.compilation.frontend.input_arrays import InputPort
-from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
-from superopt.compilation.runtime.native_segment import NativeSegment
-from superopt.cost import tuning_records
-from superopt.cost.cache_folders import objects_folder
+from superopt.compilation.model.device import CodeGenerator, Device, Progress
+from superopt.compilation.model.dynamic_if import DynamicIf
+from superopt.compilation.model.executable import Executable
+from superopt.compilation.model.saved_model import SavedModel, write_saved_model
+from superopt.compilation.model.shape_policy import ShapePolicy, Specialize
+from superopt.compilation.model.steps import ModelBinding, Sizes, Step, Variant
 from superopt.cost.store import Store
 from superopt.errors import ModelError, RuntimeMismatch
 from superopt.ir import graph as ir_graph
 from superopt.kernels.loops.option import Option
-from superopt.kernels.runtime.cpu import Machine
-from superopt.kernels.runtime.engine import llvm_lock
 from superopt.loading.readable_model import ReadableModel
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source
-from superopt.plan.graph.partition import (  # fmt: skip
+from superopt.plan.graph.partition import (
     NO_KERNEL_ERRORS,
     Segment,
     Units,
@@ -72,41 +57,37 @@ from superopt.plan.graph.partition import (  # fmt: skip
     slow_reason,
     unsupported_reason,
 )
-from superopt.plan.graph.scatter_nodes import has_scatter_kernel
 from superopt.plan.graph.unsupported_nodes import unsupported_nodes
-from superopt.plan.program.execute import build_image
-from superopt.plan.program.image import ProgramImage
 from superopt.plan.program.program import Program
 from superopt.report.compilation.accuracy import Accuracy
-from superopt.report.compilation.compile_report import ExportReport, TuningReport
-from superopt.report.compilation.profile import Profile
+from superopt.report.compilation.compile_report import TuningReport
+
+MAX_SIZED_COMPILERS = 256  # sizes whose compilers are remembered
 
 
 @dataclass(slots=True)
 class Compiler:
     """A model and how it is compiled.
 
+    generator: plans and compiles segments for a device. given_model: the model for ONNX Runtime.
     tuned_options: of problems, by key. packed_constants: of programs, by identity.
     fallback_reasons: nodes without a kernel, and why. sized_compilers: results of `compiler_for`.
     session: runs a model that superopt does not read (`readable_model`). prefer_kernels: use
-    kernels even if ONNX Runtime is faster. simplified_segments: see `plan_segment_program`.
-    given_model: the model for ONNX Runtime. if_depth: dynamic Ifs above. is_sized: sizes are
-    static. units: see `partition_by_cost`. dynamic_if_cache: empty, or the result of `dynamic_if`.
+    kernels even if ONNX Runtime is faster. plan_cache: what the generator remembers of the model.
+    if_depth: dynamic Ifs above. is_sized: sizes are static. units: see `partition_by_cost`.
+    dynamic_if_cache: empty, or the result of `dynamic_if`.
     """
 
     model: Model
     given_model: GivenModel
-    threads: int
-    machine: Machine
-    object_folder: Path | None
+    generator: CodeGenerator
     tuned_options: Mapping[str, Option] = field(default_factory=dict)
     packed_constants: Mapping[str, np.ndarray] = field(default_factory=dict)
-    allowed: AllowedTransforms = ALL_TRANSFORMS
     fallback_reasons: dict[ir_graph.Node, str] = field(default_factory=dict)
     sized_compilers: dict[Sizes, Compiler] = field(default_factory=dict)
     session: ort.Session | None = None
     prefer_kernels: bool = False
-    simplified_segments: dict[object, SimplifiedSegment] = field(default_factory=dict)
+    plan_cache: dict[object, Any] = field(default_factory=dict)
     if_depth: int = 0
     is_sized: bool = False
     units: Units = field(init=False)
@@ -115,11 +96,18 @@ class Compiler:
     def __post_init__(self) -> None:
         self.units = atomic_units(self.model)
 
+    @property
+    def device(self) -> Device:
+        return self.generator.device
+
     def compiler_for(self, sizes: Mapping[str, int]) -> Compiler:
         """Return this compiler; or, if these sizes leave shapes unknown or the model has rewrites
         for static sizes, that of the model with these sizes."""
         key = tuple(sorted(sizes.items()))
         if key not in self.sized_compilers:
+            if len(self.sized_compilers) >= MAX_SIZED_COMPILERS:
+                self.sized_compilers.clear()
+                self.plan_cache.clear()
             more = sizes or has_static_rewrites(self.model)
             none = 0 in sizes.values()  # tensor expressions require sizes >= 1
             open_ = (
@@ -128,51 +116,35 @@ class Compiler:
                 and (none or fallback_nodes(self.partition(sizes)))
             )
             model = with_static_sizes(self.model, sizes) if open_ else None
-            own = {} if model is None or self.prefer_kernels else integer_product_fallbacks(model)
-            how: Any = {
-                "model": model,
-                "fallback_reasons": own,
-                "sized_compilers": {},
-                "is_sized": True,
-            }
-            self.sized_compilers[key] = self if model is None else replace(self, **how)
+            self.sized_compilers[key] = self if model is None else self._with_model(model)
         return self.sized_compilers[key]
+
+    def _with_model(self, model: Model) -> Compiler:
+        """Return the compiler of this model with static sizes."""
+        own = {} if self.prefer_kernels else _integer_fallbacks(model, self.generator)
+        return replace(
+            self,
+            model=model,
+            fallback_reasons=own,
+            sized_compilers={},
+            plan_cache={},
+            is_sized=True,
+        )
 
     @property
     def is_all_fallback(self) -> bool:
         """True if all nodes run in ONNX Runtime, at any sizes."""
         return all(n in self.fallback_reasons for n in ir_graph.nodes(self.model.graph))
 
-    def executable(self) -> Executable:
+    def executable(self, specialize: Specialize = "eager") -> Executable:
         """Return the executable; nothing is compiled yet."""
-        about = self.input_ports(), self.output_names(), self.threads
-        return Executable(*about, lambda: self.machine, lambda: self)
+        device = self.device
+        policy = ShapePolicy(specialize, device.eager_sizes, device.compiles_in_background)
+        about = self.input_ports(), self.output_names(), device
+        return Executable(*about, lambda: self, shape_policy=policy)
 
     def input_ports(self) -> tuple[InputPort, ...]:
         return tuple(input_port(i, i in self.model.input_defaults) for i in self.model.graph.inputs)
-
-    def run(self, steps: Steps, arrays: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the outputs by name, in the model's order, for the inputs in order."""
-        graph = self.model.graph
-        env: ValueArrays = dict(zip(graph.inputs, arrays, strict=True))
-        for step in steps:
-            step.run(env)
-        out = {}
-        for name, v in zip(self.output_names(), graph.outputs, strict=True):
-            out[name] = env[v] if v in env else np.array(v.load())  # type: ignore[union-attr]
-            if isinstance(v, ir_graph.Input):
-                out[name] = np.array(out[name])
-        return out
-
-    def model_call(self, steps: Steps) -> ModelCall | None:
-        """Return one function that runs all steps, if there is one."""
-        parts = [s for s in steps if isinstance(s, NativeSegment | OrtSegment)]
-        named = dict(zip(self.output_names(), self.model.graph.outputs, strict=True))
-        return (
-            build_model_call(parts, self.model.graph.inputs, named)
-            if len(parts) == len(steps)
-            else None
-        )
 
     def output_names(self) -> tuple[str, ...]:
         """Return the names of the outputs."""
@@ -188,8 +160,19 @@ class Compiler:
         """Return the symbolic sizes. Raises UsageError if shapes do not fit."""
         return infer_input_sizes(self.model.graph, arrays)
 
-    def compile_variant(self, sizes: Mapping[str, int], *, open_sessions: bool = True) -> Steps:
-        """Return the steps for these sizes. open_sessions: open the sessions in ONNX Runtime."""
+    def compile_variant(
+        self,
+        sizes: Mapping[str, int],
+        options: Mapping[str, str] | None = None,
+        *,
+        open_sessions: bool = True,
+    ) -> Variant:
+        """Return the model compiled for these sizes. options: of problems, by key, as they were
+        compiled before. open_sessions: open the sessions in ONNX Runtime."""
+        if options:
+            own = {key: Option.parse(text) for key, text in options.items()}
+            tuned = {**self.tuned_options, **own}
+            return replace(self, tuned_options=tuned, sized_compilers={}).compile_variant(sizes)
         self.model.source.check_unchanged()
         if (other := self.compiler_for(sizes)) is not self:
             try:
@@ -206,29 +189,41 @@ class Compiler:
             return all_
         if (branch := self.dynamic_if()) is not None:
             compile_branches(branch, self.if_depth)
-            return [branch]
+            return self._variant([branch])
         while True:
-            out: Steps = []
-            parts = self.partition(sizes)
-            for s in parts:
+            out: list[Step] = []
+            for s in self.partition(sizes):
                 try:
-                    alone = len(parts) == 1
                     if s.native:
-                        out.append(compile_native_segment(self, s, sizes, alone))
+                        out.append(self.generator.compile_segment(self, s, sizes))
                     elif open_sessions:
                         out.append(self.ort_segment(s, sizes))
                 except NO_KERNEL_ERRORS as e:
-                    found = unsupported_nodes(s, partial(self.plan_segment, sizes=sizes))
+                    found = unsupported_nodes(s, partial(self._check_segment, sizes=sizes))
                     self.fallback_reasons |= found or dict.fromkeys(s.nodes, str(e))
                     break
                 except MemoryError as e:
                     raise out_of_memory_error(self.model.source.label, str(e)) from None
             else:
-                return out
+                return self._variant(out)
+
+    def _variant(self, steps: Sequence[Step]) -> Variant:
+        return Variant(tuple(steps), lambda: self.model)
+
+    def _check_segment(self, s: Segment, sizes: Mapping[str, int]) -> None:
+        self.generator.check_plan(self.plan_segment(s, sizes))
 
     def plan_segment(self, s: Segment, sizes: Mapping[str, int]) -> Program:
-        how = self.threads, self.machine, self.tuned_options, self.allowed
-        return plan_segment_program(s, sizes, *how, self.simplified_segments)
+        return self.generator.plan_segment(self, s, sizes)
+
+    def model_binding(self, s: Segment) -> ModelBinding | None:
+        """Return how a segment gives the model's outputs from its inputs; None if it does not."""
+        inputs, outputs = self.model.graph.inputs, self.model.graph.outputs
+        if not ({*outputs} <= {*s.outputs} and {*s.inputs} <= {*inputs}):
+            return None
+        gives = map(s.outputs.index, outputs)
+        takes = tuple(map(inputs.index, s.inputs))
+        return ModelBinding(takes, dict(zip(self.output_names(), gives, strict=True)))
 
     def replan(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
@@ -240,55 +235,47 @@ class Compiler:
         own = {key: Option.parse(text) for key, text in options.items()}
         return s, replace(self, tuned_options=own).plan_segment(s, sizes)
 
-    def program_image(self, segment: NativeSegment) -> ProgramImage:
-        """Return the code and sizes of a compiled segment."""
-        return build_image(segment.code.program, self.machine, self.threads, self.object_folder)
-
     def tune(
         self,
-        steps: Steps,
+        variant: Variant,
+        store: Store | None,
         budget: float,
-        store: Store,
+        max_options: int,
         progress: Progress,
         stop: Callable[[], bool],
     ) -> TuningReport:
-        """Find faster options for the kernels of these steps, and use them from now on."""
-        programs = [s.code.program for s in native_segments(steps)]
-        parts, end = [], time.monotonic() + budget
-        for n, p in enumerate(programs):
-            share = max(end - time.monotonic(), 0.0) / (len(programs) - n)
-            parts.append(tune_program(p, self.machine, self.threads, store, share, progress, stop))
-        self.tuned_options = tuning_records.chosen_options(
-            store, tuning_records.cpu_target(self.threads)
-        )
+        """Find faster options for the kernels of a variant, and use them from now on."""
+        programs = [s.program for s in variant.kernel_steps]
+        found, report = self.generator.tune(programs, store, budget, max_options, progress, stop)
+        self.tuned_options = {**self.tuned_options, **found}
         self.sized_compilers.clear()
         self.dynamic_if_cache.clear()
-        kernels = tuple(k for part in parts for k in part.kernels)
-        return TuningReport(kernels, sum(part.seconds for part in parts))
-
-    def profile(self, exe: Executable, feeds: Mapping[str, Any] | None, seconds: float) -> Profile:
-        return profile(exe, feeds, seconds=seconds)
+        return report
 
     def accuracy(self, exe: Executable, shapes: Mapping[str, int], sets: int) -> Accuracy:
+        """Compare outputs with the original's; see `Executable.accuracy`."""
         return measure_accuracy(exe, shapes, sets)
 
-    def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
-        known = [dict(key) for key in exe.variants]
-        # these nodes may have kernels that are slower than ONNX Runtime
-        if any(map(self.fallback_nodes, (*known, shapes))):
-            exe = replace(
-                self, prefer_kernels=True, fallback_reasons={}, sized_compilers={}
-            ).executable()
-            for sizes in known:
-                exe.variant(sizes)
-        return export.export_library(exe, path, shapes)
+    def with_kernels_only(self) -> Compiler:
+        """Return a compiler that uses kernels where there are any, even slower ones."""
+        none: dict[ir_graph.Node, str] = {}
+        return replace(self, prefer_kernels=True, fallback_reasons=none, sized_compilers={})
 
-    def save(self, exe: Executable, path: Path) -> None:
+    def save(self, variants: Mapping[Sizes, Variant], path: Path) -> None:
+        """Write the model, the options of its kernels and packed constants to a file."""
         if self.session is not None:
             raise unsaveable_error(self.model, self.fallback_reasons)
-        how = self.threads, self.machine.width, self.allowed
-        source = self.given_model.source if has_contrib_parts(self.model) else self.model.source
-        write_saved_model(make_saved_model(source, *how, exe.variants), path)
+        steps = [s for v in variants.values() for s in v.kernel_steps]
+        held = SavedModel(
+            self.given_model.source if has_contrib_parts(self.model) else self.model.source,
+            allowed=self.generator.allowed,
+            options={key: o for s in steps for key, o in s.program.options.items()},
+            sizes=tuple(map(dict, variants)),
+            constants={key: a for s in steps for key, a in s.packed_constants().items()},
+            target=self.device.name,
+            **self.generator.saved_fields(),
+        )
+        write_saved_model(held, path)
 
     def partition(self, sizes: Mapping[str, int]) -> list[Segment]:
         native = partial(self.is_native, sizes=sizes)
@@ -300,22 +287,21 @@ class Compiler:
 
     def fallback_reason(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
         """Return why a node runs in ONNX Runtime; empty if it runs as a kernel."""
-        why = self.fallback_reasons.get(n) or unsupported_reason(n, sizes)
-        if (
-            why
-            or self.prefer_kernels
-            or has_scatter_kernel(n)
-            or not (slow := slow_reason(n, sizes))
-        ):
+        steps = self.generator.max_unrolled_steps
+        why = self.fallback_reasons.get(n) or unsupported_reason(n, sizes, steps)
+        if why or self.prefer_kernels or not (slow := slow_reason(n, sizes)):
             return why
-        return slow if ort.installed_version() is not None else ""
+        if ort.installed_version() is None or self.generator.has_fast_kernel(self, n, sizes):
+            return ""
+        return slow
 
     def ort_segment(self, s: Segment, sizes: Mapping[str, int]) -> OrtSegment | Fallback:
         whole = len(s.nodes) == len(ir_graph.nodes(self.model.graph))
         if whole and (self.session is not None or not self.is_sized):
             return self.fallback()
         # Also for a whole model: ONNX Runtime rejects unfit sizes when it sees them.
-        part = make_ort_segment(self.model, s, self.threads, sizes, self.given_model)
+        threads = self.generator.segment_threads
+        part = make_ort_segment(self.model, s, threads, sizes, self.given_model)
         return self.fallback() if whole else part
 
     def dynamic_if(self) -> DynamicIf | None:
@@ -326,10 +312,13 @@ class Compiler:
 
     def subcompiler(self, source: Source, original: Source) -> Compiler:
         """Return the compiler of a part of the model at an If, with the options of this one."""
-        how = self.threads, self.machine, self.tuned_options, self.packed_constants, self.allowed
-        return replace(
-            make_compiler(ReadableModel(source, original), *how), if_depth=self.if_depth + 1
+        made = make_compiler(
+            ReadableModel(source, original),
+            self.generator,
+            self.tuned_options,
+            self.packed_constants,
         )
+        return replace(made, if_depth=self.if_depth + 1)
 
     def fallback(self) -> Fallback:
         """Return the whole model, as given, in ONNX Runtime."""
@@ -342,17 +331,13 @@ class Compiler:
             session, tuple(i.name for i in graph.inputs), self.output_names(), lambda: graph
         )
 
-    def fork_lock(self) -> AbstractContextManager[object]:
-        """Return a lock; a process forked while it is held can compile."""
-        return llvm_lock()
-
     def fall_back_entirely(self, error: RuntimeMismatch) -> None:
         """Run the whole model in ONNX Runtime from now on."""
         self.fallback_reasons |= fallback_reasons(self.model.graph, error)
 
-    def fallback_variant(self) -> Steps | None:
+    def fallback_variant(self) -> Variant | None:
         """Return the whole model in ONNX Runtime, for any sizes; None if it is not installed."""
-        return [self.fallback()] if ort.installed_version() else None
+        return self._variant([self.fallback()]) if ort.installed_version() else None
 
     def fallback_nodes(
         self, sizes: Mapping[str, int], common_reason: str = ""
@@ -364,17 +349,30 @@ class Compiler:
 
 def make_compiler(
     readable: ReadableModel,
-    threads: int,
-    machine: Machine,
+    generator: CodeGenerator,
     tuned_options: Mapping[str, Option],
     packed_constants: Mapping[str, np.ndarray],
-    allowed: AllowedTransforms,
 ) -> Compiler:
-    folder, model = objects_folder(), import_model(readable.source)
-    how = GivenModel(readable.original, threads), threads, machine, folder
+    """Return the compiler of a model."""
+    model = import_model(readable.source)
+    given = GivenModel(readable.original, generator.device.fallback_threads)
     if readable.session is None:
-        return Compiler(
-            model, *how, tuned_options, packed_constants, allowed, integer_product_fallbacks(model)
-        )
+        reasons = _integer_fallbacks(model, generator)
+        return Compiler(model, given, generator, tuned_options, packed_constants, reasons)
     said = dict.fromkeys(ir_graph.nodes(model.graph), readable.fallback_reason)
-    return Compiler(model, *how, {}, {}, allowed, said, session=readable.session)
+    return Compiler(model, given, generator, {}, {}, said, session=readable.session)
+
+
+def _integer_fallbacks(model: Model, generator: CodeGenerator) -> dict[ir_graph.Node, str]:
+    """Return all nodes, with the reason, if the model has integer products and ONNX Runtime is
+    faster at these."""
+    return integer_product_fallbacks(model) if generator.prefers_integer_runtime else {}
+
+
+# sizes_text: the symbolic sizes
+def out_of_memory_error(label: str, reason: str, sizes_text: str = "") -> ModelError:
+    return ModelError(
+        f"{label}: out of memory{' at ' * bool(sizes_text)}{sizes_text}",
+        reason or "compiling needs more memory than is available",
+        "pass smaller inputs, or give the process more memory",
+    )

@@ -3,7 +3,8 @@
 "eager" compiles the model in the call. "never" runs it in ONNX Runtime. "background", the default,
 compiles in the call for the first sizes only. Other sizes run in ONNX Runtime until the time that
 compiled code would have saved equals the time of compiling for further sizes; then they are
-compiled in the background. The total is at most twice that of the better choice (ski rental:
+compiled in the background, or in the next call on a device that cannot compile in the background.
+The total is at most twice that of the better choice (ski rental:
 Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits for a
 compiler.
 """
@@ -54,7 +55,8 @@ class FallbackTime:
 class ShapePolicy:
     """The state of the policy for one model.
 
-    fallback: runs the whole model in ONNX Runtime at any sizes; None: not loaded yet. refusal: why
+    eager_sizes: the number of sizes for which calls compile immediately. in_background: compile for
+    others in the background; else in a call. fallback: runs the whole model in ONNX Runtime at any sizes; None: not loaded yet. refusal: why
     there is none. first_compile_seconds: of the first sizes, including one-time loading; None: not
     compiled yet. compile_seconds: recent ones, of further sizes. saved_parts: the parts of ONNX
     Runtime's time that compiled code saved, measured. fallback_times: by sizes. pending: sizes that
@@ -64,6 +66,8 @@ class ShapePolicy:
     """
 
     specialize: Specialize = "eager"
+    eager_sizes: int = 1
+    in_background: bool = True
     fallback: Fallback | None = None
     refusal: str = ""
     first_compile_seconds: float | None = None
@@ -79,11 +83,12 @@ class ShapePolicy:
         already."""
         if not sizes or self.specialize == "eager" or self.refusal:
             return True
-        return (
-            self.specialize == "background"
-            and not has_variants
-            and self.first_compile_seconds is None
-        )
+        if self.specialize == "never":
+            return False
+        if self.eager_sizes == 1:
+            return not has_variants and self.first_compile_seconds is None
+        count = len(self.compile_seconds) + (self.first_compile_seconds is not None)
+        return count < self.eager_sizes or (not self.in_background and self.is_due(sizes))
 
     @property
     def expected_compile_seconds(self) -> float:

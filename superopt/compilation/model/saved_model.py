@@ -11,8 +11,6 @@ from typing import BinaryIO
 import numpy as np
 
 from superopt import __version__
-from superopt.compilation.cpu.executable import Sizes, Steps
-from superopt.compilation.cpu.steps import native_segments
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.errors import SuperoptError
 from superopt.kernels.loops.option import Option
@@ -41,31 +39,16 @@ class SavedModel:
     """
 
     source: Source
-    threads: int
-    vector_bytes: int
     allowed: AllowedTransforms
     options: Mapping[str, Option]
     sizes: tuple[dict[str, int], ...]
     constants: Mapping[str, np.ndarray]
+    threads: int = 1
+    vector_bytes: int = 64
     target: str = "cpu"
     precision: str = "fp32"
     vendor: bool = True
     streams: int = 4
-
-
-def make_saved_model(
-    source: Source,
-    threads: int,
-    vector_bytes: int,
-    allowed: AllowedTransforms,
-    variants: Mapping[Sizes, Steps],
-) -> SavedModel:
-    """Return the contents to save of a compiled model."""
-    found = [s.code for steps in variants.values() for s in native_segments(steps)]
-    options = {key: o for c in found for key, o in c.program.options.items()}
-    constants = {c.program.identity(): c.constants.concatenate() for c in found}
-    sizes = tuple(map(dict, variants))
-    return SavedModel(source, threads, vector_bytes, allowed, options, sizes, constants)
 
 
 def write_saved_model(saved: SavedModel, path: Path) -> None:
@@ -118,8 +101,6 @@ def read_saved_model(path: Path) -> SavedModel:
         names = map(str, about["constants"])
         return SavedModel(
             _source(path, str(about["model"]), graph, weights, places),
-            max(int(about["threads"]), 1),
-            int(about["width"]),
             AllowedTransforms(str(about["float_class"]), bool(about.get("partial", True))),
             {str(k): Option.parse(str(o)) for k, o in dict(about["schedules"]).items()},
             tuple({str(n): int(v) for n, v in dict(each).items()} for each in about["sizes"]),
@@ -127,6 +108,8 @@ def read_saved_model(path: Path) -> SavedModel:
                 name: np.frombuffer(region.view(), np.uint8)
                 for name, region in zip(names, others, strict=True)
             },
+            max(int(about["threads"]), 1),
+            int(about["width"]),
             str(about.get("target", "cpu")),
             str(about.get("precision", "fp32")),
             bool(about.get("vendor", True)),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
 from superopt.ir import graph
 from superopt.plan.graph.partition import Segment
 from superopt.report.formatting import phrases
 
 if TYPE_CHECKING:
-    from superopt.compilation.cpu.model_compiler import Compiler
+    from superopt.compilation.model.compiler import Compiler
 
 QUANTIZING_OPS = frozenset(
     ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
@@ -32,8 +31,7 @@ def _iter_notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:
     if (b := c.dynamic_if()) is not None:
         yield f"each call selects a branch by the If's condition {b.condition!r}"
         for part in b.executables:
-            known = part.variants or ({} if has_symbolic_sizes(part.input_ports) else {(): []})
-            for key in known:
+            for key in part.known_sizes():
                 yield from _iter_notes(part.compiler, dict(key))
         return
     parts = c.partition(sizes)

@@ -1,0 +1,143 @@
+"""Code generation for the CPU: plans of segments, and their kernels as machine code (LLVM)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from superopt.compilation.cpu.device import CpuDevice
+from superopt.compilation.cpu.export_library import export_library
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.cpu.profile import profile
+from superopt.compilation.cpu.segment_program import plan_segment_program
+from superopt.compilation.cpu.sequential_call import build_model_call
+from superopt.compilation.cpu.tune_kernels import tune_program
+from superopt.compilation.fallback.ort_segment import OrtSegment
+from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS, AllowedTransforms
+from superopt.compilation.frontend.graph_ports import (
+    check_window_sizes,
+    numpy_dtype,
+    static_shape,
+)
+from superopt.compilation.model.compiler import Compiler, out_of_memory_error
+from superopt.compilation.model.device import CodeGenerator, Progress
+from superopt.compilation.model.executable import Executable
+from superopt.compilation.model.repeated_call import ModelCall
+from superopt.compilation.model.steps import Variant
+from superopt.cost import tuning_records
+from superopt.cost.store import Store
+from superopt.ir import graph
+from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.cpu import Machine
+from superopt.kernels.runtime.engine import llvm_lock
+from superopt.plan.graph.partition import Segment
+from superopt.plan.graph.scatter_nodes import has_scatter_kernel
+from superopt.plan.program.execute import build_image, load_program
+from superopt.plan.program.image import ProgramImage
+from superopt.plan.program.program import Program
+from superopt.report.compilation.compile_report import ExportReport, TuningReport
+from superopt.report.compilation.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCodeGenerator(CodeGenerator):
+    """Code generation for a processor. object_folder: the cache of object files."""
+
+    device: CpuDevice
+    machine: Machine
+    object_folder: Path | None
+    allowed: AllowedTransforms = ALL_TRANSFORMS
+    prefers_integer_runtime: ClassVar[bool] = True
+
+    @property
+    def threads(self) -> int:
+        return self.device.threads
+
+    @property
+    def segment_threads(self) -> int:  # type: ignore[override]
+        return self.threads
+
+    def plan_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Program:
+        how = self.threads, self.machine, c.tuned_options, self.allowed
+        return plan_segment_program(s, sizes, *how, c.plan_cache)
+
+    def compile_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> NativeSegment:
+        """Return the code of a segment. Raises ModelError if it needs more memory than there is."""
+        check_window_sizes(c.model, s.nodes, sizes)
+        made = self.plan_segment(c, s, sizes)
+        specs = tuple((static_shape(v.type, sizes), numpy_dtype(v.type)) for v in s.outputs)
+        constants = c.packed_constants.get(made.identity()) if c.packed_constants else None
+        try:
+            release = c.model.source.release_pages
+            code = load_program(
+                made, self.machine, self.threads, self.object_folder, constants, release
+            )
+        except MemoryError as e:
+            needs = made.constant_bytes + made.memory_bytes + self.threads * made.workspace_bytes
+            at = ", ".join(f"{k}={n}" for k, n in sizes.items())
+            why = f"its kernels need {needs} bytes{': ' * bool(str(e))}{e}"
+            raise out_of_memory_error(c.model.source.label, why, at) from None
+        return NativeSegment(code, specs, lambda: s, c.model_binding(s))
+
+    def program_image(self, segment: NativeSegment) -> ProgramImage:
+        """Return the code and sizes of a compiled segment."""
+        return build_image(segment.program, self.machine, self.threads, self.object_folder)
+
+    def has_fast_kernel(self, c: Compiler, n: graph.Node, sizes: Mapping[str, int]) -> bool:
+        return has_scatter_kernel(n)
+
+    def model_call(self, variant: Variant, output_names: Sequence[str]) -> ModelCall | None:
+        if not all(isinstance(s, NativeSegment | OrtSegment) for s in variant):
+            return None
+        g = variant.model.graph
+        named = dict(zip(output_names, g.outputs, strict=True))
+        return build_model_call(variant.steps, g.inputs, named)
+
+    def profile(
+        self,
+        exe: Executable,
+        feeds: Mapping[str, Any] | None,
+        shapes: Mapping[str, int],
+        seconds: float,
+        stop: Callable[[], bool],
+    ) -> Profile:
+        return profile(exe, feeds, shapes, seconds, stop)
+
+    def tune(
+        self,
+        programs: Sequence[Program],
+        store: Store | None,
+        budget: float,
+        max_options: int,
+        progress: Progress,
+        stop: Callable[[], bool],
+    ) -> tuple[Mapping[str, Option], TuningReport]:
+        parts, end = [], time.monotonic() + budget
+        with Store.open(None) if store is None else nullcontext(store) as held:
+            for n, p in enumerate(programs):
+                share = max(end - time.monotonic(), 0.0) / (len(programs) - n)
+                parts.append(
+                    tune_program(p, self.machine, self.threads, held, share, progress, stop)
+                )
+            chosen = tuning_records.chosen_options(held, tuning_records.cpu_target(self.threads))
+        kernels = tuple(k for part in parts for k in part.kernels)
+        return chosen, TuningReport(kernels, sum(part.seconds for part in parts))
+
+    def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
+        known = [dict(key) for key in exe.variants]
+        # these nodes may have kernels that are slower than ONNX Runtime
+        if any(map(exe.compiler.fallback_nodes, (*known, shapes))):
+            exe = exe.compiler.with_kernels_only().executable()
+            for sizes in known:
+                exe.variant(sizes)
+        return export_library(exe, self.machine, self.object_folder, path, shapes)
+
+    def saved_fields(self) -> Mapping[str, Any]:
+        return {"threads": self.threads, "vector_bytes": self.machine.width}
+
+    def compile_lock(self) -> AbstractContextManager[object]:
+        return llvm_lock()

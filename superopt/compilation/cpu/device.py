@@ -1,0 +1,94 @@
+"""The CPU as a device: calls of machine code on numpy arrays."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.frontend.compile_options import CompileOptions
+from superopt.compilation.frontend.input_arrays import InputPort
+from superopt.compilation.model.device import Device
+from superopt.compilation.model.dynamic_if import DynamicIf
+from superopt.compilation.model.repeated_call import (
+    match_inputs,
+    repeated_model_call,
+    repeated_named_call,
+    with_lock,
+)
+from superopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from superopt.compilation.model.device import RepeatedCall
+    from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.steps import Variant
+    from superopt.compilation.runtime import fork_safety
+
+
+@dataclass(frozen=True, slots=True)
+class CpuDevice(Device):
+    """A CPU. threads: of kernels."""
+
+    name: ClassVar[str] = "cpu"
+    threads: int = 1
+
+    @property
+    def fallback_threads(self) -> int:
+        return self.threads
+
+    def __str__(self) -> str:
+        return f"threads={self.threads}"
+
+    def repeated_call(
+        self, exe: Executable, variant: Variant, arrays: Sequence[Any], *, on_device: bool
+    ) -> RepeatedCall | None:
+        ports, (first, *others) = exe.input_ports, (*variant, None)
+        if len(others) == 1 and isinstance(first, Fallback | DynamicIf):
+            return repeated_named_call(first.named_call, ports, arrays)
+        if variant.bound_step is not None:
+            return _repeated_native_call(variant.bound_step, ports, arrays, exe)
+        if (direct := exe.compiler.generator.model_call(variant, exe.output_names)) is None:
+            return None
+        is_alone = not any(isinstance(s, NativeSegment) for s in variant)
+        return repeated_model_call(direct if is_alone else with_lock(direct, exe), ports, arrays)
+
+    def compile_clock(self) -> float:
+        return time.thread_time()
+
+
+def _repeated_native_call(
+    native: Any,
+    ports: Sequence[InputPort],
+    arrays: Sequence[Any],
+    lock_owner: fork_safety.HasLock,
+) -> RepeatedCall:
+    """Return the repeated call of a segment that is the whole model. lock_owner: see `with_lock`."""
+    assert native.binding is not None
+    numbers = native.binding.input_numbers
+    in_order = numbers == tuple(range(len(ports)))
+    gives = (*native.binding.output_numbers.items(),)
+    match, allocate, run = match_inputs(ports, arrays), native.allocate_outputs, native.code.call
+    owner = weakref.proxy(lock_owner)
+
+    def call(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
+        if (given := match(feeds)) is None:
+            return None
+        with owner.lock:
+            try:
+                out = allocate()
+            except MemoryError as e:
+                what = "no memory for the outputs"
+                raise UsageError(what, str(e), "pass smaller inputs") from None
+            run((*(given if in_order else [given[n] for n in numbers]), *out))
+        return {name: out[n] for name, n in gives}
+
+    return call
+
+
+def open_device(options: CompileOptions) -> CpuDevice:
+    """Return the device of these options."""
+    return CpuDevice(options.threads)

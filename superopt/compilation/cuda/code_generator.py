@@ -1,0 +1,206 @@
+"""Code generation for a GPU: plans of segments, and their kernels as one CUDA graph (Triton)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import Any, ClassVar, TypedDict
+
+from superopt.compilation.cuda.device import PRECISIONS, CudaDevice
+from superopt.compilation.cuda.load_program import load_gpu_program, next_option
+from superopt.compilation.cuda.profile import profile
+from superopt.compilation.cuda.segments import GpuSegment
+from superopt.compilation.cuda.store_program import store_variant
+from superopt.compilation.cuda.tune_kernels import tune_programs
+from superopt.compilation.frontend.allowed_transforms import (
+    MIN_WINOGRAD_FLOAT_CLASS,
+    AllowedTransforms,
+)
+from superopt.compilation.frontend.graph_ports import check_window_sizes, static_shape
+from superopt.compilation.model.compiler import Compiler
+from superopt.compilation.model.device import CodeGenerator, Progress
+from superopt.compilation.model.executable import Executable
+from superopt.compilation.model.steps import Sizes, Variant
+from superopt.cost.store import Store
+from superopt.ir import graph as ir_graph
+from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms.gpu.blocks import MULTIPROCESSORS
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.llvm.operation_count import count_operations
+from superopt.kernels.loops.option import Option
+from superopt.kernels.triton.codegen import triton_text
+from superopt.kernels.triton.compiler import TritonCompileError
+from superopt.plan.graph.partition import NO_KERNEL_ERRORS, Segment, segment_graph
+from superopt.plan.graph.recurrent_layer import MAX_UNROLLED_STEPS_GPU
+from superopt.plan.graph.simplify import simplify_graph
+from superopt.plan.graph.unsupported_nodes import single_node_segment
+from superopt.plan.passes import plan_program
+from superopt.plan.program.plan import Settings
+from superopt.plan.program.program import Program
+from superopt.plan.program.streams import gpu_streams as on_gpu_streams
+from superopt.plan.program.target import TF32_DROPPED_BITS, gpu_target
+from superopt.report.compilation.compile_report import TuningReport
+from superopt.report.compilation.profile import Profile
+from superopt.report.data.report import Event
+from superopt.te.expr.dtype import DType
+
+MIN_ONLINE_SOFTMAX_FLOAT_CLASS = MIN_WINOGRAD_FLOAT_CLASS
+DEFAULT_STREAMS = 4  # maximum number of streams unless one is given
+MIN_PARALLEL_ELEMENTS = 32 * MULTIPROCESSORS  # see Target.min_parallel_elements
+# Up to so many operations a kernel is faster than the round trip to the CPU, even if it computes
+# more than needed.
+MAX_SMALL_OPERATIONS = 1 << 27
+# vector bytes of a CPU plan; GPUs have no such vectors, so what depends on them is unused
+NO_VECTOR_BYTES = 64
+
+
+class OptionFilter(TypedDict, total=False):
+    """Options of gpu_space.options."""
+
+    vendor: bool
+    forms: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CudaCodeGenerator(CodeGenerator):
+    """Code generation for a GPU.
+
+    vendor: allow vendor libraries for products, convolutions and attention. streams: maximum number
+    of streams for independent branches. fallback_options: tuned without vendor libraries, for lower
+    float classes. tried_options: by problem, options tried after Triton failed to compile the
+    first.
+    """
+
+    device: CudaDevice
+    allowed: AllowedTransforms
+    vendor: bool = True
+    streams: int = DEFAULT_STREAMS
+    fallback_options: Mapping[str, Option] = field(default_factory=dict)
+    tried_options: dict[str, set[Option]] = field(default_factory=dict)
+    max_unrolled_steps: ClassVar[int | None] = MAX_UNROLLED_STEPS_GPU
+
+    @property
+    def dot_precision(self) -> str:
+        """The precision of fp32 products, as Triton names it."""
+        return self.device.dot_precision
+
+    @property
+    def option_filter(self) -> OptionFilter:
+        """The allowed kinds of kernels; see gpu_space.options."""
+        if self.allowed.winograd:
+            return {"vendor": self.vendor}
+        return {"vendor": self.vendor, "forms": False}
+
+    def plan_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Program:
+        # Products with a common operand become one batched product (batched_gemm.py), which needs
+        # fewer launches than rows of one matrix: NASRNN takes 30 us, and 40 us the other way.
+        level = self.allowed.float_class
+        graph = simplify_graph(segment_graph(s), level, 1, False, s.sensitive_outputs)
+        kind, dots = PRECISIONS[self.device.precision]
+        choose = partial(gpu_space.choose, **self.option_filter)
+        if self.fallback_options:
+            choose = partial(choose, fallback=self.fallback_options)
+        streams = partial(on_gpu_streams, max_streams=self.streams) if self.streams > 1 else None
+        target = gpu_target(
+            choose,
+            fuses_attention=level >= MIN_ONLINE_SOFTMAX_FLOAT_CLASS,
+            storage_dtype=kind,
+            dropped_bits=TF32_DROPPED_BITS if dots == "tf32" else 0,
+            min_parallel_elements=MIN_PARALLEL_ELEMENTS,
+            assign_streams=streams,
+        )
+        settings = Settings(NO_VECTOR_BYTES, c.tuned_options, allow_winograd=False, target=target)
+        return plan_program(graph, sizes, settings)
+
+    def compile_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> GpuSegment:
+        """Return the loaded kernels of a segment; where Triton cannot compile one, other options
+        are tried."""
+        check_window_sizes(c.model, s.nodes, sizes)
+        ins, outs = ([_tensor_spec(v, sizes) for v in x] for x in (s.inputs, s.outputs))
+        label, device = c.model.source.label, self.device.torch_device
+        while True:
+            made = self.plan_segment(c, s, sizes)
+            try:
+                loaded = load_gpu_program(label, made, ins, outs, device, self.dot_precision)
+            except TritonCompileError as e:
+                other = next_option(label, made, e, self.list_options, self.tried_options)
+                c.tuned_options = {**c.tuned_options, **other}
+            else:
+                return GpuSegment(s, made, loaded, c.model_binding(s))
+
+    def list_options(self, p: Problem) -> Any:
+        """Yield the options of a problem."""
+        return gpu_space.options(p, **self.option_filter)
+
+    def check_plan(self, program: Program) -> None:
+        for kernel in program.kernels.values():
+            triton_text(kernel, self.dot_precision)
+
+    def has_fast_kernel(self, c: Compiler, n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
+        """True if a node's kernel computes more than needed, but little."""
+        key = n, tuple(sizes.items())
+        if key not in c.plan_cache:
+            c.plan_cache[key] = self._operation_count(c, n, sizes) <= MAX_SMALL_OPERATIONS
+        return bool(c.plan_cache[key])
+
+    def _operation_count(self, c: Compiler, n: ir_graph.Node, sizes: Mapping[str, int]) -> float:
+        """Return the operations of a node's kernels; infinite if it has none."""
+        try:
+            made = self.plan_segment(c, single_node_segment(n), sizes)
+        except NO_KERNEL_ERRORS:
+            return inf
+        return float(sum(count_operations(p.tensor) for p in made.problems.values()))
+
+    def profile(
+        self,
+        exe: Executable,
+        feeds: Mapping[str, Any] | None,
+        shapes: Mapping[str, int],
+        seconds: float,
+        stop: Callable[[], bool],
+    ) -> Profile:
+        return profile(exe, feeds, shapes, seconds)
+
+    def tune(
+        self,
+        programs: Sequence[Program],
+        store: Store | None,
+        budget: float,
+        max_options: int,
+        progress: Progress,
+        stop: Callable[[], bool],
+    ) -> tuple[Mapping[str, Option], TuningReport]:
+        def show(p: Problem, times: Mapping[Option, float]) -> None:
+            progress(Event("tune", f"{p.tensor.type}", None))
+
+        found = tune_programs(
+            programs,
+            self.list_options,
+            self.device.torch_device,
+            self.dot_precision,
+            store,
+            budget,
+            max_options,
+            show,
+            stop,
+        )
+        return found.options, found.report
+
+    def store_variant(self, key: str, sizes: Sizes, variant: Variant) -> None:
+        """Store what was compiled for these sizes, under a model's key."""
+        store_variant(key, sizes, variant, self.device)
+
+    def saved_fields(self) -> Mapping[str, Any]:
+        return {
+            "vector_bytes": NO_VECTOR_BYTES,
+            "precision": self.device.precision,
+            "vendor": self.vendor,
+            "streams": self.streams,
+        }
+
+
+def _tensor_spec(v: ir_graph.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]:
+    assert v.type.dtype is not None
+    return tuple(static_shape(v.type, sizes)), v.type.dtype

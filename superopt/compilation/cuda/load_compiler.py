@@ -1,0 +1,82 @@
+"""The executable of a model for a GPU, from its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from superopt.compilation.cuda.code_generator import DEFAULT_STREAMS, CudaCodeGenerator
+from superopt.compilation.cuda.device import CudaDevice, open_gpu
+from superopt.compilation.cuda.tune_kernels import stored_options
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.compilation.frontend.compile_options import CompileOptions
+from superopt.compilation.model.compiler import Compiler, make_compiler
+from superopt.compilation.model.executable import Executable
+from superopt.compilation.model.saved_model import SavedModel
+from superopt.cost.store import Store
+from superopt.errors import UsageError
+from superopt.loading.readable_model import make_readable
+from superopt.onnx_io.read.source import Source
+
+MAX_STREAMS = 32  # maximum number of streams
+
+
+def compile_model(
+    source: Source,
+    precision: str = "fp32",
+    float_class: str = "E2",
+    store: Path | None = None,
+    vendor: bool = True,
+    streams: int = DEFAULT_STREAMS,
+) -> Executable:
+    """Return the executable of a model, which is compiled when the sizes of its inputs are known;
+    see `tuned_compiler`."""
+    made = tuned_compiler(source, precision, float_class, store, vendor, streams)
+    return made.executable("background")
+
+
+def tuned_compiler(
+    source: Source,
+    precision: str = "fp32",
+    float_class: str = "E2",
+    store: Path | None = None,
+    vendor: bool = True,
+    streams: int = DEFAULT_STREAMS,
+    gpu_number: int | None = None,
+) -> Compiler:
+    """Return the compiler of a model. store: the file of measurements, if not in the user's cache.
+    vendor: allow vendor libraries. streams: maximum number, for branches. gpu_number: None for the
+    current GPU.
+
+    Raises ModelError for an invalid model; UsageError if there is no GPU, or for an unknown
+    precision or number of streams.
+    """
+    if type(streams) is not int or not 1 <= streams <= MAX_STREAMS:
+        range_text = f"it must be an integer in [1, {MAX_STREAMS}]"
+        raise UsageError(f"streams {streams!r}", range_text, "use another number")
+    device, allowed = open_gpu(precision, gpu_number), AllowedTransforms(float_class)
+    with Store.open(store) as held, device.activate():
+        about = held, device.torch_device, device.dot_precision
+        chosen = stored_options(*about, vendor)
+        own = {} if allowed.winograd else stored_options(*about, False)
+    generator = CudaCodeGenerator(device, allowed, vendor, streams, own)
+    return make_compiler(make_readable(source, 1), generator, chosen, {})
+
+
+def make_target_compiler(
+    source: Source, options: CompileOptions, device: CudaDevice, rewrite: object
+) -> Compiler:
+    """Return the compiler of a model; see `tuned_compiler`."""
+    o = options
+    how = o.precision, o.allowed.float_class, o.store, o.vendor, o.streams
+    return tuned_compiler(source, *how, device.gpu_number)
+
+
+def load_saved(saved: SavedModel, threads: int | None = None) -> Executable:
+    """Return the executable of a model that `Executable.save` wrote."""
+    how = saved.precision, saved.allowed.float_class
+    made = tuned_compiler(saved.source, *how, vendor=saved.vendor, streams=saved.streams)
+    made.tuned_options = {**made.tuned_options, **saved.options}
+    out = made.executable("background")
+    for sizes in saved.sizes:
+        out.variant(sizes)
+    return out

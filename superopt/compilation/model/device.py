@@ -1,0 +1,224 @@
+"""What a target provides: a `Device`, which calls need, and a `CodeGenerator`, which compilation
+needs (docs/howto/add_a_target.md).
+
+The defaults are those of a processor whose arrays are numpy arrays in the memory of the host.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.compilation.frontend.input_arrays import InputPort, as_input_arrays
+from superopt.cost import machine
+from superopt.cost.machine import UNKNOWN_MEMORY_BYTES
+from superopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.repeated_call import ModelCall
+    from superopt.compilation.model.steps import KernelStep, Sizes, Variant
+    from superopt.cost.store import Store
+    from superopt.ir import graph
+    from superopt.kernels.loops.option import Option
+    from superopt.plan.graph.partition import Segment
+    from superopt.plan.program.program import Program
+    from superopt.report.compilation.compile_report import ExportReport, TuningReport
+    from superopt.report.compilation.profile import Profile
+    from superopt.report.data.report import Event
+
+
+class ProgramCache(Protocol):
+    """The programs of a model that are cached on disk."""
+
+    def find(self, sizes: Sizes) -> Variant | None:
+        """Return the program for these sizes; None if there is no intact one."""
+        ...
+
+    def store(self, sizes: Sizes, variant: Variant, expected_seconds: float) -> None:
+        """Store a program that is a whole model. expected_seconds: of compiling for further
+        sizes."""
+
+    def compile_seconds(self) -> float | None:
+        """Return the expected time of compiling for further sizes; None if unknown."""
+        ...
+
+
+Progress = Callable[["Event"], None]
+RepeatedCall = Callable[[Mapping[str, Any]], "dict[str, Any] | None"]
+NO_CONTEXT = nullcontext()
+
+
+class Device(ABC):
+    """A processor that kernels run on: its memory, its arrays and its calls.
+
+    name: of the target. precision: the precision that float32 values are computed in. eager_sizes:
+    the number of sizes for which a model is compiled immediately (`ShapePolicy`).
+    compiles_in_background: compile for further sizes in the background.
+    """
+
+    name: ClassVar[str]
+    precision: str = "fp32"
+    eager_sizes: ClassVar[int] = 1
+    compiles_in_background: ClassVar[bool] = True
+
+    @property
+    def fallback_threads(self) -> int:
+        """The number of threads of whole models in ONNX Runtime."""
+        return 1
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return what it is, for messages: "cpu, threads=1"."""
+
+    def as_inputs(
+        self,
+        ports: Sequence[InputPort],
+        feeds: Mapping[str, Any],
+        default_input: Callable[[str], Any],
+    ) -> list[Any]:
+        """Return the inputs in order. default_input: returns the model's value of an input. Raises
+        UsageError if they do not fit the model."""
+        return as_input_arrays(ports, feeds, default_input)
+
+    def check_inputs(
+        self, ports: Sequence[InputPort], arrays: Sequence[Any], variant: Variant
+    ) -> None:
+        """Raise UsageError for inputs that this variant's kernels cannot read."""
+
+    def is_on_device(self, x: object) -> bool:
+        """True for an array of the device's own; if all inputs are, so are the outputs."""
+        return False
+
+    def to_device(self, x: Any) -> Any:
+        """Return a numpy array as an array of the device."""
+        return x
+
+    def to_host(self, x: Any) -> Any:
+        """Return an array of the device as a numpy array."""
+        return x
+
+    def copy(self, x: Any) -> Any:
+        """Return a copy of an array, on the device or on the host."""
+        return x if x is None else x.copy()
+
+    def prepare_run(self, variant: Variant, arrays: list[Any]) -> list[Any]:
+        """Return the inputs for a run of several steps, which may overwrite what inputs alias."""
+        return arrays
+
+    def repeated_call(
+        self, exe: Executable, variant: Variant, arrays: Sequence[Any], *, on_device: bool
+    ) -> RepeatedCall | None:
+        """Return a function for calls whose inputs are like these: it returns the outputs by name
+        without the checks of `Executable.run`, or None for other inputs. None if there is none."""
+        return None
+
+    def input_buffers(self, variant: Variant) -> Mapping[int, Any]:
+        """Return the tensors from which kernels read inputs, by input number."""
+        return {}
+
+    def activate(self) -> AbstractContextManager[object]:
+        """Return a context in which it is the current device of this thread."""
+        return NO_CONTEXT
+
+    def synchronize(self) -> None:
+        """Wait until all work of the device is done."""
+
+    def release_memory(self) -> None:
+        """Return memory that libraries cache to the device."""
+
+    def memory_bytes(self) -> int:
+        """Return the size of its memory."""
+        return machine.memory_bytes() or UNKNOWN_MEMORY_BYTES
+
+    def lock_after_fork(self) -> Any:
+        """Return the lock of an executable in a process that was forked from this one."""
+        return threading.RLock()
+
+    def compile_clock(self) -> float:
+        """Return the seconds of a clock that measures compilation."""
+        return time.perf_counter()
+
+
+class CodeGenerator(ABC):
+    """Plans segments for a device and compiles them.
+
+    allowed: the allowed transforms. segment_threads: of parts in ONNX Runtime. max_unrolled_steps: of recurrent layers, for a target without loops; None for
+    one with loops. prefers_integer_runtime: run models with integer products in ONNX Runtime.
+    """
+
+    device: Device
+    allowed: AllowedTransforms
+    segment_threads: int = 1
+    max_unrolled_steps: ClassVar[int | None] = None
+    prefers_integer_runtime: ClassVar[bool] = False
+
+    @abstractmethod
+    def plan_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Program:
+        """Return the plan of a segment. Raises one of NO_KERNEL_ERRORS if an operator has no
+        kernel."""
+
+    @abstractmethod
+    def compile_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> KernelStep:
+        """Plan a segment, compile its kernels and load them onto the device, with memory for their
+        constants. Raises one of NO_KERNEL_ERRORS if an operator has no kernel, MemoryError."""
+
+    def check_plan(self, program: Program) -> None:
+        """Raise one of NO_KERNEL_ERRORS if a kernel of a plan cannot be expressed."""
+
+    def has_fast_kernel(self, c: Compiler, n: graph.Node, sizes: Mapping[str, int]) -> bool:
+        """True if the kernel of a node is fast where its tensor expression is not."""
+        return False
+
+    def profile(
+        self,
+        exe: Executable,
+        feeds: Mapping[str, Any] | None,
+        shapes: Mapping[str, int],
+        seconds: float,
+        stop: Callable[[], bool],
+    ) -> Profile:
+        """Return the time of each kernel. See `Executable.profile`."""
+        raise self._unsupported("profiled")
+
+    def tune(
+        self,
+        programs: Sequence[Program],
+        store: Store | None,
+        budget: float,
+        max_options: int,
+        progress: Progress,
+        stop: Callable[[], bool],
+    ) -> tuple[Mapping[str, Option], TuningReport]:
+        """Measure options of these kernels; return the fastest, by problem key, and the report."""
+        raise self._unsupported("tuned")
+
+    def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
+        """Write the model as a library. See `Executable.export`."""
+        raise self._unsupported("exported")
+
+    def model_call(self, variant: Variant, output_names: Sequence[str]) -> ModelCall | None:
+        """Return one function that runs all steps of a variant; None if there is none."""
+        return None
+
+    def saved_fields(self) -> Mapping[str, Any]:
+        """Return the fields of `SavedModel` that describe the target and its options."""
+        raise self._unsupported("saved")
+
+    def compile_lock(self) -> AbstractContextManager[object]:
+        """Return a lock; a process that is forked while it is held can compile."""
+        return NO_CONTEXT
+
+    def _unsupported(self, action: str) -> UsageError:
+        return UsageError(
+            f"a model for target {self.device.name} cannot be {action}",
+            "the target does not support it",
+            'compile the model for target="cpu"',
+        )

@@ -1,0 +1,186 @@
+"""The steps of a compiled model: segments as kernels on the device, and parts in ONNX Runtime."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union, overload
+
+import numpy as np
+
+from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.model.dynamic_if import DynamicIf
+
+if TYPE_CHECKING:
+    from superopt.compilation.fallback.ort_segment import OrtSegment
+    from superopt.compilation.model.device import Device
+    from superopt.ir import graph
+    from superopt.onnx_io.import_.model import Model
+    from superopt.plan.graph.partition import Segment
+    from superopt.plan.program.program import Program
+
+Sizes = tuple[tuple[str, int], ...]
+ValueArrays = MutableMapping["graph.Value", Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBinding:
+    """How the inputs and outputs of the only segment map to the model's.
+
+    input_numbers: of the model's inputs; output_numbers: by the names of the model's outputs,
+    numbers of the segment's outputs.
+    """
+
+    input_numbers: tuple[int, ...]
+    output_numbers: Mapping[str, int]
+
+
+class KernelStep(ABC):
+    """A segment as kernels, with their memory on a device."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def binding(self) -> ModelBinding | None:
+        """How it gives the model's outputs; None if it is not the whole model."""
+
+    @property
+    @abstractmethod
+    def segment(self) -> Segment:
+        """The segment."""
+
+    @property
+    @abstractmethod
+    def program(self) -> Program:
+        """Its plan."""
+
+    @abstractmethod
+    def run(self, env: ValueArrays) -> None:
+        """Compute the values that the segment gives; its inputs may be on the host."""
+
+    @abstractmethod
+    def run_bound(self, arrays: Sequence[Any], *, on_device: bool) -> list[Any]:
+        """Return the model's outputs for its inputs, in order; it has a binding. on_device: return
+        arrays of the device, which the program may own."""
+
+    @abstractmethod
+    def memory_blocks(self) -> Mapping[int, int]:
+        """Return the bytes of each block of memory that it holds, by identity; steps may share
+        blocks."""
+
+    def packed_constants(self) -> Mapping[str, np.ndarray]:
+        """Return the bytes of its constants as kernels read them, by program identity, to be
+        saved."""
+        return {}
+
+
+Step = Union[KernelStep, "OrtSegment", Fallback, DynamicIf]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant(Sequence[Any]):
+    """A model compiled for given sizes: its steps in order.
+
+    load_model: returns the model, or that for these sizes alone. options: the options of a program
+    from the disk cache without a plan, by problem key; None if it has its plan.
+    """
+
+    steps: tuple[Any, ...]
+    load_model: Callable[[], Model]
+    options: Mapping[str, str] | None = None
+
+    @overload
+    def __getitem__(self, n: int) -> Any: ...
+    @overload
+    def __getitem__(self, n: slice) -> Sequence[Any]: ...
+    def __getitem__(self, n: int | slice) -> Any:
+        return self.steps[n]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def model(self) -> Model:
+        """The model, or that for these sizes alone."""
+        return self.load_model()
+
+    @property
+    def bound_step(self) -> KernelStep | None:
+        """The step that is the whole model; None if a call needs others."""
+        first = self.steps[0] if len(self.steps) == 1 else None
+        return first if isinstance(first, KernelStep) and first.binding is not None else None
+
+    @property
+    def kernel_steps(self) -> tuple[Any, ...]:
+        """The steps that are kernels, including those of compiled branches."""
+        return tuple(_kernel_steps(self.steps))
+
+    @property
+    def only_step(self) -> Any:
+        """The only step that is kernels."""
+        (step,) = self.kernel_steps
+        return step
+
+    @property
+    def program(self) -> Program:
+        """The plan of the only step that is kernels."""
+        return self.only_step.program  # type: ignore[no-any-return]
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of memory that its kernels hold."""
+        return held_bytes([self])
+
+    def run(self, device: Device, arrays: Sequence[Any], *, on_device: bool = False) -> list[Any]:
+        """Return the outputs for the inputs, both in the model's order. on_device: return arrays of
+        the device; else numpy arrays."""
+        if (bound := self.bound_step) is not None:
+            return bound.run_bound(arrays, on_device=on_device)
+        place = device.to_device if on_device else device.to_host
+        graph = self.load_model().graph
+        given = device.prepare_run(self, [*arrays])
+        env: dict[Any, Any] = dict(zip(graph.inputs, given, strict=True))
+        for step in self.steps:
+            run_step(step, env, device)
+        copied = {*graph.inputs}  # nobody else gets the caller's array
+        return [place(device.copy(x) if v in copied else x) for v, x in _outputs(graph, env)]
+
+
+def _outputs(g: graph.Graph, env: Mapping[Any, Any]) -> Iterator[tuple[graph.Value, Any]]:
+    """Yield the outputs; a constant is copied."""
+    for v in g.outputs:
+        yield v, env[v] if v in env else np.array(v.load())  # type: ignore[union-attr]
+
+
+def run_step(step: Step, env: dict[Any, Any], device: Device) -> None:
+    """Run a step. Parts in ONNX Runtime read numpy arrays; a whole model reads all inputs, in
+    order."""
+    if isinstance(step, KernelStep):
+        step.run(env)
+        return
+    is_whole = isinstance(step, Fallback | DynamicIf)
+    reads = tuple(env) if is_whole else dict.fromkeys(step.inputs.values())  # type: ignore[union-attr]
+    held = {v: device.to_host(env[v]) for v in reads}
+    step.run(held)
+    env.update(held)
+
+
+def _kernel_steps(steps: Iterable[Any]) -> Iterator[Any]:
+    for s in steps:
+        if isinstance(s, KernelStep):
+            yield s
+        elif isinstance(s, DynamicIf):
+            for part in s.executables:
+                for inner in part.variants.values():
+                    yield from _kernel_steps(inner)
+
+
+def held_bytes(variants: Iterable[Variant]) -> int:
+    """Return the bytes that these variants hold together; shared blocks count once."""
+    blocks: dict[int, int] = {}
+    for v in variants:
+        for step in v.kernel_steps:
+            blocks |= step.memory_blocks()
+    return sum(blocks.values())

@@ -1,0 +1,1 @@
+"""The reference target: numpy interprets the kernels. It is the oracle of kernel tests."""
