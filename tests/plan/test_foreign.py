@@ -290,10 +290,11 @@ def test_a_model_that_is_one_part_takes_no_more_than_onnxruntime() -> None:
     x = np.random.default_rng(0).standard_normal((4, 9)).astype(np.float32)
     for _ in range(2):
         near(exe(x=x), reference(m, {"x": x}))
-    assert exe._last_call is not None
+    assert exe.last_call is not None
+    near(exe.last_call({"x": x}), reference(m, {"x": x}))
     (step,) = exe.variant({})
     assert isinstance(step, Fallback)
-    assert exe._last_call.named_call is step.named_call is not None
+    assert step.named_call is not None
     with pytest.raises(UsageError):
         exe(x=x[:2])
 
@@ -310,8 +311,8 @@ def test_outputs_that_are_inputs_or_constants_are_copies() -> None:
         near(got, {"w": w, "y": x @ w, "x": x})
         for a in got.values():
             a[:] = 0
-    assert exe._last_call is not None
-    assert exe._last_call.model_call is not None
+    assert exe.last_call is not None
+    near(exe.last_call({"x": x}), {"w": w, "y": x @ w, "x": x})
 
 
 def test_shapes_behind_a_node_without_a_kernel_that_hang_on_constants() -> None:

@@ -46,8 +46,8 @@ def test_it_computes_the_model_again_and_again(threads: int) -> None:
     results = [exe(x=given(500, k)) for k in range(4)]
     (steps,) = exe.variants.values()
     assert [type(s) for s in steps] == [NativeSegment, OrtSegment, NativeSegment]
-    assert exe._last_call is not None
-    assert exe._last_call.model_call is not None
+    assert exe.last_call is not None
+    near(exe.last_call({"x": given(500, 9)}), reference(m, {"x": given(500, 9)}))
     for k, got in enumerate(results):  # each call has arrays of its own
         near(got, reference(m, {"x": given(500, k)}))
 

@@ -353,8 +353,8 @@ def test_repeated_calls_in_onnxruntime_are_counted() -> None:
         check(exe, 5)
     key = (("n", 5),)
     before = exe.shape_policy.fallback_times[key].total_seconds
-    assert exe._last_call is not None
-    assert exe._last_call.named_call is not None
+    assert exe.last_call is not None
+    assert exe.last_call({"x": np.zeros((5, 96), np.float32)}) is not None
     check(exe, 5)
     assert exe.shape_policy.fallback_times[key].total_seconds > before
     exe.shape_policy.fallback_times[key].total_seconds = 1e6

@@ -77,12 +77,12 @@ def test_clear_measurements_are_short(
 
         return call
 
-    exe: Any = SimpleNamespace(
-        shape_policy=SimpleNamespace(fallback=SimpleNamespace(call=call_of("other", other_ms)))
-    )
-    monkeypatch.setattr(specialize, "_make_runner", lambda *_: call_of("own", own_ms))
+    fallback = SimpleNamespace(call=call_of("other", other_ms))
+    exe: Any = SimpleNamespace(shape_policy=SimpleNamespace(fallback=fallback), device=None)
+    own_call = call_of("own", own_ms)
+    variant: Any = SimpleNamespace(run=lambda device, arrays: own_call(arrays))
     monkeypatch.setattr(specialize.time, "perf_counter", lambda: now[0])
-    own, other = specialize._measure_pair(exe, (("n", 4),), [], [])
+    own, other = specialize._measure_pair(exe, variant, [])
     assert (own, other) == (pytest.approx(own_ms / 1e3), pytest.approx(other_ms / 1e3))
     assert calls.count("own") == calls.count("other") == pairs + 1
 

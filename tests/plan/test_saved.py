@@ -43,7 +43,7 @@ def test_it_computes_the_same_bits_again(tmp_path: Path) -> None:
     wanted = [exe(x=x) for x in pictures]
     exe.save(tmp_path / "m.superopt")
     again = superopt.load(tmp_path / "m.superopt")
-    assert again.threads == 2
+    assert again.device.threads == 2
     assert list(again.variants) == list(exe.variants)  # both sizes are compiled already
     for x, each in zip(pictures, wanted, strict=True):
         for name, found in again(x=x).items():

@@ -6,17 +6,12 @@ This module holds what a call needs; the compiler is loaded on demand.
 from __future__ import annotations
 
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.input_arrays import (
     InputPort,
     check_sizes,
@@ -25,8 +20,7 @@ from superopt.compilation.frontend.input_arrays import (
     shape_arrays,
     signature_text,
 )
-from superopt.compilation.model import specialize
-from superopt.compilation.model.repeated_call import repeated_named_call
+from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
 from superopt.compilation.model.shape_policy import ShapePolicy
 from superopt.compilation.model.steps import Sizes, Variant, held_bytes
 from superopt.compilation.runtime import background_worker, fork_safety
@@ -54,8 +48,9 @@ class Executable:
     memory (PROGRAM_MEMORY_DIVISOR).
 
     output_names: in order. make_compiler: returns the compiler. find_cached, store_cached: find a
-    variant compiled earlier, here or in another process; store a new one. Calls from several
-    threads wait for each other.
+    variant compiled earlier, here or in another process; store a new one. last_call: runs inputs
+    like the last ones: most calls have the same shapes. Calls from several threads wait for each
+    other.
     """
 
     input_ports: tuple[InputPort, ...]
@@ -69,15 +64,14 @@ class Executable:
     shape_policy: ShapePolicy = field(default_factory=ShapePolicy)
     defaults: dict[str, Any] = field(default_factory=dict)
     _compiler: Compiler | None = None
-    # a call like the last one: most calls have the same input shapes
-    _repeated_call: RepeatedCall | None = None
+    last_call: RepeatedCall | None = None
 
     def __post_init__(self) -> None:
         fork_safety.lock_owners.add(self)
 
     def lock_after_fork(self) -> Any:
         self.shape_policy.pending.clear()  # the thread that compiled them is not in this process
-        self._repeated_call = None
+        self.last_call = None
         return self.device.lock_after_fork()
 
     @contextmanager
@@ -105,7 +99,7 @@ class Executable:
         the previous one. If another stream reads the outputs, the next call's stream must wait for
         it.
         """
-        repeated = self._repeated_call
+        repeated = self.last_call
         if repeated is not None and (out := repeated(feeds)) is not None:
             return out
         return self._run_checked(feeds)
@@ -117,14 +111,14 @@ class Executable:
         fed = [x for p, x in zip(self.input_ports, given, strict=True) if p.name in feeds]
         on_device = bool(fed) and all(map(self.device.is_on_device, fed))
         if key not in self.variants:
-            out = self._run_in_onnxruntime(key, given)
+            out = run_in_onnxruntime(self, key, given)
             if out is not None:
                 return {n: self.device.to_device(x) for n, x in out.items()} if on_device else out
         with self.exclusive():
             variant = self.runnable(sizes)
             self.device.check_inputs(self.input_ports, given, variant)
             is_alike = len(fed) == len(given)
-            self._repeated_call = (
+            self.last_call = (
                 self.device.repeated_call(self, variant, given, on_device=on_device)
                 if is_alike
                 else None
@@ -135,7 +129,7 @@ class Executable:
                 self.compiler_for(sizes).fall_back_entirely(e)
                 self.device.synchronize()  # it may still run
                 self.variants.pop(key)
-                self._repeated_call = None
+                self.last_call = None
                 return self.run_variant(self.variant(sizes), given, on_device=on_device)
 
     def run_variant(
@@ -144,71 +138,6 @@ class Executable:
         """Return the outputs by name; the caller holds the lock."""
         found = variant.run(self.device, arrays, on_device=on_device)
         return dict(zip(self.output_names, found, strict=True))
-
-    def _run_in_onnxruntime(self, key: Sizes, arrays: list[Any]) -> dict[str, np.ndarray] | None:
-        """Return the outputs if a call at these sizes runs in ONNX Runtime; None if it must
-        compile."""
-        policy = self.shape_policy
-        with self.exclusive():
-            if key in self.variants or policy.compiles_in_call(key, bool(self.variants)):
-                return None
-            if key not in policy.fallback_times and (found := self.find_cached(key)) is not None:
-                self.set_variant(key, found)
-                return None
-            policy.load_fallback(self._make_fallback)
-            whole = policy.fallback
-        if whole is None:
-            return None
-        held = [self.device.to_host(x) for x in arrays]
-        begin = time.perf_counter()
-        try:
-            out = whole.call(held)
-        except Exception:  # of many types; compiled code may succeed, or report the error
-            return None
-        self._add_fallback_time(key, time.perf_counter() - begin, held)
-        if key not in self.variants:
-            self._repeated_call = self._repeated_fallback_call(whole, key, arrays)
-        return out
-
-    def _repeated_fallback_call(
-        self, whole: Fallback, key: Sizes, arrays: list[Any]
-    ) -> RepeatedCall | None:
-        by_name = whole.named_call
-        if by_name is None:
-            return None
-        exe, names = weakref.proxy(self), [p.name for p in self.input_ports]
-
-        def again(feeds: dict[str, Any]) -> dict[str, Any]:
-            begin = time.perf_counter()
-            out = by_name(feeds)
-            seconds = time.perf_counter() - begin
-            exe._add_fallback_time(key, seconds, [feeds[name] for name in names])
-            return out
-
-        return repeated_named_call(again, self.input_ports, arrays)
-
-    def _add_fallback_time(self, key: Sizes, seconds: float, arrays: list[np.ndarray]) -> None:
-        """Count a call at these sizes in ONNX Runtime; compile for them once that would have
-        paid."""
-        policy = self.shape_policy
-        with self.lock:
-            policy.add_fallback_time(key, seconds)
-            if not policy.is_due(key) or self.compiler.is_all_fallback:
-                return
-            if policy.in_background:
-                specialize.submit_specialization(self, key, arrays)
-            else:
-                self._repeated_call = None  # the next call compiles
-
-    def _make_fallback(self) -> Fallback | None:
-        """Return a session that runs the whole model in ONNX Runtime, at any sizes; None if it is
-        not installed."""
-        variant = self.compiler.fallback_variant()
-        if variant is None:
-            return None
-        (whole,) = variant
-        assert isinstance(whole, Fallback)
-        return whole
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no background compilation of this model is left.
@@ -279,7 +208,7 @@ class Executable:
         memory."""
         self.shape_policy.fallback_reasons.pop(key, None)
         if key not in self.variants:
-            self._repeated_call = None  # it may run in ONNX Runtime at these sizes
+            self.last_call = None  # it may run in ONNX Runtime at these sizes
         self.variants.pop(key, None)
         self.variants[key] = variant  # as the most recently used
         limit = self.device.memory_bytes() // PROGRAM_MEMORY_DIVISOR
@@ -293,7 +222,7 @@ class Executable:
         """Drop everything that is compiled."""
         self.device.synchronize()  # it may still run
         self.variants.clear()
-        self._repeated_call = None
+        self.last_call = None
 
     def compiler_for(self, sizes: Mapping[str, int]) -> Compiler:
         """Return the compiler, or the one for these sizes alone."""

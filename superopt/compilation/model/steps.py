@@ -37,24 +37,21 @@ class ModelBinding:
 
 
 class KernelStep(ABC):
-    """A segment as kernels, with their memory on a device."""
+    """A segment as kernels, with their memory on a device.
+
+    binding: how it gives the model's outputs; None if it is not the whole model. program: its plan.
+    """
 
     __slots__ = ()
 
-    @property
-    @abstractmethod
-    def binding(self) -> ModelBinding | None:
-        """How it gives the model's outputs; None if it is not the whole model."""
+    if TYPE_CHECKING:  # subclasses have these as fields or as properties
 
-    @property
-    @abstractmethod
-    def segment(self) -> Segment:
-        """The segment."""
-
-    @property
-    @abstractmethod
-    def program(self) -> Program:
-        """Its plan."""
+        @property
+        def binding(self) -> ModelBinding | None: ...
+        @property
+        def segment(self) -> Segment: ...
+        @property
+        def program(self) -> Program: ...
 
     @abstractmethod
     def run(self, env: ValueArrays) -> None:
@@ -139,6 +136,10 @@ class Variant(Sequence[Any]):
         if (bound := self.bound_step) is not None:
             return bound.run_bound(arrays, on_device=on_device)
         place = device.to_device if on_device else device.to_host
+        first = self.steps[0] if len(self.steps) == 1 else None
+        if isinstance(first, Fallback | DynamicIf):
+            by_name = first.call([*map(device.to_host, arrays)])
+            return [place(by_name[name]) for name in first.output_names]
         graph = self.load_model().graph
         given = device.prepare_run(self, [*arrays])
         env: dict[Any, Any] = dict(zip(graph.inputs, given, strict=True))

@@ -1,0 +1,88 @@
+"""Calls at sizes that a model is not compiled for, in ONNX Runtime (`shape_policy`)."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.model.repeated_call import repeated_named_call
+from superopt.compilation.model.specialize import submit_specialization
+from superopt.compilation.model.steps import Sizes
+
+if TYPE_CHECKING:
+    from superopt.compilation.model.device import RepeatedCall
+    from superopt.compilation.model.executable import Executable
+
+
+def run_in_onnxruntime(
+    exe: Executable, key: Sizes, arrays: Sequence[Any]
+) -> dict[str, np.ndarray] | None:
+    """Return the outputs if a call at these sizes runs in ONNX Runtime; None if it must compile."""
+    policy = exe.shape_policy
+    with exe.exclusive():
+        if key in exe.variants or policy.compiles_in_call(key, bool(exe.variants)):
+            return None
+        if key not in policy.fallback_times and (found := exe.find_cached(key)) is not None:
+            exe.set_variant(key, found)
+            return None
+        policy.load_fallback(lambda: _make_fallback(exe))
+        whole = policy.fallback
+    if whole is None:
+        return None
+    held = [exe.device.to_host(x) for x in arrays]
+    begin = time.perf_counter()
+    try:
+        out = whole.call(held)
+    except Exception:  # of many types; compiled code may succeed, or report the error
+        return None
+    _add_time(exe, key, time.perf_counter() - begin, held)
+    if key not in exe.variants:
+        exe.last_call = _repeated_call(exe, whole, key, arrays)
+    return out
+
+
+def _make_fallback(exe: Executable) -> Fallback | None:
+    """Return a session that runs the whole model in ONNX Runtime, at any sizes; None if it is not
+    installed."""
+    variant = exe.compiler.fallback_variant()
+    if variant is None:
+        return None
+    (whole,) = variant
+    assert isinstance(whole, Fallback)
+    return whole
+
+
+def _repeated_call(
+    exe: Executable, whole: Fallback, key: Sizes, arrays: Sequence[Any]
+) -> RepeatedCall | None:
+    by_name = whole.named_call
+    if by_name is None:
+        return None
+    owner, names = weakref.proxy(exe), [p.name for p in exe.input_ports]
+
+    def call(feeds: dict[str, Any]) -> dict[str, Any]:
+        begin = time.perf_counter()
+        out = by_name(feeds)
+        seconds = time.perf_counter() - begin
+        _add_time(owner, key, seconds, [feeds[name] for name in names])
+        return out
+
+    return repeated_named_call(call, exe.input_ports, arrays)
+
+
+def _add_time(exe: Executable, key: Sizes, seconds: float, arrays: Sequence[np.ndarray]) -> None:
+    """Count a call at these sizes in ONNX Runtime; compile for them once that would have paid."""
+    policy = exe.shape_policy
+    with exe.lock:
+        policy.add_fallback_time(key, seconds)
+        if not policy.is_due(key) or exe.compiler.is_all_fallback:
+            return
+        if policy.in_background:
+            submit_specialization(exe, key, arrays)
+        else:
+            exe.last_call = None  # the next call compiles
