@@ -203,7 +203,7 @@ class Bench:
 
     def ready(self, case: Case) -> dict[str, Any]:
         """The compiled model: it, its inputs, and what was seen on the way."""
-        from superopt.compilation.cuda import load_compiler, model_compiler
+        from superopt.compilation.cuda import code_generator, load_compiler
         from superopt.cost.gpu_features import problem_numbers
         from superopt.cost.store import Store
         from superopt.onnx_io.read.source import read_model
@@ -211,14 +211,14 @@ class Bench:
         begin = time.perf_counter()
         store = self.out / "store" if self.tune else self.folder / "store"
         source = read_model(self.path(case))
-        many = model_compiler.DEFAULT_STREAMS if self.streams is None else self.streams
+        many = code_generator.DEFAULT_STREAMS if self.streams is None else self.streams
         exe = load_compiler.compile_model(source, case.precision, store=store, streams=many)
         feeds = drawn(exe, np.random.default_rng(self.seed))
         sizes = exe.infer_sizes(exe.input_arrays(feeds))
         made, rows = exe.variant(sizes), []
         exe.run(feeds)  # what is timed reads them: until then inputs are zeros
         compiled = time.perf_counter() - begin
-        before = event_ms(made.gpu_program)
+        before = event_ms(made.only_step.gpu_program)
         if self.tune:
 
             def seen(p: Any, found: Any) -> None:
@@ -230,7 +230,7 @@ class Bench:
             exe.run(feeds)
         seconds = time.perf_counter() - begin
         return {
-            "exe": exe, "feeds": feeds, "run": exe.variant(sizes).gpu_program, "compiled": compiled,
+            "exe": exe, "feeds": feeds, "run": exe.variant(sizes).only_step.gpu_program, "compiled": compiled,
             "untuned": before, "seconds": seconds, "tuning": rows,
         }  # fmt: skip
 

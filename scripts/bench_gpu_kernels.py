@@ -264,7 +264,7 @@ def measured(
     given = case.lying(
         *(torch.from_numpy(x).cuda() for x in (*feeds.values(), *case.weights.values()))
     )
-    r = made.gpu_program
+    r = made.only_step.gpu_program
     turns = rotated(r, case.bytes)
     graphed = partial(captured, apart=bool(case.bytes))
     graphs = {"whole": graphed(*(x.launch for x in turns))}

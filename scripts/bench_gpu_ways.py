@@ -83,13 +83,13 @@ def cases(name: str, model: Any, precision: str) -> Iterator[Case]:
 def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
     import bench_gpu_kernels as timing
 
-    from superopt.compilation.cuda.device import PRECISIONS
+    from superopt.compilation.cuda.device import DOT_PRECISIONS
     from superopt.kernels.algorithms.gpu import gpu_space
     from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
     from superopt.kernels.loops.option import Option
     from superopt.plan.timing.gpu import build_running
 
-    p, (_, dots) = case.problem, PRECISIONS[case.precision]
+    p, dots = case.problem, DOT_PRECISIONS[case.precision]
     m = match_matrix_product(p)
     ways = [*islice(gpu_space.options(p, vendor=False), first), *map(Option.parse, given)]
 

@@ -16,6 +16,11 @@ import pytest
 REAL = os.environ.get("SUPEROPT_TEST_GPU") == "1"
 
 
+def cached_programs(exe: Any) -> list[Any]:
+    """Return the programs of an executable that came from the disk cache."""
+    return [v.only_step for v in exe.variants.values() if v.options is not None]
+
+
 def choose(patch: pytest.MonkeyPatch) -> None:
     """Have Triton interpret kernels, which it decides when it is imported, or not; skip the test
     where the extra is not installed."""

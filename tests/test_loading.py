@@ -28,10 +28,10 @@ SEARCH = {
     "superopt.verifier.prove",
     "z3",
 }
-COMPILER = {"superopt.compilation.cpu.model_compiler", "superopt.plan.passes", "llvmlite"}
+COMPILER = {"superopt.compilation.model.compiler", "superopt.plan.passes", "llvmlite"}
 PEERS = {
     "superopt.jobs.benchmark",
-    "superopt.compilation.cuda.model_compiler",
+    "superopt.compilation.cuda.code_generator",
     "superopt.baselines.openvino",
 }
 GENERATION = {"superopt.generate.engine.run", "superopt.rulegen.generate_rules"}

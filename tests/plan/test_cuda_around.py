@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 from onnx import TensorProto
 
 import superopt
-from superopt.compilation.cuda import executable, gpu_inputs, segments
+from superopt.compilation.cuda import gpu_inputs, segments
+from superopt.compilation.model.executable import Executable
 from superopt.compilation.runtime import fork_safety
 from superopt.errors import UsageError
 from superopt.kernels.runtime.gpu_device import copy_to_device
@@ -75,15 +77,15 @@ def test_calls_like_the_last_one_are_not_asked_again(monkeypatch: pytest.MonkeyP
     exe = superopt.compile(ROWS, target="cuda")
     if not REAL:  # tensors of the processor stand for those on a GPU
         monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
-        monkeypatch.setattr(segments.Variant, "gpu_number", -1)
+        monkeypatch.setattr(segments.GpuSegment, "gpu_number", -1)
     asked = []
-    given = executable.Executable.input_arrays
+    given = Executable.input_arrays
 
-    def counted(self: executable.Executable, feeds: dict[str, Any]) -> list[Any]:
+    def counted(self: Executable, feeds: dict[str, Any]) -> list[Any]:
         asked.append(len(feeds.get("x", ())))
         return given(self, feeds)
 
-    monkeypatch.setattr(executable.Executable, "input_arrays", counted)
+    monkeypatch.setattr(Executable, "input_arrays", counted)
 
     def same(n: int) -> None:
         x = torch.from_numpy(rows(n)["x"]).to(exe.device.torch_device)
@@ -94,7 +96,7 @@ def test_calls_like_the_last_one_are_not_asked_again(monkeypatch: pytest.MonkeyP
     for n in (3, 3, 4, 4, 3):
         same(n)
     assert asked == [3, 4, 3]
-    exe.variants.clear()
+    exe.drop_variants()
     same(3)
     assert asked == [3, 4, 3, 3]
     near(exe.run(rows(3)), reference(ROWS, rows(3)), "fp32")  # numpy's give numpy's
@@ -180,7 +182,7 @@ def test_a_fork_waits_for_no_thread_that_is_not_in_it() -> None:
 def test_a_fork_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(ROWS, target="cuda")
     exe.run(rows(3))
-    exe.device = "cuda"
+    exe.device = replace(exe.device, torch_device="cuda")
     with monkeypatch.context() as m:
         m.setattr(fork_safety, "lock_owners", {exe})
         fork_safety._replace_locks()  # as in a child

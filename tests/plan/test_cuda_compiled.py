@@ -31,7 +31,7 @@ from superopt.kernels.triton.loader import compile_options
 from superopt.kernels.loops.option import Option
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
-from superopt.compilation.cuda import load_compiler, load_program, model_compiler
+from superopt.compilation.cuda import load_compiler, load_program, code_generator
 from tests.plan.test_cuda import MODELS
 from tests.plan.gpu_models import values_of_heads
 from tests.plan.test_cuda_across import LARGE
@@ -53,7 +53,7 @@ MODELS |= {**DOTS, **OTHERS, **LARGE, **GROUPS, "a scale": lambda: resized(0.7, 
 names = {"f16": "fp16", "f32": "fp32"}
 load_compiler.execution_device = lambda: "cpu"
 load_program.build_program = lambda calls, *rest, **more: calls
-model_compiler.GpuSegment = lambda s, made, calls: calls
+code_generator.GpuSegment = lambda s, made, calls: calls
 choose = gpu_space.choose
 for model_name in sys.argv[2:]:
     gpu_space.choose = choose

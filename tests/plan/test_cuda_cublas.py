@@ -18,7 +18,7 @@ import pytest
 import superopt
 from superopt.kernels.runtime.loaded_image import DeviceProgram
 from superopt.kernels.vendor import cublas
-from tests.gpu import REAL
+from tests.gpu import REAL, cached_programs
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import UNITS, feeds, interpreted, near
@@ -149,7 +149,7 @@ def test_it_writes_what_is_its_own(
     assert libraries(exe)[-1] == "mm 64 16384 64"
     if kept:
         exe = superopt.compile(path, target="cuda", precision=precision)
-        assert isinstance(next(iter(exe.cached_programs.values())).program, DeviceProgram)
+        assert isinstance(cached_programs(exe)[0].loaded, DeviceProgram)
     before = exe.run(feeds(tall()))
     near(before, reference(tall(), feeds(tall())), precision)
     as_left = cleared()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.compilation.cuda import load_compiler, model_compiler
+from superopt.compilation.cuda import load_compiler
+from superopt.compilation.cuda.device import DOT_PRECISIONS
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
 from tests.gpu import REAL
@@ -66,4 +67,4 @@ def test_which_one_is_taken(precision: str) -> None:
 
 
 def of_text(kernel: object, precision: str) -> str:
-    return triton_text(kernel, model_compiler.PRECISIONS[precision][1]).source  # type: ignore[arg-type]
+    return triton_text(kernel, DOT_PRECISIONS[precision]).source  # type: ignore[arg-type]

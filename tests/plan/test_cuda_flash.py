@@ -134,8 +134,8 @@ def test_it_is_found_again(tmp_path: Path, files: Path, monkeypatch: pytest.Monk
     path = written(tmp_path / "m.onnx", m)
     found = [superopt.compile(path, target="cuda", precision="fp16") for _ in range(2)]
     np.testing.assert_array_equal(*(exe.run(feeds(m))["y"] for exe in found))
-    (ready,) = found[1].cached_programs.values()
-    assert [vendor_name(f.name) for f in ready.program.image.functions if f.begin == f.end] == [
+    (ready,) = cached_programs(found[1])
+    assert [vendor_name(f.name) for f in ready.loaded.image.functions if f.begin == f.end] == [
         "torch's attention"
     ]
 

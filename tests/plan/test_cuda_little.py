@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda import load_compiler, model_compiler
+from superopt.compilation.cuda import code_generator, load_compiler
 from superopt.compilation.cuda.segments import GpuSegment
 from superopt.onnx_io.read.source import read_model
 from tests.gpu import choose
@@ -47,7 +47,7 @@ def test_one_graph(make: object, monkeypatch: pytest.MonkeyPatch) -> None:
     exe = load_compiler.compile_model(read_model(m))
     near(exe.run(given), reference(m, given), "fp32")
     assert exe.fallback_nodes({}) == []
-    monkeypatch.setattr(model_compiler, "MAX_SMALL_OPERATIONS", 1)
+    monkeypatch.setattr(code_generator, "MAX_SMALL_OPERATIONS", 1)
     assert [
         n.op.name for n, _ in load_compiler.compile_model(read_model(m)).fallback_nodes({})
     ] != []

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cuda.device import PRECISIONS
+from superopt.compilation.cuda.device import DOT_PRECISIONS
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import interpreted, near
@@ -56,7 +56,7 @@ def test_rows_that_see_nothing(value: float, constant: bool, precision: str) -> 
     near(exe.run(given), reference(m, given), precision)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", DOT_PRECISIONS)
 def test_a_product_and_a_mask(precision: str) -> None:
     """The sum is not rounded, though it lies in memory; a bias that is small is."""
     nodes = [node("MatMul", "x", "w", "a"), node("Add", "a", "m", "b"), node("Softmax", "b", "y")]

@@ -16,7 +16,7 @@ from superopt.kernels.cuda import driver
 from superopt.kernels.cuda.input_aliasing import WrittenRanges
 from superopt.kernels.runtime.gpu_device import to_array
 from superopt.kernels.triton import compiler
-from tests.gpu import REAL
+from tests.gpu import REAL, cached_programs
 from tests.plan import fake_cuda
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model
@@ -48,7 +48,7 @@ def test_another_input_s_buffer(
     for _ in range(1 + again):
         exe = superopt.compile(path, target="cuda")
         held = exe.buffers()
-    assert bool(exe.cached_programs) == again
+    assert bool(cached_programs(exe)) == again
     a, b = held["a"], held["b"]
 
     def written() -> None:

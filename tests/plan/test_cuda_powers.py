@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 import superopt
-from superopt.compilation.cuda.device import PRECISIONS
+from superopt.compilation.cuda.device import DOT_PRECISIONS
 from tests.plan.gpu_models import node
 from tests.plan.test_compile import model
 from tests.plan.test_cuda import interpreted
@@ -72,6 +72,6 @@ def test_no_number_stays_so(bits: int) -> None:
     nodes = [node("MatMul", "x", "w", "a"), node("MatMul", "a", "w", "y")]
     w = np.eye(32, dtype=np.float32)
     m = model(nodes, {"x": (1, [32, 32])}, ["y"], {"w": w})
-    for precision in PRECISIONS:
+    for precision in DOT_PRECISIONS:
         got = superopt.compile(m, target="cuda", precision=precision).run({"x": x})["y"]
         np.testing.assert_array_equal(np.isnan(got), np.arange(32)[:, None] == [3] * 32)

@@ -17,7 +17,7 @@ import superopt
 from superopt.baselines import torch_compile as peer
 from superopt.cli import main
 from superopt.compilation.cuda import gpu_inputs
-from superopt.compilation.cuda.device import PRECISIONS
+from superopt.compilation.cuda.device import DOT_PRECISIONS
 from superopt.compilation.model.executable import Executable
 from superopt.errors import UsageError
 from superopt.kernels.runtime.gpu_device import GpuPeak
@@ -119,7 +119,7 @@ def test_its_profile() -> None:
     assert "<svg" in found.svg()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", DOT_PRECISIONS)
 def test_its_accuracy(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(MODELS["a block"](), target="cuda", precision=precision)
     found = exe.accuracy()

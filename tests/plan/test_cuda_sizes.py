@@ -10,8 +10,12 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.cuda import executable, gpu_inputs, program_lru, shape_policy
-from tests.gpu import REAL
+from superopt.compilation.cuda import gpu_inputs
+from superopt.compilation.cuda.device import CudaDevice, open_gpu
+from superopt.compilation.model.executable import Executable
+from superopt.compilation.model.steps import Sizes
+from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
+from tests.gpu import REAL, cached_programs
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
 from tests.plan.test_cuda import interpreted, near
@@ -45,31 +49,28 @@ def test_those_used_longest_ago_go(
         exe = superopt.compile(path, target="cuda")
         for n in range(1, 5):
             same(exe, n)
-    held = exe.cached_programs if again else exe.variants
-    assert len(held) == 4
-    size = max(x.device_bytes for x in held.values())
+    assert len(exe.variants) == 4
+    assert len(cached_programs(exe)) == 4 * again
+    size = max(x.held_bytes for x in exe.variants.values())
     assert size > M.graph.initializer[0].dims[0] ** 2 * 4  # a copy of the weights
-    monkeypatch.setattr(
-        program_lru,
-        "memory_bytes",
-        lambda number: program_lru.PROGRAM_MEMORY_DIVISOR * 7 * size // 2,
-    )
+    limit = PROGRAM_MEMORY_DIVISOR * 7 * size // 2
+    monkeypatch.setattr(CudaDevice, "memory_bytes", lambda device: limit)
     for n, left in ((1, {1, 3, 4}), (5, {1, 4, 5}), (4, {1, 4, 5}), (6, {4, 5, 6})):
         same(exe, n)
-        assert {dict(key)["n"] for key in {*exe.variants, *exe.cached_programs}} == left
-    monkeypatch.setattr(program_lru, "memory_bytes", lambda number: 0)
+        assert {dict(key)["n"] for key in exe.variants} == left
+    monkeypatch.setattr(CudaDevice, "memory_bytes", lambda device: 0)
     for n in (2, 5):
         same(exe, n)
-        assert len({*exe.variants, *exe.cached_programs}) == 1
+        assert len(exe.variants) == 1
 
 
 def test_memory_is_the_device_s() -> None:
-    number = 0 if REAL else None
-    assert program_lru.memory_bytes(number) > 1 << 30
+    device = open_gpu("fp32")
+    assert device.memory_bytes() > 1 << 30
     if REAL:
         import torch
 
-        assert program_lru.memory_bytes(0) == torch.cuda.get_device_properties(0).total_memory
+        assert device.memory_bytes() == torch.cuda.get_device_properties(0).total_memory
 
 
 def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,12 +78,12 @@ def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch
     import torch
 
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(shape_policy, "EAGER_SIZES", 2)
+    monkeypatch.setattr(CudaDevice, "eager_sizes", 2)
     exe = superopt.compile(M, target="cuda")
     for n in range(1, 8):
         same(exe, n)
     assert {dict(key)["n"] for key in exe.variants} == {1, 2}
-    assert len(exe.shape_policy.fallback_seconds) == 5
+    assert len(exe.shape_policy.fallback_times) == 5
     if not REAL:  # tensors of the processor stand for those on a GPU
         monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
     y = exe.run({"x": torch.from_numpy(rows(4)["x"]).to(exe.device.torch_device)})["y"]
@@ -90,7 +91,8 @@ def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch
     assert y.device.type == exe.device.torch_device
     near({"y": y.cpu().numpy()}, reference(M, rows(4)), "fp32")
     assert len(exe.variants) == 2
-    exe.shape_policy.fallback_seconds.update(dict.fromkeys(exe.shape_policy.fallback_seconds, 1e9))
+    for spent in exe.shape_policy.fallback_times.values():
+        spent.total_seconds = 1e9
     same(exe, 5)
     assert {dict(key)["n"] for key in exe.variants} == {1, 2, 5}
     assert exe.fallback_nodes({"n": 6}) == []  # who asks for a size has it compiled
@@ -100,24 +102,25 @@ def test_sizes_that_come_once_run_in_onnxruntime(monkeypatch: pytest.MonkeyPatch
 def test_sizes_that_went_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or each call would compile the model, where there is no room for all sizes that come."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(shape_policy, "EAGER_SIZES", 2)
-    monkeypatch.setattr(program_lru, "memory_bytes", lambda number: 0)
+    monkeypatch.setattr(CudaDevice, "eager_sizes", 2)
+    monkeypatch.setattr(CudaDevice, "memory_bytes", lambda device: 0)
     exe = superopt.compile(M, target="cuda")
     for n in range(1, 5):
         same(exe, n)
-    exe.shape_policy.fallback_seconds.update(dict.fromkeys(exe.shape_policy.fallback_seconds, 1e9))
+    for spent in exe.shape_policy.fallback_times.values():
+        spent.total_seconds = 1e9
     made = []
-    compiled = executable.Executable._compile
+    compiled = Executable._compile
 
-    def counted(self: executable.Executable, sizes: dict[str, int], how: dict[str, str]) -> object:
-        made.append(sizes["n"])
-        return compiled(self, sizes, how)
+    def counted(self: Executable, key: Sizes, options: dict[str, str] | None) -> Any:
+        made.append(dict(key)["n"])
+        return compiled(self, key, options)
 
-    monkeypatch.setattr(executable.Executable, "_compile", counted)
+    monkeypatch.setattr(Executable, "_compile", counted)
     for n in (3, 4, 3, 4):
         same(exe, n)
     assert made == [3, 4]
-    assert len(exe.shape_policy.compile_seconds) == 2
+    assert len(exe.shape_policy.compile_seconds) == 3  # beside the first one
 
 
 def test_an_input_with_a_value_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from superopt.compilation.cuda import load_compiler, model_compiler
+from superopt.compilation.cuda import code_generator, load_compiler
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.partition import MAX_TOPK_EXTENT
 from tests.plan.gpu_models import drawn
@@ -49,7 +49,7 @@ def test_the_first(
 
 
 def test_of_many_they_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_compiler, "MAX_SMALL_OPERATIONS", 1)
+    monkeypatch.setattr(code_generator, "MAX_SMALL_OPERATIONS", 1)
     for n, fallen in ((MAX_TOPK_EXTENT, 0), (MAX_TOPK_EXTENT + 1, 1)):
         exe = load_compiler.compile_model(read_model(top(drawn(2, n), 3)))
         exe.run({"x": drawn(2, n)})

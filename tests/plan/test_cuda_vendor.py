@@ -18,7 +18,7 @@ import pytest
 
 import superopt
 from superopt.compilation.cuda import load_compiler, tune_kernels
-from superopt.compilation.cuda.device import PRECISIONS
+from superopt.compilation.cuda.device import DOT_PRECISIONS
 from superopt.cost import tuning_records
 from superopt.cost.gpu_features import problem_numbers
 from superopt.cost.store import Store
@@ -31,7 +31,7 @@ from superopt.kernels.runtime.gpu_device import device_name
 from superopt.kernels.triton.module import VendorFunction, vendor_name
 from superopt.kernels.vendor.cudnn import parse_convolution
 from superopt.onnx_io.read.source import read_model
-from tests.gpu import REAL
+from tests.gpu import REAL, cached_programs
 from tests.plan import fake_cuda
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model, reference
@@ -162,7 +162,7 @@ OFFERED: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, Any], int]] = 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", DOT_PRECISIONS)
 @pytest.mark.parametrize("name", OFFERED)
 def test_the_library_computes_the_same(
     name: str, precision: str, monkeypatch: pytest.MonkeyPatch
@@ -314,8 +314,8 @@ def test_it_is_found_again(tmp_path: Path, files: Path, monkeypatch: pytest.Monk
     found = [superopt.compile(path, target="cuda", precision="bf16") for _ in range(2)]
     for _ in range(2):
         np.testing.assert_array_equal(*(exe.run(feeds(m))["y"] for exe in found))
-    (ready,) = found[1].cached_programs.values()
-    assert sum(f.name.startswith("conv ") for f in ready.program.image.functions) == 2
+    (ready,) = cached_programs(found[1])
+    assert sum(f.name.startswith("conv ") for f in ready.loaded.image.functions) == 2
 
 
 @pytest.mark.skipif(REAL, reason="in place of the driver that there is")
@@ -358,10 +358,11 @@ def test_by_the_driver(
     exe = by_driver(path, monkeypatch, device)
     for _ in range(2):
         np.testing.assert_array_equal(exe.run(feeds(m))["y"], wanted["y"])
-    (ready,) = exe.cached_programs.values()
-    assert pools[0] in ready.program.owners
+    (ready,) = cached_programs(exe)
+    assert pools[0] in ready.loaded.owners
     ready = None
-    exe.cached_programs.clear()
+    exe.variants.clear()
+    exe.last_call = None
     gc.collect()
     assert not device.live
 

@@ -18,15 +18,20 @@ import numpy as np
 import pytest
 
 from superopt.compilation.cache import entries
+from superopt.compilation.cuda import code_generator, program_cache
+from superopt.compilation.cuda import device as cuda_device
 from superopt.compilation.cuda import load_compiler as cuda
-from superopt.compilation.cuda import model_compiler, program_cache
+from superopt.compilation.cuda.device import CudaDevice
+from superopt.compilation.fallback.fallback_cache import interface_key
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.kernels.cuda import driver as cuda_driver
 from superopt.kernels.runtime import loaded_image
 from superopt.kernels.runtime.module_image import export_image
 from superopt.kernels.triton import compiler
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.program.streams import dependencies, minimal_waits
-from tests.gpu import REAL
+from tests.gpu import REAL, cached_programs
 from tests.plan import fake_cuda
 from tests.plan.test_cuda import feeds
 from tests.plan.test_cuda_streams import branches
@@ -45,23 +50,25 @@ def by_driver(
     exe = compile(path, **how)
     digest = entries.known_digest(path)
     assert digest is not None
-    given = {"float_class": "E2", "vendor": True, "streams": 4, "store": None, **how}
-    options = program_cache.CudaCacheOptions("fp16", **given)
+    allowed = AllowedTransforms(how.get("float_class", "E2"))
+    given = {name: x for name, x in how.items() if name != "float_class"}
+    options = CompileOptions("cuda", allowed=allowed, precision="fp16", **given)
     driver = fake_cuda.driver(device)
     for module in (cuda_driver, loaded_image):
         monkeypatch.setattr(module, "load_driver", lambda: driver)
     found = cuda_driver.find_gpu()
     assert (found.name, found.capability) == (fake_cuda.NAME.decode(), fake_cuda.CAPABILITY)
-    where = program_cache.GpuPlace("cuda", found.name, found.capability)
-    key = options.cache_key(digest, where)
-    entries.write_interface(key, entries.ModelInterface(exe.input_ports, exe.output_names))
-    exe.compiler.store_variant(key, (), exe.variant({}))
+    where = CudaDevice("cuda", "fp16", found.name, found.capability)
+    about = entries.ModelInterface(exe.input_ports, exe.output_names)
+    entries.write_interface(interface_key(options, digest), about)
+    key = program_cache.open_program_cache(options, where, digest, lambda: exe.compiler).key
+    exe.compiler.generator.store_variant(key, (), exe.variant({}))
     made = export_image(
         exe.variant({}).only_step.gpu_program, exe.device.torch_device, exe.device.dot_precision
     )
     assert made is not None
     device.image = made.image
-    monkeypatch.setattr(program_cache, "find_gpu_place", lambda: where)
+    monkeypatch.setattr(cuda_device, "find_device", lambda precision: where)
     return compile(path, **how)
 
 
@@ -84,13 +91,14 @@ def test_on_the_device(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         for x, a in exe.run(feeds(m)).items():
             assert a.dtype == wanted[x].dtype
             np.testing.assert_array_equal(a, wanted[x])
-        steps = len(exe.cached_programs[()].program.image.steps)
+        steps = len(cached_programs(exe)[0].loaded.image.steps)
         assert device.launched == (2 + n) * steps  # once to begin with
     assert device.calls["cuLaunchKernelEx"] == 2 * steps
     assert device.calls["cuGraphLaunch"] == 3
     assert not device.stack
     assert "cuEventSynchronize" not in device.calls
-    exe.cached_programs.clear()
+    exe.variants.clear()
+    exe.last_call = None
     gc.collect()
     assert not device.live
     assert device.calls["cuEventSynchronize"] == 1  # before code that may be at work is unloaded
@@ -138,7 +146,7 @@ def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             [n % max_streams for n in range(len(writes))], dependencies(reads, writes)
         )
 
-    monkeypatch.setattr(model_compiler, "on_gpu_streams", lanes)
+    monkeypatch.setattr(code_generator, "on_gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     wanted = compile(path, streams=3).run(feeds(m))["y"]
@@ -147,7 +155,8 @@ def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(exe.run(feeds(m))["y"], wanted)
     assert len({stream for _, _, stream in device.log}) == 3
     assert device.calls["cuStreamWaitEvent"] > 4
-    exe.cached_programs.clear()
+    exe.variants.clear()
+    exe.last_call = None
     gc.collect()
     assert not device.live
 
@@ -165,7 +174,7 @@ def test_where_the_driver_fails(
     path = written(tmp_path / "m.onnx", scaled(3))
     device = fake_cuda.Device(fails)
     exe = by_driver(path, monkeypatch, device)
-    assert not exe.cached_programs
+    assert not cached_programs(exe)
     np.testing.assert_array_equal(exe(x=ONES)["y"], np.full((2, 4), 12))
     assert device.calls[fails] == 2  # again, once torch keeps no memory that nobody uses
     assert not device.stack

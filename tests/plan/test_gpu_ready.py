@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import pytest
 
 import superopt
 from superopt.compilation.cache import entries
-from superopt.compilation.cuda import load_compiler, model_compiler, program_cache, store_program
+from superopt.compilation.cuda import code_generator, load_compiler, program_cache, store_program
+from superopt.compilation.cuda import device as cuda_device
+from superopt.compilation.model.compiler import Compiler
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.errors import ModelError
@@ -28,7 +31,7 @@ from superopt.kernels.runtime.gpu_device import device_name
 from superopt.kernels.runtime.module_image import export_image
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.program.streams import dependencies, minimal_waits
-from tests.gpu import REAL, choose
+from tests.gpu import REAL, cached_programs, choose
 from tests.plan.gpu_models import drawn, node
 from tests.plan.test_compile import F, model
 from tests.plan.test_cuda import MODELS, feeds, gemms
@@ -47,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    return counting(model_compiler.Compiler, monkeypatch)
+    return counting(Compiler, monkeypatch)
 
 
 def compile(path: Path, precision: str = "fp16", **how: Any) -> Any:
@@ -100,7 +103,7 @@ def test_on_several_streams(
             [n % max_streams for n in range(len(writes))], dependencies(reads, writes)
         )
 
-    monkeypatch.setattr(model_compiler, "on_gpu_streams", lanes)
+    monkeypatch.setattr(code_generator, "on_gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     found = []
@@ -109,9 +112,9 @@ def test_on_several_streams(
         found.append(exe.run(feeds(m))["y"])
     np.testing.assert_array_equal(*found)
     assert len(compiled) == 1
-    (ready,) = exe.cached_programs.values()
-    assert ready.program.image.stream_count == 3
-    assert any(c.waits for c in ready.program.image.calls)
+    (ready,) = cached_programs(exe)
+    assert ready.loaded.image.stream_count == 3
+    assert any(c.waits for c in ready.loaded.image.calls)
 
 
 def test_what_the_vendors_library_computes(
@@ -126,8 +129,8 @@ def test_what_the_vendors_library_computes(
     path = written(tmp_path / "m.onnx", m)
     found = [compile(path, "fp32") for _ in range(2)]
     np.testing.assert_array_equal(*(exe.run(feeds(m))["y"] for exe in found))
-    (ready,) = found[1].cached_programs.values()
-    assert sum(f.name.startswith("mm ") for f in ready.program.image.functions) == 2
+    (ready,) = cached_programs(found[1])
+    assert sum(f.name.startswith("mm ") for f in ready.loaded.image.functions) == 2
     assert len(compiled) == 1
 
 
@@ -174,10 +177,6 @@ def test_what_is_damaged_is_made_again(
     assert len(compiled) == count
 
 
-def other(where: program_cache.GpuPlace) -> program_cache.GpuPlace:
-    return program_cache.GpuPlace(where.device, "another GPU", where.capability)
-
-
 WAYS: dict[str, dict[str, Any]] = {
     "products": {"float_class": "E1"}, "vendor": {"vendor": False}, "streams": {"streams": 1},
 }  # fmt: skip
@@ -195,9 +194,10 @@ def test_another_key(
         assert len(compiled) == n
     with monkeypatch.context() as m:
         if changed == "GPU":
-            where = program_cache.find_gpu_place()
+            where = cuda_device.find_device("fp16")
             assert where is not None
-            m.setattr(program_cache, "find_gpu_place", lambda: other(where))
+            other = replace(where, gpu_name="another GPU")
+            m.setattr(cuda_device, "find_device", lambda precision: other)
         elif changed == "torch":
             m.setattr(program_cache, "package_state", lambda name: [1, 2, 3, 4, len(name)])
         elif changed == "superopt":
@@ -227,7 +227,8 @@ def test_what_was_measured(tmp_path: Path, compiled: list[object]) -> None:
     for _ in range(2):
         exe = compile(path)
     assert len(compiled) == 2
-    (ready,) = exe.cached_programs.values()
+    (ready,) = exe.variants.values()
+    assert ready.options is not None
     assert ready.options[key] == str(option)
     assert exe.variant({}).program.options[key] == option
     np.testing.assert_allclose(
@@ -289,8 +290,8 @@ def test_what_else_is_asked_of_it(tmp_path: Path, compiled: list[object]) -> Non
     m = MODELS["a block"]()
     path = written(tmp_path / "m.onnx", m)
     first, found = compile(path), compile(path)
-    assert not first.cached_programs
-    assert not found.variants
+    assert not cached_programs(first)
+    assert cached_programs(found)
     wanted = found.run(feeds(m))
     found.save(tmp_path / "m.superopt")
     again: Any = superopt.load(tmp_path / "m.superopt")
@@ -298,7 +299,7 @@ def test_what_else_is_asked_of_it(tmp_path: Path, compiled: list[object]) -> Non
     assert found.profile(seconds=0.01).parts
     assert found.accuracy(sets=1).passed
     assert not found.fallback_nodes({})
-    assert not found.cached_programs  # its memory is free: what was compiled took its place
+    assert not cached_programs(found)  # its memory is free: what was compiled took its place
     for exe in (found, again):
         np.testing.assert_array_equal(exe.run(feeds(m))["y"], wanted["y"])
     count = len(compiled)
@@ -318,7 +319,7 @@ import sys, numpy, superopt
 from superopt.compilation.cache import entries
 entries._MIN_REST_NS = entries._MIN_REST_WHOLE_SECONDS_NS = -1
 exe = superopt.compile(sys.argv[1], target="cuda", precision="fp16")
-print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].sum(), len(exe.cached_programs))
+print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].sum(), sum(v.options is not None for v in exe.variants.values()))
 """
 
 
@@ -360,9 +361,10 @@ def test_tensors_on_the_device(tmp_path: Path) -> None:
         for n, x in copied.items():
             assert x.is_cuda
             np.testing.assert_array_equal(x.cpu().numpy(), wanted[n])
-    assert exe.cached_programs
+    assert cached_programs(exe)
     first = next(iter(got.values()))
-    exe.cached_programs.clear()
+    exe.variants.clear()
+    exe.last_call = None
     torch.cuda.synchronize()
     assert first.isfinite().all()  # its memory is there as long as it is
 

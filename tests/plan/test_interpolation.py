@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import superopt
-from superopt.compilation.cpu import model_compiler
+from superopt.compilation.model import compiler as model_compiler
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model

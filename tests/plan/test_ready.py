@@ -103,7 +103,7 @@ LIGHT = """
 import sys, numpy, superopt
 exe = superopt.compile(sys.argv[1])
 exe(x=numpy.ones((2, 4), numpy.float32))
-heavy = "onnx onnx_ir onnxruntime z3 sympy superopt.compilation.cpu.model_compiler".split()
+heavy = "onnx onnx_ir onnxruntime z3 sympy superopt.compilation.model.compiler".split()
 print([name for name in heavy if name in sys.modules])
 """
 

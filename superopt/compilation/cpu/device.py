@@ -66,7 +66,8 @@ def _repeated_native_call(
     arrays: Sequence[Any],
     lock_owner: fork_safety.HasLock,
 ) -> RepeatedCall:
-    """Return the repeated call of a segment that is the whole model. lock_owner: see `with_lock`."""
+    """Return the repeated call of a segment that is the whole model. lock_owner: see
+    `with_lock`."""
     assert native.binding is not None
     numbers = native.binding.input_numbers
     in_order = numbers == tuple(range(len(ports)))

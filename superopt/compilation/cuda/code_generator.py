@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import Any, ClassVar, TypedDict
 
-from superopt.compilation.cuda.device import PRECISIONS, CudaDevice
+from superopt.compilation.cuda.device import CudaDevice
 from superopt.compilation.cuda.load_program import load_gpu_program, next_option
 from superopt.compilation.cuda.profile import profile
 from superopt.compilation.cuda.segments import GpuSegment
@@ -44,8 +44,9 @@ from superopt.plan.program.target import TF32_DROPPED_BITS, gpu_target
 from superopt.report.compilation.compile_report import TuningReport
 from superopt.report.compilation.profile import Profile
 from superopt.report.data.report import Event
-from superopt.te.expr.dtype import DType
+from superopt.te.expr.dtype import BF16, F16, DType
 
+STORAGE_DTYPES = {"fp16": F16, "bf16": BF16}  # of float32 values in memory, by precision
 MIN_ONLINE_SOFTMAX_FLOAT_CLASS = MIN_WINOGRAD_FLOAT_CLASS
 DEFAULT_STREAMS = 4  # maximum number of streams unless one is given
 MIN_PARALLEL_ELEMENTS = 32 * MULTIPROCESSORS  # see Target.min_parallel_elements
@@ -98,7 +99,6 @@ class CudaCodeGenerator(CodeGenerator):
         # fewer launches than rows of one matrix: NASRNN takes 30 us, and 40 us the other way.
         level = self.allowed.float_class
         graph = simplify_graph(segment_graph(s), level, 1, False, s.sensitive_outputs)
-        kind, dots = PRECISIONS[self.device.precision]
         choose = partial(gpu_space.choose, **self.option_filter)
         if self.fallback_options:
             choose = partial(choose, fallback=self.fallback_options)
@@ -106,8 +106,8 @@ class CudaCodeGenerator(CodeGenerator):
         target = gpu_target(
             choose,
             fuses_attention=level >= MIN_ONLINE_SOFTMAX_FLOAT_CLASS,
-            storage_dtype=kind,
-            dropped_bits=TF32_DROPPED_BITS if dots == "tf32" else 0,
+            storage_dtype=STORAGE_DTYPES.get(self.device.precision),
+            dropped_bits=TF32_DROPPED_BITS if self.dot_precision == "tf32" else 0,
             min_parallel_elements=MIN_PARALLEL_ELEMENTS,
             assign_streams=streams,
         )

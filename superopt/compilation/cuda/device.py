@@ -11,40 +11,32 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from superopt.compilation.cuda.gpu_inputs import as_gpu_inputs, check_devices
-from superopt.compilation.cuda.segments import GpuStep
+from superopt.compilation.cuda.gpu_inputs import all_on_gpu, as_gpu_inputs, check_devices
+from superopt.compilation.cuda.segments import CachedProgram, GpuSegment
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import InputPort
 from superopt.compilation.model.device import Device
 from superopt.compilation.runtime import fork_safety
 from superopt.errors import RuntimeMismatch, UsageError
-from superopt.ir import graph
 from superopt.kernels.cuda import driver
 from superopt.kernels.cuda.input_aliasing import WrittenRanges
 from superopt.kernels.runtime.gpu_device import (
     current_gpu_number,
     empty_cache,
     execution_device,
-    is_gpu_tensor,
     synchronize,
     to_array,
     to_device,
     use_gpu,
 )
-from superopt.te.expr.dtype import BF16, F16, DType
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.steps import Variant
 
-# By precision: the storage dtype of fp32 values (None: fp32), and the precision of their products.
-PRECISIONS: Mapping[str, tuple[DType | None, str]] = {
-    "fp32": (None, "ieee"),
-    "tf32": (None, "tf32"),
-    "fp16": (F16, "ieee"),
-    "bf16": (BF16, "ieee"),
-}
+# By precision of float32 values: the precision of products of such in memory, as Triton names it.
+DOT_PRECISIONS = {"fp32": "ieee", "tf32": "tf32", "fp16": "ieee", "bf16": "ieee"}
 INSTALL_HINT = (
     'pip install "superopt-onnx[gpu]" on a machine with an NVIDIA GPU; "superopt doctor" shows '
     "what is installed, and TRITON_INTERPRET=1 runs kernels on the CPU, slowly"
@@ -76,7 +68,7 @@ class CudaDevice(Device):
     @property
     def dot_precision(self) -> str:
         """The precision of fp32 products, as Triton names it."""
-        return PRECISIONS[self.precision][1]
+        return DOT_PRECISIONS[self.precision]
 
     def as_inputs(
         self,
@@ -90,14 +82,14 @@ class CudaDevice(Device):
     def check_inputs(
         self, ports: Sequence[InputPort], arrays: Sequence[Any], variant: Variant
     ) -> None:
-        numbers = (s.gpu_number for s in variant if isinstance(s, GpuStep))
+        numbers = (s.gpu_number for s in variant if isinstance(s, GpuSegment | CachedProgram))
         check_devices(ports, arrays, next(numbers, None))
 
     def is_on_device(self, x: object) -> bool:
-        return is_gpu_tensor(x)
+        return all_on_gpu([x])
 
     def to_device(self, x: Any) -> Any:
-        return to_device(x, self.torch_device) if self.torch_device == "cuda" else x
+        return to_device(x, self.torch_device)
 
     def to_host(self, x: Any) -> Any:
         return to_array(x) if type(x).__module__.startswith("torch") else x
@@ -111,15 +103,21 @@ class CudaDevice(Device):
         runs = [s.gpu_program for s in variant.kernel_steps]
         for r in runs if len(runs) > 1 else ():  # else one would overwrite what another still reads
             r.wait_for_last_run()
-        passed = any(isinstance(v, graph.Input) for v in variant.model.graph.outputs)
-        if not passed and len(variant) == 1:
+        graph = variant.model.graph
+        if not {*graph.inputs} & {*graph.outputs} and len(variant) == 1:
             return arrays
         written = (x for r in runs for x in (*r.inputs, *r.outputs))  # a later step may read these
         return WrittenRanges.from_tensors(written).copy_aliased(arrays)
 
     def input_buffers(self, variant: Variant) -> Mapping[int, Any]:
-        bound = variant.bound_step
-        return bound.input_buffers() if isinstance(bound, GpuStep) else {}
+        step = variant[0] if len(variant) == 1 else None
+        if isinstance(step, CachedProgram):
+            return step.input_buffers()
+        if not isinstance(step, GpuSegment):
+            return {}
+        numbers = {v: n for n, v in enumerate(variant.model.graph.inputs)}
+        own = zip(step.segment.inputs, step.gpu_program.inputs, strict=True)
+        return {numbers[v]: x for v, x in own if v in numbers}
 
     def repeated_call(
         self, exe: Executable, variant: Variant, arrays: Sequence[Any], *, on_device: bool
@@ -185,10 +183,9 @@ def _fork_error() -> UsageError:
 
 def check_precision(precision: str) -> None:
     """Raise UsageError for an unknown precision."""
-    if precision not in PRECISIONS:
-        raise UsageError(
-            f"precision {precision!r}", f"precisions are {', '.join(PRECISIONS)}", "use one of them"
-        )
+    if precision not in DOT_PRECISIONS:
+        names = ", ".join(DOT_PRECISIONS)
+        raise UsageError(f"precision {precision!r}", f"precisions are {names}", "use one of them")
 
 
 def find_device(precision: str) -> CudaDevice | None:

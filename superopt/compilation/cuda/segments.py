@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,24 +16,8 @@ if TYPE_CHECKING:
     from superopt.plan.program.program import Program
 
 
-class GpuStep(KernelStep):
-    """Kernels on a GPU."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def gpu_number(self) -> int | None:
-        """The number of the GPU that its kernels run on."""
-
-    @abstractmethod
-    def input_buffers(self) -> dict[int, Any]:
-        """Return the tensors from which kernels read the model's inputs, by input number; it has a
-        binding."""
-
-
 @dataclass(frozen=True, slots=True)
-class GpuSegment(GpuStep):
+class GpuSegment(KernelStep):
     """A segment as kernels, with its memory."""
 
     segment: Segment
@@ -55,18 +38,15 @@ class GpuSegment(GpuStep):
 
     @property
     def gpu_number(self) -> int | None:
+        """The number of the GPU that its kernels run on."""
         return self.gpu_program.number
-
-    def input_buffers(self) -> dict[int, Any]:
-        assert self.binding is not None
-        return dict(zip(self.binding.input_numbers, self.gpu_program.inputs, strict=True))
 
     def memory_blocks(self) -> Mapping[int, int]:
         return {id(self.gpu_program): self.gpu_program.memory_bytes}
 
 
 @dataclass(frozen=True, slots=True)
-class CachedProgram(GpuStep):
+class CachedProgram(KernelStep):
     """A program from the disk cache that is the whole model. It has no plan: `Executable.variant`
     compiles it again where one is needed."""
 
@@ -91,9 +71,11 @@ class CachedProgram(GpuStep):
 
     @property
     def gpu_number(self) -> int | None:
+        """The number of the GPU that its kernels run on."""
         return self.loaded.number
 
     def input_buffers(self) -> dict[int, Any]:
+        """Return the tensors from which kernels read the model's inputs, by input number."""
         return dict(zip(self.binding.input_numbers, self.loaded.buffers(), strict=True))
 
     def memory_blocks(self) -> Mapping[int, int]:

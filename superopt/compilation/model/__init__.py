@@ -1,1 +1,1 @@
-"""Compiled models on any device: the compiler, the executable, its steps, and the device protocol."""
+"""Compiled models on any device: compiler, executable, steps, and the device protocol."""

@@ -4,6 +4,8 @@ needs (docs/howto/add_a_target.md).
 The defaults are those of a processor whose arrays are numpy arrays in the memory of the host.
 """
 
+# ruff: noqa: B027 (the default of a method may be to do nothing)
+
 from __future__ import annotations
 
 import threading
@@ -150,8 +152,9 @@ class Device(ABC):
 class CodeGenerator(ABC):
     """Plans segments for a device and compiles them.
 
-    allowed: the allowed transforms. segment_threads: of parts in ONNX Runtime. max_unrolled_steps: of recurrent layers, for a target without loops; None for
-    one with loops. prefers_integer_runtime: run models with integer products in ONNX Runtime.
+    allowed: the allowed transforms. segment_threads: of parts in ONNX Runtime. max_unrolled_steps:
+    of recurrent layers, for a target without loops; None for one with loops.
+    prefers_integer_runtime: run models with integer products in ONNX Runtime.
     """
 
     device: Device

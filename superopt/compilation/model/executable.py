@@ -166,13 +166,12 @@ class Executable:
 
     def variant(self, sizes: Mapping[str, int]) -> Variant:
         """Return the steps for inputs of these sizes, with their plans; compile them if needed."""
-        key = sorted_sizes(sizes)
         with self.exclusive():
-            found = self.variants.get(key) or self.find_cached(key)
-            if found is None or found.options is not None:
-                self.variants.pop(key, None)  # free its memory before compiling
-                found = self._compile(key, None if found is None else found.options)
-            self.set_variant(key, found)
+            found = self.runnable(sizes)
+            if (options := found.options) is not None:
+                del found, self.variants[sorted_sizes(sizes)]  # free its memory before compiling
+                found = self._compile(sorted_sizes(sizes), options)
+                self.set_variant(sorted_sizes(sizes), found)
             return found
 
     def runnable(self, sizes: Mapping[str, int]) -> Variant:
@@ -181,8 +180,7 @@ class Executable:
         key = sorted_sizes(sizes)
         with self.exclusive():
             found = self.variants.get(key) or self.find_cached(key)
-            if found is None:
-                return self.variant(sizes)
+            found = found or self._compile(key, None)
             self.set_variant(key, found)
             return found
 
@@ -257,7 +255,10 @@ class Executable:
     def fallback_nodes(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
         """Return the nodes that run in ONNX Runtime at these sizes, each with the reason. Raises
         UsageError for other sizes than those of the model."""
+        check_sizes(self.input_ports, sizes)
         why = self.shape_policy.fallback_reasons.get(sorted_sizes(sizes), "")
+        if not why:
+            self.variant(sizes)
         return self.compiler.fallback_nodes(sizes, why)
 
     def known_sizes(self) -> tuple[Sizes, ...]:

@@ -63,7 +63,8 @@ def _repeated_call(
     by_name = whole.named_call
     if by_name is None:
         return None
-    owner, names = weakref.proxy(exe), [p.name for p in exe.input_ports]
+    owner: Any = weakref.proxy(exe)
+    names = [p.name for p in exe.input_ports]
 
     def call(feeds: dict[str, Any]) -> dict[str, Any]:
         begin = time.perf_counter()

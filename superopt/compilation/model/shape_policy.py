@@ -4,9 +4,8 @@
 compiles in the call for the first sizes only. Other sizes run in ONNX Runtime until the time that
 compiled code would have saved equals the time of compiling for further sizes; then they are
 compiled in the background, or in the next call on a device that cannot compile in the background.
-The total is at most twice that of the better choice (ski rental:
-Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988), and no call waits for a
-compiler.
+The total is at most twice that of the better choice (ski rental: Karlin, Manasse, Rudolph and
+Sleator, Competitive snoopy caching, 1988).
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ class ShapePolicy:
     """The state of the policy for one model.
 
     eager_sizes: the number of sizes for which calls compile immediately. in_background: compile for
-    others in the background; else in a call. fallback: runs the whole model in ONNX Runtime at any sizes; None: not loaded yet. refusal: why
-    there is none. first_compile_seconds: of the first sizes, including one-time loading; None: not
-    compiled yet. compile_seconds: recent ones, of further sizes. saved_parts: the parts of ONNX
-    Runtime's time that compiled code saved, measured. fallback_times: by sizes. pending: sizes that
-    are compiled in the background now. fallback_reasons: sizes that stay in ONNX Runtime, each with
-    the reason. cached_compile_seconds: returns the compile time of an earlier process, None if
-    unknown.
+    others in the background; else in a call. fallback: runs the whole model in ONNX Runtime at any
+    sizes; None: not loaded yet. refusal: why there is none. first_compile_seconds: of the first
+    sizes, including one-time loading; None: not compiled yet. compile_seconds: recent ones, of
+    further sizes. saved_parts: the parts of ONNX Runtime's time that compiled code saved, measured.
+    fallback_times: by sizes. pending: sizes that are compiled in the background now.
+    fallback_reasons: sizes that stay in ONNX Runtime, each with the reason. cached_compile_seconds:
+    returns the compile time of an earlier process, None if unknown.
     """
 
     specialize: Specialize = "eager"

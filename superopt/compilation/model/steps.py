@@ -98,6 +98,9 @@ class Variant(Sequence[Any]):
     def __len__(self) -> int:
         return len(self.steps)
 
+    def __bool__(self) -> bool:
+        return True  # also without steps: the outputs may be inputs or constants
+
     @property
     def model(self) -> Model:
         """The model, or that for these sizes alone."""
