@@ -206,6 +206,8 @@ class Bench:
         from superopt.compilation.cuda import code_generator, load_compiler
         from superopt.cost.gpu_features import problem_numbers
         from superopt.cost.store import Store
+        from superopt.cost.tuning_records import gpu_target, measured_options
+        from superopt.kernels.runtime.gpu_device import device_name
         from superopt.onnx_io.read.source import read_model
 
         begin = time.perf_counter()
@@ -220,18 +222,19 @@ class Bench:
         compiled = time.perf_counter() - begin
         before = event_ms(made.only_step.gpu_program)
         if self.tune:
-
-            def seen(p: Any, found: Any) -> None:
-                times = {str(o): t * 1e6 for o, t in found.items()}
-                rows.append([str(p.tensor.type), problem_numbers(p), times])
-
             with Store.open(store) as held:
-                exe.tune(sizes, max_options=self.tune, store=held, on_result=seen)
+                exe.tune(sizes, max_options=self.tune, store=held)
+                target = gpu_target(device_name("cuda"), exe.device.dot_precision)
+                times: dict[str, dict[str, float]] = {}
+                for t in measured_options(held, target):
+                    times.setdefault(t.problem, {})[str(t.option)] = t.seconds * 1e6
+            for key, p in exe.variant(sizes).program.problems.items():
+                rows.append([str(p.tensor.type), problem_numbers(p), times.get(key, {})])
             exe.run(feeds)
         seconds = time.perf_counter() - begin
         return {
-            "exe": exe, "feeds": feeds, "run": exe.variant(sizes).only_step.gpu_program, "compiled": compiled,
-            "untuned": before, "seconds": seconds, "tuning": rows,
+            "exe": exe, "feeds": feeds, "run": exe.variant(sizes).only_step.gpu_program,
+            "compiled": compiled, "untuned": before, "seconds": seconds, "tuning": rows,
         }  # fmt: skip
 
     def do(self, case: Case, step: str, ready: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from superopt.api.compilation import compile, load
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.targets import check_target
 from superopt.compilation.model.executable import Executable
 
@@ -38,20 +39,14 @@ def compile_model(
     pass: .expressions, .tile, LLVM IR (.ll, .optimized.ll), or Triton source (.triton.py). target,
     precision, vendor: as in `compile`.
     """
-    from superopt.jobs import cpu_compile_report as compilation_
+    from superopt.jobs import compile_report
     from superopt.onnx_io.read.source import read_model
 
-    folder = None if dump is None else Path(dump)
     check_target(target, precision, vendor)
-    if target != "cpu":
-        from superopt.jobs import cuda_compile_report
-
-        return cuda_compile_report.report_compilation(
-            read_model(model), precision, dict(shapes or {}), folder, float_class, vendor
-        )
-    return compilation_.report_compilation(
-        read_model(model), threads or 1, dict(shapes or {}), folder, AllowedTransforms(float_class)
-    )
+    allowed = AllowedTransforms(float_class)
+    options = CompileOptions(target, threads or 1, allowed, precision, vendor)
+    folder = None if dump is None else Path(dump)
+    return compile_report.report_compilation(read_model(model), options, dict(shapes or {}), folder)
 
 
 def profile(

@@ -17,6 +17,7 @@ from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import check_sizes, has_symbolic_sizes
 from superopt.compilation.frontend.targets import TARGETS
+from superopt.compilation.model.compile_model import make_compiler, open_device
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.shape_policy import ShapePolicy, Shapes, Specialize
 from superopt.compilation.model.steps import Sizes, Variant
@@ -33,7 +34,7 @@ def open_source(source: Source, options: CompileOptions, specialize: Specialize)
     disk: the disk is how they reach this process.
     """
     device = open_device(options)
-    made = make_compiler(source, options, device)
+    made = make_compiler(source, options, device, _replay_tuned_rewrites)
     out = made.executable(specialize)
     if specialize == "background" and device.compiles_in_background:
         programs = _CachedPrograms(options, device, source.sha256, lambda: made)
@@ -54,7 +55,7 @@ def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Ex
         from superopt.onnx_io.read.source import read_model
 
         source = read_model(path)
-        made = make_compiler(source, options, device)
+        made = make_compiler(source, options, device, _replay_tuned_rewrites)
         store_digest(watch, source)
         digest = source.sha256
         about = entries.ModelInterface(made.input_ports(), made.output_names())
@@ -63,7 +64,9 @@ def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Ex
 
     @cache
     def load_compiler() -> Compiler:
-        return made or make_compiler(reread_model(path, digest), options, device)
+        return made or make_compiler(
+            reread_model(path, digest), options, device, _replay_tuned_rewrites
+        )
 
     key, threads = interface_key(options, digest), device.fallback_threads
     fallback = FallbackCache(key, path, threads, about, lambda: load_compiler().model.graph)
@@ -164,22 +167,9 @@ class _CachedPrograms:
         return None if found is None else found.compile_seconds()
 
 
-def open_device(options: CompileOptions) -> Device:
-    """Return the device of a target. Raises UsageError if there is none."""
-    found: Device = TARGETS[options.target].load("device").open_device(options)
-    return found
-
-
-def make_compiler(source: Source, options: CompileOptions, device: Device) -> Compiler:
-    """Return the compiler of a model. The replay of a search is loaded only for tuned models."""
-    module = TARGETS[options.target].load("load_compiler")
-    made: Compiler = module.make_target_compiler(source, options, device, _replay_tuned_rewrites)
-    return made
-
-
 def _replay_tuned_rewrites(source: Source, log: str) -> Source:
-    """Call `rewritten`, which imports all of `optimize`: most models were not tuned and have no
-    log."""
+    """Return a model with a stored rewrite log. Most models were not tuned and have no log: they
+    do not load `optimize`."""
     from superopt.jobs.graph_rewrites import apply_rewrite_log
 
     return apply_rewrite_log(source, log)

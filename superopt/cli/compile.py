@@ -7,12 +7,9 @@ from typing import Any
 import click
 
 from superopt.cli import options, terminal
+from superopt.compilation.frontend.targets import TARGETS
 from superopt.errors import ExitCode
 
-DEFAULT_TUNING_SECONDS = {
-    "cpu": 300.0,
-    "cuda": 90.0,
-}  # equal to superopt.api.compilation.DEFAULT_TUNING_SECONDS
 DEFAULT_COMPILE_SECONDS = 600.0
 
 
@@ -101,7 +98,7 @@ def compile_(
 @options.as_json
 @options.quiet
 @options.debug
-@options.limit_resources(lambda given: given["budget"] or DEFAULT_TUNING_SECONDS[given["target"]])
+@options.limit_resources(lambda given: given["budget"] or TARGETS[given["target"]].tuning_seconds)
 def tune(
     model: Path,
     budget: float | None,

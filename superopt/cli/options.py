@@ -11,6 +11,7 @@ import click
 
 from superopt import guard
 from superopt.cli import supervise
+from superopt.compilation.frontend.targets import TARGETS
 from superopt.errors import ExitCode, OutOfMemory, OutOfTime, SuperoptError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -195,10 +196,10 @@ def target_options(command: Any) -> Any:
     """Add --target, --precision and --no-vendor."""
     kind = click.option(
         "--target",
-        type=click.Choice(["cpu", "cuda"]),
+        type=click.Choice([*TARGETS]),
         default="cpu",
         show_default=True,
-        help="Compile for the CPU or for a GPU.",
+        help="Compile for the CPU, for a GPU, or interpret the kernels.",
     )
     floats = click.option(
         "--precision",

@@ -14,9 +14,9 @@ import numpy as np
 from superopt import guard, ort
 from superopt.baselines import openvino, torch_compile
 from superopt.check.random_inputs import random_feeds
-from superopt.compilation.cpu.load_compiler import compile_model as compile_
-from superopt.compilation.cuda import load_compiler
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.compilation.frontend.compile_options import CompileOptions
+from superopt.compilation.model.compile_model import compile_model
 from superopt.cost.machine import this_machine
 from superopt.cost.machine_load import Load, LoadMeter, max_load
 from superopt.cost.speedup import TimingSession, predict_speedup
@@ -171,16 +171,14 @@ def _prepare_runtime(
         return torch_compile.prepare(path, arrays, threads, device, target.precision)
 
     def compiled() -> Callable[[], object]:
-        if target.target == "cuda":
-            made = load_compiler.compile_model(
-                read_model(path), target.precision, target.float_class, vendor=target.vendor
-            )
-            return made.prepare_run(arrays)
-        allowed = AllowedTransforms(target.float_class)
-        exe = compile_(
-            read_model(path), threads=threads, rewrite=apply_rewrite_log, allowed=allowed
+        options = CompileOptions(
+            target.target,
+            threads,
+            AllowedTransforms(target.float_class),
+            target.precision,
+            target.vendor,
         )
-        return lambda: exe.run(arrays)
+        return compile_model(read_model(path), options, apply_rewrite_log).prepare_run(arrays)
 
     loads = {"ort": in_ort, "openvino": in_openvino, "torch": in_torch, "superopt": compiled}
     load = loads[runtime]

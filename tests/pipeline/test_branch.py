@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.model import compile_if
 from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.compilation.model.executable import Executable
 from superopt.errors import ModelError, UsageError
-from superopt.jobs import cpu_compile_report
+from superopt.jobs import compile_report
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.onnx_io.transform.split_if import first_dynamic_if, split_at_if
@@ -220,7 +221,7 @@ def test_it_cannot_be_exported(tmp_path: Path) -> None:
 
 
 def test_what_is_said_of_it() -> None:
-    about = cpu_compile_report.report_compilation(read_model(text(NESTED)), 1, {}, None)
+    about = compile_report.report_compilation(read_model(text(NESTED)), CompileOptions(), {})
     assert not about.foreign
     assert about.kernels > 2
     assert any("'first'" in note for note in about.notes)

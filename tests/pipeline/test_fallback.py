@@ -18,9 +18,10 @@ import superopt
 from superopt.compilation.fallback import fallback_cache, ort_segment
 from superopt.compilation.fallback.ort_segment import OrtSegment, atomic_units
 from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.model.compiler import Compiler
 from superopt.cost.disk_cache import cache_files
-from superopt.jobs import cpu_compile_report
+from superopt.jobs import compile_report
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.onnx_io.transform.contrib_decomposition import decompose_contrib_ops, replaced_result
@@ -287,13 +288,15 @@ def test_quantization_of_what_kernels_compute_is_told() -> None:
     quantized = node("DynamicQuantizeMatMul", ["h", "w", "s"], ["y"], domain=MICROSOFT)
     shapes = {"x": [4000, wide]}, {"y": [4000, wide]}
     m = made([node("MatMul", ["x", "a"], ["h"]), quantized], held, *shapes)
-    (note,) = cpu_compile_report.report_compilation(read_model(m), 1, {}, None).notes
+    (note,) = compile_report.report_compilation(read_model(m), CompileOptions(), {}).notes
     assert note.startswith("1 quantization, first DynamicQuantizeMatMul y, of kernel results")
     moved = made([node("Neg", ["x"], ["h"]), quantized], held, *shapes)
-    about = cpu_compile_report.report_compilation(read_model(moved), 1, {}, None)
+    about = compile_report.report_compilation(read_model(moved), CompileOptions(), {})
     assert about.kernels == 1
     assert about.notes == ()
     assert (
-        cpu_compile_report.report_compilation(read_model(transformer(5, 14)), 1, {}, None).notes
+        compile_report.report_compilation(
+            read_model(transformer(5, 14)), CompileOptions(), {}
+        ).notes
         == ()
     )

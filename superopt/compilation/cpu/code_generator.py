@@ -27,12 +27,15 @@ from superopt.compilation.model.compiler import Compiler, out_of_memory_error
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.repeated_call import ModelCall
-from superopt.compilation.model.steps import Variant
+from superopt.compilation.model.steps import KernelStep, Variant
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.ir import graph
+from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.runtime.cpu import Machine
+from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
 from superopt.plan.graph.partition import Segment
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
@@ -96,6 +99,9 @@ class CpuCodeGenerator(CodeGenerator):
         g = variant.model.graph
         named = dict(zip(output_names, g.outputs, strict=True))
         return build_model_call(variant.steps, g.inputs, named)
+
+    def kernel_texts(self, step: KernelStep, kernel: Kernel) -> list[tuple[str, object]]:
+        return [*pass_texts(kernel, kernel_text(kernel, self.machine.width), self.machine)]
 
     def profile(
         self,

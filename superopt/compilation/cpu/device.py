@@ -37,7 +37,7 @@ class CpuDevice(Device):
     threads: int = 1
 
     @property
-    def fallback_threads(self) -> int:
+    def kernel_threads(self) -> int:
         return self.threads
 
     def __str__(self) -> str:

@@ -22,7 +22,7 @@ from superopt.compilation.frontend.graph_ports import check_window_sizes, static
 from superopt.compilation.model.compiler import Compiler
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
-from superopt.compilation.model.steps import Sizes, Variant
+from superopt.compilation.model.steps import KernelStep, Sizes, Variant
 from superopt.cost.store import Store
 from superopt.ir import graph as ir_graph
 from superopt.kernels.algorithms.gpu import gpu_space
@@ -30,8 +30,10 @@ from superopt.kernels.algorithms.gpu.blocks import MULTIPROCESSORS
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.llvm.operation_count import count_operations
 from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.triton.codegen import triton_text
 from superopt.kernels.triton.compiler import TritonCompileError
+from superopt.kernels.triton.module import vendor_name
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, Segment, segment_graph
 from superopt.plan.graph.recurrent_layer import MAX_UNROLLED_STEPS_GPU
 from superopt.plan.graph.simplify import simplify_graph
@@ -152,6 +154,13 @@ class CudaCodeGenerator(CodeGenerator):
         except NO_KERNEL_ERRORS:
             return inf
         return float(sum(count_operations(p.tensor) for p in made.problems.values()))
+
+    def kernel_texts(self, step: KernelStep, kernel: Kernel) -> list[tuple[str, object]]:
+        assert isinstance(step, GpuSegment)
+        text = step.gpu_program.loaded[kernel.name].text.source
+        if kernel.library:
+            text = f"# by {vendor_name(kernel.library)}: {kernel.library}"
+        return [*kernel.passes, ("tile", kernel), ("triton.py", text)]
 
     def profile(
         self,

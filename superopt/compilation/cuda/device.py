@@ -52,6 +52,7 @@ class CudaDevice(Device):
     name: ClassVar[str] = "cuda"
     eager_sizes: ClassVar[int] = 16
     compiles_in_background: ClassVar[bool] = False
+    is_asynchronous: ClassVar[bool] = True
     torch_device: str
     precision: str = "fp32"
     gpu_name: str = ""

@@ -41,6 +41,10 @@ class GpuSegment(KernelStep):
         """The number of the GPU that its kernels run on."""
         return self.gpu_program.number
 
+    @property
+    def launch_count(self) -> int:
+        return len(self.gpu_program.launches)
+
     def memory_blocks(self) -> Mapping[int, int]:
         return {id(self.gpu_program): self.gpu_program.memory_bytes}
 

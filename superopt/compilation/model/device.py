@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from superopt.cost.store import Store
     from superopt.ir import graph
     from superopt.kernels.loops.option import Option
+    from superopt.kernels.loops.tile import Kernel
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
     from superopt.report.compilation.compile_report import ExportReport, TuningReport
@@ -63,18 +64,25 @@ class Device(ABC):
 
     name: of the target. precision: the precision that float32 values are computed in. eager_sizes:
     the number of sizes for which a model is compiled immediately (`ShapePolicy`).
-    compiles_in_background: compile for further sizes in the background.
+    compiles_in_background: compile for further sizes in the background. is_asynchronous: a call may
+    return before its work is done.
     """
 
     name: ClassVar[str]
     precision: str = "fp32"
     eager_sizes: ClassVar[int] = 1
     compiles_in_background: ClassVar[bool] = True
+    is_asynchronous: ClassVar[bool] = False
+
+    @property
+    def kernel_threads(self) -> int:
+        """The number of threads of kernels on a CPU; 0 for other devices."""
+        return 0
 
     @property
     def fallback_threads(self) -> int:
         """The number of threads of whole models in ONNX Runtime."""
-        return 1
+        return self.kernel_threads or 1
 
     @abstractmethod
     def __str__(self) -> str:
@@ -131,7 +139,7 @@ class Device(ABC):
         return NO_CONTEXT
 
     def synchronize(self) -> None:
-        """Wait until all work of the device is done."""
+        """Wait until all work of an asynchronous device is done."""
 
     def release_memory(self) -> None:
         """Return memory that libraries cache to the device."""
@@ -179,6 +187,10 @@ class CodeGenerator(ABC):
     def has_fast_kernel(self, c: Compiler, n: graph.Node, sizes: Mapping[str, int]) -> bool:
         """True if the kernel of a node is fast where its tensor expression is not."""
         return False
+
+    def kernel_texts(self, step: KernelStep, kernel: Kernel) -> list[tuple[str, object]]:
+        """Return the text of a kernel after each pass, with the name of the pass, in order."""
+        return [*kernel.passes, ("tile", kernel)]
 
     def profile(
         self,

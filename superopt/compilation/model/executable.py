@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -297,6 +298,9 @@ class Executable:
         outputs."""
         with self.device.activate():
             held = {n: self.device.to_device(x) for n, x in feeds.items()}
+
+        if not self.device.is_asynchronous:
+            return partial(self.run, held)
 
         def run() -> object:
             out = self.run(held)

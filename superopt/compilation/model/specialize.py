@@ -61,8 +61,8 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
 
 
 def compile_in_background(exe: Executable, key: Sizes) -> Variant:
-    """Return the model compiled for these sizes. A child process compiles them if it can; its result is read
-    from the disk cache."""
+    """Return the model compiled for these sizes. A child process compiles it if it can; its result
+    is read from the disk cache."""
     compiler, policy = exe.compiler, exe.shape_policy
     if background_worker.CAN_FORK:
 
@@ -91,7 +91,7 @@ def compile_in_background(exe: Executable, key: Sizes) -> Variant:
 
 
 def _measure_pair(exe: Executable, variant: Variant, arrays: list[Any]) -> tuple[float, float]:
-    """Return the minimum seconds of runs of the variant and of runs in ONNX Runtime, interleaved."""
+    """Return the minimum seconds of runs of a variant and of runs in ONNX Runtime, interleaved."""
     fallback = exe.shape_policy.fallback
     assert fallback is not None
     runs: list[Callable[[list[Any]], object]] = [partial(variant.run, exe.device), fallback.call]

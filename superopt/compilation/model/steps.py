@@ -67,6 +67,11 @@ class KernelStep(ABC):
         """Return the bytes of each block of memory that it holds, by identity; steps may share
         blocks."""
 
+    @property
+    def launch_count(self) -> int:
+        """The number of calls and launches in a run."""
+        return len(self.program.calls)
+
     def packed_constants(self) -> Mapping[str, np.ndarray]:
         """Return the bytes of its constants as kernels read them, by program identity, to be
         saved."""

@@ -1,0 +1,75 @@
+"""The report of a compiled model: numbers, and the texts of its kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from superopt.compilation.frontend.compile_options import CompileOptions
+from superopt.compilation.model.compile_if import value_names
+from superopt.compilation.model.compile_model import compile_model
+from superopt.compilation.model.device import CodeGenerator
+from superopt.compilation.model.notes import compile_notes
+from superopt.compilation.model.steps import KernelStep
+from superopt.errors import UsageError
+from superopt.ir import graph
+from superopt.jobs.graph_rewrites import apply_rewrite_log
+from superopt.loading.representative_sizes import explain_default_sizes, representative_sizes
+from superopt.onnx_io.read.source import Source
+from superopt.plan.dump import dump_passes
+from superopt.report.compilation.compile_report import CompilationReport, FallbackNode
+
+
+def report_compilation(
+    source: Source,
+    options: CompileOptions,
+    shapes: Mapping[str, int],
+    dump_folder: Path | None = None,
+) -> CompilationReport:
+    """Compile for these sizes, and report the result. dump_folder: write the plan after each pass
+    there, and the texts of the kernels."""
+    begin = time.monotonic()
+    with dump_passes(dump_folder):
+        exe = compile_model(source, options, apply_rewrite_log)
+        sizes = representative_sizes(exe.model, shapes)
+        with explain_default_sizes(exe.model, shapes):
+            steps = exe.variant(sizes).kernel_steps
+    seconds = time.monotonic() - begin
+    generator = exe.compiler.generator
+    if dump_folder is not None:
+        for n, s in enumerate(steps):
+            _dump_step(s, generator, dump_folder if len(steps) == 1 else dump_folder / f"part{n}")
+    programs = [s.program for s in steps]
+    names = value_names(exe.compiler, sizes)
+    foreign = tuple(
+        FallbackNode(f"{n.op.title} {names.get(graph.result(n, 0), '')}".strip(), why)
+        for n, why in exe.fallback_nodes(sizes)
+    )
+    threads = generator.device.kernel_threads
+    return CompilationReport(
+        source.label,
+        threads,
+        seconds,
+        len(graph.nodes(exe.model.graph)),
+        len({name for p in programs for name in p.kernels}),
+        sum(s.launch_count for s in steps),
+        sum(p.constant_bytes for p in programs),
+        sum(p.memory_bytes + threads * p.workspace_bytes for p in programs),
+        foreign,
+        "" if threads else exe.precision,
+        tuple(sizes.items()),
+        compile_notes(exe.compiler, sizes),
+    )
+
+
+def _dump_step(step: KernelStep, generator: CodeGenerator, folder: Path) -> None:
+    """Write the texts of a segment's kernels after each pass, in the order of their calls."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for n, call in enumerate(step.program.kernel_calls()):
+            kernel = step.program.kernels[call.function]
+            for name, text in generator.kernel_texts(step, kernel):
+                (folder / f"{n:03}-{call.function}.{name}").write_text(f"{text}\n", "utf-8")
+    except OSError as e:
+        raise UsageError(f"cannot write to {folder}", str(e), "name another folder") from None
