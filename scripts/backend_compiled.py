@@ -22,7 +22,7 @@ import onnx
 from superopt.backend import prepare
 from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
 from superopt.errors import ModelError
-from tests.test_backend import CASES, EXCEPT, arrays, same
+from tests.support.onnx_io.node_tests import CASES, EXCEPT, arrays, same
 
 HEAD = """# ONNX's node tests on compiled code
 

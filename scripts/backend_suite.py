@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 import onnx  # noqa: E402
 
 from superopt.ops import OPS  # noqa: E402
-from tests.ops import suite  # noqa: E402
+from tests.support.ops import suite  # noqa: E402
 
 PAGE = ROOT / "docs" / "benchmarks" / "backend_suite.md"
 

@@ -12,9 +12,10 @@ import onnx
 import pytest
 
 from superopt.onnx_io.import_.schema import find_operator
-from tests.ops import suite
+from tests.support.ops import suite
 
 
+@pytest.mark.one_in(35)
 @pytest.mark.parametrize(
     ("name", "bound"), [pytest.param(n, b, id=n.removeprefix("test_")) for n, b in suite.listed()]
 )
