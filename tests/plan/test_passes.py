@@ -152,7 +152,7 @@ CASES: dict[str, tuple[Target, str]] = {
         { t = MatMul(x, w) y = Softmax<axis = 1>(t) }""",
     ),
 }
-WITHOUT_CASE = {"fuse-tree-walks"}  # its graphs are of hundreds of lines: onnx_io/import_/ml/test_trees.py
+WITHOUT_CASE = {"fuse-tree-walks"}  # its graphs are of hundreds of lines
 
 
 def parsed(text: str) -> ir_graph.Graph:

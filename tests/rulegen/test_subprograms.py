@@ -10,7 +10,7 @@ import pytest
 from superopt.ir import graph
 from superopt.ops import OPS
 from superopt.rulegen.subprograms import find_subprograms
-from tests.support.partial.windows import apply, given
+from tests.support.partial.regions import apply, given_
 
 
 def known(*shape: int, seed: int = 0) -> graph.Constant:
@@ -26,8 +26,8 @@ def gemm(x: graph.Value, n: int, seed: int = 0, **attrs: float) -> graph.Value:
     return apply("Gemm", x, *weights, transB=1, **attrs)
 
 
-X, Y, IMAGE = given("x", 20, 8), given("y", 20, 8), given("i", 1, 4, 9, 9)
-HEADS = [given(n, 2, 5, 20, 20) for n in "abc"]
+X, Y, IMAGE = given_("x", 20, 8), given_("y", 20, 8), given_("i", 1, 4, 9, 9)
+HEADS = [given_(n, 2, 5, 20, 20) for n in "abc"]
 THIRD = apply("Conv", IMAGE, known(6, 4, 1, 1), known(6))
 MODELS: dict[str, tuple[Sequence[graph.Value], set[str]]] = {
     "a Gemm": (

@@ -24,13 +24,14 @@ from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
 from tests.support.compilation.forms import weights
 from tests.support.compilation.models import F, model
-from tests.support.partial.windows import given, net
+from tests.support.partial.regions import given_
+from tests.support.partial.windows import net
 
 
 @pytest.mark.parametrize("phases", [True, False])
 @pytest.mark.parametrize(("axis", "to"), [(0, 2), (0, 3), (2, 0), (2, 3), (3, 0), (3, 2)])
 def test_a_move_and_back_is_nothing(axis: int, to: int, phases: bool) -> None:
-    x = given("x", 2, 3, 4, 6)
+    x = given_("x", 2, 3, 4, 6)
     made = apply_move(x, AxisMove(axis, to, 2, phases))
     made = apply_move(made, AxisMove(to, axis, 2, phases), back=phases)
     a = np.arange(144, dtype=np.float32).reshape(2, 3, 4, 6)
@@ -73,7 +74,7 @@ POOLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_corrected_mutants_are_the_program(case: str) -> None:
     x, k, attrs = CASES[case]
-    program = graph.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
+    program = graph.node(OPS["Conv"], [given_("x", *x), given_("k", *k)], **attrs)
     rng = np.random.default_rng(0)
     arrays = {i.name: rng.standard_normal(i.type.shape) for i in graph_inputs(program)}
     (wanted,) = evaluate(graph.Graph(tuple(graph_inputs(program)), (program,)), arrays, Reals(F64))
@@ -100,7 +101,7 @@ def test_corrected_mutants_are_the_program(case: str) -> None:
 @pytest.mark.parametrize("case", POOLS)
 def test_corrected_means_are_the_program(case: str) -> None:
     shape, attrs = POOLS[case]
-    program = graph.node(OPS["AveragePool"], [given("x", *shape)], **attrs)
+    program = graph.node(OPS["AveragePool"], [given_("x", *shape)], **attrs)
     a = {"x": np.random.default_rng(0).standard_normal(shape)}
     (wanted,) = evaluate(graph.Graph(tuple(graph_inputs(program)), (program,)), a, Reals(F64))
     corrected = 0
@@ -117,7 +118,7 @@ def test_corrected_means_are_the_program(case: str) -> None:
 
 @pytest.mark.parametrize("attrs", [{"ceil_mode": 1}, {"count_include_pad": 0}])
 def test_means_of_fewer_places_are_not_widened(attrs: dict[str, Any]) -> None:
-    x, y = given("x", 1, 1, 4, 8), given("y", 1, 1, 4, 8)
+    x, y = given_("x", 1, 1, 4, 8), given_("y", 1, 1, 4, 8)
     how: dict[str, Any] = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}
     how |= {"count_include_pad": 1} | attrs
     mutant = graph.node(OPS["AveragePool"], [graph.node(OPS["Concat"], [x, y], axis=3)], **how)
@@ -128,7 +129,7 @@ def test_means_of_fewer_places_are_not_widened(attrs: dict[str, Any]) -> None:
 
 def test_of_what_cannot_be_divided_a_part_is_moved() -> None:
     x, k, attrs = CASES["odd sides"]
-    program = graph.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
+    program = graph.node(OPS["Conv"], [given_("x", *x), given_("k", *k)], **attrs)
     some = dict(window_mutants(program))
     assert "2-blocks-of-h-to-n-split" in some
     assert "3-blocks-of-h-to-n" in some  # which has these
@@ -140,7 +141,7 @@ def test_of_what_cannot_be_divided_a_part_is_moved() -> None:
 
 def test_a_dilated_one_becomes_a_dense_one() -> None:
     x, k, attrs = CASES["dilated"]
-    program = graph.node(OPS["Conv"], [given("x", *x), given("k", *k)], **attrs)
+    program = graph.node(OPS["Conv"], [given_("x", *x), given_("k", *k)], **attrs)
     dense = [
         m for name, m in window_mutants(program)
         if find_regions(program, m).equal_share == 1

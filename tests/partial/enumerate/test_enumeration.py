@@ -27,7 +27,8 @@ from superopt.rules.lang.rule import parse_rules
 from superopt.rules.trial.try_rule import try_rule
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
-from tests.support.partial.windows import apply, given
+from tests.support.partial.regions import apply
+from tests.support.partial.regions import given_ as given
 
 Shape = tuple[int, ...]
 SAME = (1, 1, 1, 1)

@@ -9,20 +9,12 @@ import onnx
 
 from superopt.cost.machine import this_machine
 from superopt.cost.store import Store
-from superopt.ir import graph
 from superopt.loading.request import Deadline, Request
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.ops import OPS
 from superopt.rulegen.model_mutants import add_mutant_rules
-from superopt.te.expr.dtype import F32
-from superopt.te.expr.tensor import TensorType
 from tests.support.compilation.forms import weights
 from tests.support.compilation.models import F, model
-
-
-def given(name: str, *shape: int) -> graph.Input:
-    return graph.Input(name, TensorType(F32, shape))
 
 
 def net(batch: int | str = 1) -> onnx.ModelProto:
@@ -54,7 +46,3 @@ def found(path: Path, **asked: object) -> tuple[list[str], tuple[str, ...]]:
             given, request, Deadline.for_request(request), store, this_machine()
         )
         return [str(r) for r in made.rules], notes
-
-
-def apply(op: str, *operands: graph.Value, **attrs: object) -> graph.Value:
-    return graph.node(OPS[op], operands, **attrs)  # type: ignore[arg-type]
