@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[VARIABLE] = config.getoption("target_cpu")  # for what tests start, too
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    if not config.option.collectonly and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         share_bytecode(config)
 
 

@@ -8,9 +8,6 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from tests.support.ops import suite
-
-CASES = suite.cases()
 # Cases whose expected values are not what their operator says, or are drawn at random.
 EXCEPT = {
     "test_training_dropout": "random",
