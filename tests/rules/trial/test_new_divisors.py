@@ -21,6 +21,12 @@ from superopt.rules.trial.new_divisors import new_divisors
         ("Mul(x, y) => Mul(x, Div(y, Sub(1, Exp(x))))", ["Sub(1, Exp(x))"]),
         ("Mul(x, y) => Mul(x, Div(y, Add(1, Neg(Exp(x)))))", ["Add(1, Neg(Exp(x)))"]),
         ("Add(z, Div(x, y)) => Relu(Div(x, Concat(y, z, axis=0)))", ["z"]),
+        # Zero is not positive, nor is a sum or a product with it.
+        ("Neg(x) => Neg(Div(x, Max(Relu(x), 0)))", ["Max(Relu(x), 0)"]),
+        ("Neg(x) => Neg(Div(x, Add(Relu(x), 0)))", ["Add(Relu(x), 0)"]),
+        ("Neg(x) => Neg(Div(x, Mul(Exp(x), 0)))", ["0"]),
+        ("Neg(x) => Neg(Div(x, 0))", ["0"]),
+        ("Neg(x) => Neg(Div(x, Add(-1, Exp(x))))", ["Add(-1, Exp(x))"]),
         # What the result itself is a quotient of, its own value tells.
         ("Sub(0, Div(x, y)) => Div(x, Sub(0, y))", []),
         ("Add(z, Div(x, y)) => Div(Add(x, Mul(y, z)), y)", []),
