@@ -22,7 +22,8 @@ import onnx
 from superopt.backend import prepare
 from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
 from superopt.errors import ModelError
-from tests.test_backend import CASES, EXCEPT, arrays, same
+from tests.support.onnx_io.node_tests import EXCEPT, arrays, same
+from tests.support.ops import suite
 
 HEAD = """# ONNX's node tests on compiled code
 
@@ -37,7 +38,7 @@ def outcome(name: str) -> tuple[str, str]:
     """What became of a case, and why."""
     if name in EXCEPT:
         return "left out", EXCEPT[name]
-    case = CASES[name]
+    case = suite.cases()[name]
     try:
         made = prepare(case.model)
         found = [(made.run(arrays(given)), arrays(out)) for given, out in case.data_sets]
@@ -63,7 +64,7 @@ def main() -> None:
     args = parser.parse_args()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = {name: outcome(name) for name in sorted(CASES)}
+        found = {name: outcome(name) for name in sorted(suite.cases())}
     count = Counter(kind for kind, _ in found.values())
     passed = count["wholly compiled"] + count["with nodes in onnxruntime"]
     rows = [

@@ -41,7 +41,7 @@ from superopt.report.data.certificate import read_certificate
 from superopt.report.formatting.phrases import count_text
 from superopt.rules.library.load import load_library
 from superopt.rules.library.records import rules_digest
-from tests.check.forging import forgery
+from tests.support.check.forging import forgery
 
 
 @dataclass(frozen=True)

@@ -27,20 +27,26 @@ python=${PYTHON:-python3}
 pytest=("$python" -m pytest -q -p no:cacheprovider -W ignore -m gpu)
 failed=0
 
-# Of tests/plan; each line is a process, and these run at once: of eleven some were ended by faults
+# Of tests; each entry is a process, and these run at once: of eleven some were ended by faults
 # of their own.
 SANITIZED=(
-    "cuda cuda_across cuda_cublas cuda_divided cuda_rows cuda_top cuda_indices cuda_slices"
-    "cuda_blocks cuda_products cuda_short cuda_little"
-    "cuda_pictures cuda_covered cuda_vendor cuda_flash"
-    "cuda_attention cuda_masked"
-    "cuda_gates cuda_cells cuda_few"
+    "compilation/cuda/test_models compilation/cuda/test_indices kernels/vendor/test_cublas
+    kernels/algorithms/gpu/test_row_programs plan/graph/test_cuda_top_k
+    plan/rewrites/matmul/test_cuda_slice_batching plan/rewrites/reductions/test_cuda_group_norm
+    plan/rewrites/reductions/test_cuda_strided_softmax"
+    "kernels/algorithms/gpu/test_blocks kernels/algorithms/gpu/test_gemm
+    kernels/triton/test_fp16_functions compilation/cuda/test_segments"
+    "kernels/algorithms/gpu/test_convolutions kernels/vendor/test_cudnn kernels/vendor/test_sdpa
+    plan/rewrites/reductions/test_cuda_uneven_blocks"
+    "kernels/algorithms/gpu/test_attention compilation/cuda/test_masked_values"
+    "kernels/algorithms/gpu/test_gated_gemm kernels/algorithms/gpu/test_small_m_gemm
+    plan/rewrites/matmul/test_cuda_cell_fusion"
 )
 sanitized() {
     local pids=() files code=0 some n
     for n in "${!SANITIZED[@]}"; do
-        read -ra some <<<"${SANITIZED[n]}"
-        files=("${some[@]/#/tests/plan/test_}")
+        read -r -d "" -a some <<<"${SANITIZED[n]}" || true
+        files=("${some[@]/#/tests/}")
         SUPEROPT_TEST_GPU=1 timeout 300 compute-sanitizer --tool memcheck --error-exitcode 9 \
             --target-processes all --log-file "$out/sanitizer_$n.%p.log" \
             "${pytest[@]}" -p no:xdist -o faulthandler_timeout=150 -k "fp16 or fp32" \
@@ -50,7 +56,7 @@ sanitized() {
     done
     for n in "${!SANITIZED[@]}"; do
         wait "${pids[n]}" || code=1
-        echo "${SANITIZED[n]}: $(tail -n 1 "$out/sanitizer_$n.txt")"
+        echo "${SANITIZED[n]%% *} ...: $(tail -n 1 "$out/sanitizer_$n.txt")"
     done
     grep -h "ERROR SUMMARY" "$out"/sanitizer_*.log | sort | uniq -c
     return "$code"
@@ -72,8 +78,8 @@ part() {
         --precision fp16 --batch 16 --tune 24 ;;
     start) "$python" scripts/bench_gpu_start.py --models "$models" --out "$out/start" \
         --only resnet18,bert_base_12l,nasrnn,inception_v3 ;;
-    tests) SUPEROPT_TEST_GPU=1 "${pytest[@]}" -n 14 tests/plan tests/kernels \
-        --ignore tests/plan/test_cuda_compiled.py ;;  # what needs no GPU
+    tests) SUPEROPT_TEST_GPU=1 "${pytest[@]}" -n 14 tests/{compilation,kernels,plan} \
+        --ignore tests/compilation/cuda/test_machine_code.py ;;  # what needs no GPU
     sanitizer) sanitized ;;
     recurrent) "$python" scripts/bench_gpu_recurrent.py --out "$out/recurrent.json" ;;
     *) echo "there is no part $1" >&2; return 2 ;;

@@ -74,7 +74,7 @@ from superopt.te.eval.prime_field import PrimeField
 from superopt.te.expr.dtype import F32
 from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved
-from tests.partial.test_regions import by_floats
+from tests.support.partial.regions import by_floats
 
 ENUMERATED = ("borders", "kernels", "pools")
 TIMES = 5

@@ -41,7 +41,7 @@ from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted
-from tests.verifier.mutants import KINDS, by_kind
+from tests.support.verifier.mutants import KINDS, by_kind
 
 # A mutant is to be looked at, not to be proved: only a wrong proof matters.
 LIMITS = Limits(seconds=20, work=4_000, work_beyond=4_000)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 from superopt import ort  # noqa: E402
 from superopt.api.functions import optimize  # noqa: E402
 from superopt.errors import SuperoptError  # noqa: E402
-from tests.ops.suite import cases  # noqa: E402
+from tests.support.ops.suite import cases  # noqa: E402
 
 RTOL, ATOL = 1e-3, 1e-5
 

@@ -18,12 +18,12 @@ from superopt.cli.main import run
 from superopt.cost.machine import this_machine
 from superopt.kernels.runtime.cpu import MissingFloat16, converts_float16, host
 from superopt.kernels.runtime.target_cpu import LEVELS, VARIABLE, MissingInstructions
-from tests.breadth import mark_breadth, select_shard
-from tests.fake_api import FakeApi
+from tests.support.breadth import mark_breadth, select_shard
+from tests.support.paths import ROOT
+from tests.support.report.fake_api import FakeApi
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is imported
 
-ROOT = Path(__file__).resolve().parent.parent
 
 # A shell that starts a job in the background has it ignore Ctrl-C, and what the job starts as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[VARIABLE] = config.getoption("target_cpu")  # for what tests start, too
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    if not config.option.collectonly and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         share_bytecode(config)
 
 
@@ -169,3 +169,28 @@ def superopt(
         return SimpleNamespace(code=code, out=captured.out, err=captured.err)
 
     return call
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Kernels for a GPU run in Triton's interpreter, or on a GPU with SUPEROPT_TEST_GPU=1."""
+    from tests.support.gpu.interpreted import interpret
+
+    interpret(monkeypatch, tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of compiled models in an empty cache; files may be read as soon as written."""
+    from tests.support.compilation.cache import at_rest
+
+    return at_rest(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def gpu_cache(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`empty_cache`, where kernels for a GPU run."""
+    from tests.support.gpu.device import choose
+
+    choose(monkeypatch)
+    return empty_cache

@@ -7,45 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from superopt.backend import prepare, run_node
 from superopt.errors import ModelError, UsageError
-from tests.ops import suite
-
-CASES = suite.cases()
-
-# Cases whose expected values are not what their operator says, or are drawn at random.
-EXCEPT = {
-    "test_training_dropout": "random",
-    "test_training_dropout_default": "random",
-    "test_training_dropout_default_mask": "random",
-    "test_training_dropout_mask": "random",
-    "test_bernoulli": "random",
-    "test_maxunpool_export_with_output_shape": "onnxruntime's result is another one",
-    "test_resize_downsample_scales_cubic_align_corners": "of an older definition",
-    "test_resize_downsample_scales_linear_align_corners": "of an older definition",
-}
-
-
-def arrays(some: Any) -> list[Any]:
-    return [numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x for x in some]
-
-
-def same(got: Any, wanted: Any) -> None:
-    if isinstance(wanted, list) or wanted is None:
-        return
-    got = np.asarray(got)
-    assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-    if wanted.dtype.kind not in "fcV" or wanted.dtype.names is not None:
-        np.testing.assert_array_equal(got, wanted)
-        return
-    kind = np.complex128 if wanted.dtype.kind == "c" else np.float64
-    a, b = got.astype(kind), wanted.astype(kind)
-    finite = b[np.isfinite(b)]
-    scale = float(np.sqrt(np.mean(np.abs(finite) ** 2))) if finite.size else 0.0
-    far = {8: (1e-6, 1e-7), 4: (1e-3, 2e-6)}.get(wanted.dtype.itemsize, (1e-2, 1e-2))
-    np.testing.assert_allclose(a, b, rtol=far[0], atol=far[1] * scale)
+from tests.support.onnx_io.node_tests import EXCEPT, arrays, same
+from tests.support.ops import suite
 
 
 def runs(case: Any) -> bool:
@@ -64,19 +31,22 @@ def runs(case: Any) -> bool:
     return True
 
 
+@pytest.mark.one_in(40)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     "name",
     # Of the functions' bodies, which are other cases' operators, some each time.
     [
         pytest.param(n, marks=pytest.mark.slow if "expanded" in n and i % 4 else ())
-        for i, n in enumerate(sorted(CASES))
+        for i, n in enumerate(suite.case_names())
     ],
 )
 def test_node(name: str) -> None:
     if name in EXCEPT:
         pytest.skip(EXCEPT[name])
-    case = CASES[name]
+    case = suite.cases().get(name)
+    if case is None:
+        pytest.skip(f"onnx {onnx.__version__} has no case {name}")
     try:
         made = prepare(case.model)
         found = [(made.run(arrays(given)), arrays(out)) for given, out in case.data_sets]
@@ -90,7 +60,8 @@ def test_node(name: str) -> None:
 
 
 def test_what_the_backend_cannot_do_is_said() -> None:
-    model = CASES["test_relu"].model or onnx.load(f"{CASES['test_relu'].model_dir}/model.onnx")
+    case = suite.cases()["test_relu"]
+    model = case.model or onnx.load(f"{case.model_dir}/model.onnx")
     with pytest.raises(UsageError, match="device 'CUDA'"):
         prepare(model, "CUDA")
     with pytest.raises(UsageError, match="2 inputs"):

@@ -21,6 +21,7 @@ from superopt.cost.machine import Machine
 from superopt.cost.store import Store
 from superopt.cost.tuning_records import TimedOption
 from superopt.kernels.loops.option import Option
+from tests.support.paths import SCRIPTS
 
 Numbers = tuple[int, ...]
 
@@ -212,7 +213,7 @@ def test_a_gpus_measurements_are_of_any_machine(tmp_path: Path) -> None:
 
 def test_the_report_of_what_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightgbm")
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "scripts"))
+    monkeypatch.syspath_prepend(str(SCRIPTS))
     import bench_tuning
 
     with Store.open(tmp_path / "store") as store:

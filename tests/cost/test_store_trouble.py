@@ -14,8 +14,8 @@ import pytest
 
 from superopt.cost import store_schema
 from superopt.cost.store import STORE_FILE_NAME, Key, Measurement, Store, Target
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TARGET = Target("onnxruntime", "1.31.1", "CPU one", "aaaa", 2)
 KEY = Key("node", "Relu", ((8,),), ("f32",), TARGET)
 VALUE = Measurement(12.5, 12.0, 14.25, 100, 1700000000.5)

@@ -34,7 +34,7 @@ from superopt.ir.op import InferError, Op, Payload
 from superopt.ops import OPS
 from superopt.te.expr.dtype import F32, I64
 from superopt.te.expr.tensor import TensorType
-from tests.ir.random_graphs import graphs
+from tests.support.ir.random_graphs import graphs
 
 T = TensorType(F32, (2, 4))
 RANDOM = Op("RandomNormalLike", None)

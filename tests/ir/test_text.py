@@ -30,8 +30,8 @@ from superopt.ops import OPS
 from superopt.te.expr.dtype import BF16, BOOL, DTYPES, F16, F32, I64, U4, to_numpy
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
-from tests.ir.random_graphs import graphs
-from tests.ops.build import example, operands
+from tests.support.ir.random_graphs import graphs
+from tests.support.ops.build import example, operands
 
 TEXT = """\
 graph {

@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 from superopt.ir.constant_folding import fold_constants
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import TensorType
-from tests.onnx_io.models import MODELS, model, value, weights
-from tests.onnx_io.rounds import (
+from tests.support.onnx_io.models import MODELS, model, value, weights
+from tests.support.onnx_io.rounds import (
     assert_runs_alike,
     assert_same,
     imported,
@@ -137,6 +137,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_file_comes_out_as_it_was(name: str) -> None:
     assert_same(text(TEXTS[name]))
@@ -260,6 +261,7 @@ DTYPES: dict[int, np.dtype] = {
 }
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("count", [7, 20_001], ids=["small", "large"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=TensorProto.DataType.Name)
 def test_tensors_of_every_type(dtype: int, count: int) -> None:

@@ -18,8 +18,8 @@ from superopt.ops import OPS
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
-from tests.onnx_io.rounds import imported, session
-from tests.ops.build import example, operands
+from tests.support.onnx_io.rounds import imported, session
+from tests.support.ops.build import example, operands
 
 NEWEST = onnx.defs.onnx_opset_version()
 EXAMPLES = [(name, text) for name, o in OPS.items() for text in o.example]
@@ -54,6 +54,7 @@ def again(graph: ir_graph.Graph, opset: int) -> ir_graph.Graph:
     return ir_graph.Graph(graph.inputs, outputs)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "text"), EXAMPLES, ids=lambda v: v.replace(" ", "_"))
 def test_every_operator_comes_back(name: str, text: str) -> None:
     o = OPS[name]

@@ -19,9 +19,9 @@ from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.onnx_io.read.weightless import draw_weights
 from superopt.ops import OPS
-from tests.onnx_io.children import in_child, peak_rss_of
-from tests.onnx_io.models import model, value
-from tests.onnx_io.test_source import big_external
+from tests.support.children import in_child, peak_rss_of
+from tests.support.onnx_io.files import big_external
+from tests.support.onnx_io.models import model, value
 
 MB = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux", reason="memory is measured in /proc")
@@ -124,6 +124,7 @@ def through(count: int) -> tuple[float, float]:
     return there, time.process_time() - begin
 
 
+@pytest.mark.one_in(0)
 def test_a_chain_of_twenty_thousand_nodes() -> None:
     """Ten times the nodes take about ten times as long, not a hundred times."""
     few, many = (sum(through(count)) for count in (2_000, 20_000))

@@ -20,8 +20,8 @@ from superopt.onnx_io.check.validate import validate
 from superopt.onnx_io.export.exporter import export_model
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from tests.onnx_io.rounds import plain, session
-from tests.ops.suite import cases
+from tests.support.onnx_io.rounds import plain, session
+from tests.support.ops.suite import cases
 
 # Models that onnxruntime runs only because it does not notice what is wrong with them: they feed
 # Range a tensor of one element, not a scalar. Once constants are folded it sees the shape.
@@ -88,6 +88,7 @@ def broken() -> Iterator[str]:
             yield what
 
 
+@pytest.mark.one_in(0)
 def test_every_case_survives() -> None:
     assert list(broken()) == []
     kinds = Counter(what for what in outcomes().values() if not what.startswith("test_"))

@@ -167,6 +167,7 @@ def session(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray 
         return None
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__)
 def test_the_expression_agrees(family: Callable[[Rng], onnx.ModelProto]) -> None:
     compared = 0

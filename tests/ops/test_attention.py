@@ -9,7 +9,7 @@ from superopt.ops import OPS
 from superopt.te.expr.dtype import F32, F64
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
-from tests.ops.build import made, operands, value, values
+from tests.support.ops.build import made, operands, value, values
 
 RNG = np.random.default_rng(0)
 B, S, T, P = Size("b"), Size("s"), Size("t"), Size("p")

@@ -9,7 +9,7 @@ from superopt.ops import OPS
 from superopt.te.expr.dtype import BF16, F16, F32, F64, I32, DType
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
-from tests.ops.build import made, operands, value, values
+from tests.support.ops.build import made, operands, value, values
 
 f32, f16, i8, i32, u8 = np.float32, np.float16, np.int8, np.int32, np.uint8
 

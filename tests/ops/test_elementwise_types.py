@@ -111,6 +111,7 @@ def allowed(name: str) -> Iterator[int]:
             yield from (kind for text, kind in TYPES.items() if text in t.allowed_type_strs)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

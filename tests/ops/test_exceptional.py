@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -21,7 +20,7 @@ from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.te.eval.reference import Scalar, reference_elements
 from superopt.te.expr.dtype import to_numpy
-from tests.ops.exceptional import (
+from tests.support.ops.exceptional import (
     DYNAMIC,
     FLOATS,
     INF,
@@ -37,8 +36,9 @@ from tests.ops.exceptional import (
     outputs,
     table,
 )
+from tests.support.paths import ROOT
 
-DOCS = Path(__file__).parents[2] / "docs" / "reference"
+DOCS = ROOT / "docs" / "reference"
 
 
 def _each_rule(*kinds: str) -> pytest.MarkDecorator:
@@ -106,11 +106,13 @@ def test_element_by_element(rule: Rule, kind: str) -> None:
     check(rule, kind, dict(zip(names, got, strict=True)), zeros=False, few=True)
 
 
+@pytest.mark.one_in(3)
 @_each_rule(*KINDS)
 def test_compiled(rule: Rule, kind: str) -> None:
     _check_compiled(rule, kind, "E2")
 
 
+@pytest.mark.one_in(4)
 @_each_rule(*FLOATS)
 def test_compiled_with_each_operator_rounded(rule: Rule, kind: str) -> None:
     _check_compiled(rule, kind, "E1")

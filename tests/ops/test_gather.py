@@ -8,7 +8,7 @@ from superopt.ir.op import InferError
 from superopt.ops import OPS
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, I32, I64
 from superopt.te.expr.node import Size
-from tests.ops.build import made, value
+from tests.support.ops.build import made, value
 
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 N = Size("n")

@@ -9,7 +9,7 @@ from superopt.ops import OPS
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
-from tests.ops.build import made, operands, value
+from tests.support.ops.build import made, operands, value
 
 f32 = np.float32
 N, S = Size("n"), Size("s")

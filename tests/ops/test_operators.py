@@ -8,7 +8,7 @@ from superopt.ir.op import expression
 from superopt.ops import OPS
 from superopt.te.analysis.walk import computed_tensors, reductions
 from superopt.te.expr.node import Apply, Expr, Reduce
-from tests.ops.build import made
+from tests.support.ops.build import made
 
 STANDARD = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
 EXAMPLES = [pytest.param(n, e, id=f"{n} {e}") for n, o in OPS.items() for e in o.example]

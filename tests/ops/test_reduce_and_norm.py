@@ -10,7 +10,7 @@ from superopt.ops import OPS
 from superopt.te.expr.dtype import F16, F32, I64
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
-from tests.ops.build import made, operands, value, values
+from tests.support.ops.build import made, operands, value, values
 
 f32, f16, i32 = np.float32, np.float16, np.int32
 N, C = Size("n"), Size("c")

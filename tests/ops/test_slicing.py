@@ -10,7 +10,7 @@ from superopt.ops.movement.slicing import PAST_START, TO_END, onnx_bound
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.node import Dim, Size
 from superopt.te.expr.tensor import TensorType
-from tests.ops.build import made, operands, value
+from tests.support.ops.build import made, operands, value
 
 N, S = Size("n"), Size("s")
 X = np.arange(60, dtype=np.float32).reshape(3, 4, 5)

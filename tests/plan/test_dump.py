@@ -6,8 +6,8 @@ import onnx
 
 from superopt.api import functions
 from superopt.plan.passes import PASSES
-from tests.kernels.test_passes import NAMES
-from tests.plan.test_compile import net
+from tests.support.compilation.models import net
+from tests.support.kernels.build import NAMES
 
 
 def test_each_pass_of_each_kernel_is_a_file(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from superopt.search.novelty import node_views, novelty
 from superopt.search.partition import assemble, split_into_pieces
 from superopt.search.rule_set import rule_set
 from superopt.search.tactic import TACTICS, play_tactic
-from tests.search.graphs import (
+from tests.support.ir.graphs import (
     attention,
     layers,
     masked,

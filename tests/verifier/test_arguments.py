@@ -135,6 +135,7 @@ def test_it_is_proved(rule: Rule) -> None:
     assert verdict.is_complete
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rule", parse_rules(FALSE), ids=lambda r: r.name)
 def test_what_is_like_it_and_false_is_not(rule: Rule) -> None:
     assert not isinstance(prove(rule, Limits(seconds=10)), Proved)

@@ -11,7 +11,7 @@ from scripts.mutation import mixed, put, table
 from superopt.rules.lang.rule import parse_rules
 from superopt.rules.library.load import load_library
 from superopt.verifier.verdict import Proved, Scope
-from tests.verifier.mutants import KINDS, by_kind
+from tests.support.verifier.mutants import KINDS, by_kind
 
 RULES = load_library()
 TEXT = """

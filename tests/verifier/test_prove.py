@@ -14,7 +14,7 @@ from superopt.rules.trial.try_rule import Refuted as Differs
 from superopt.rules.trial.try_rule import try_on_instances, try_rule
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.verdict import Proved, Refuted, Unknown, Verdict
-from tests.verifier.mutants import mutants
+from tests.support.verifier.mutants import mutants
 
 TRUE = """
 relu-concat(x: f, y: f): Relu(Concat(x, y, axis=k)) => Concat(Relu(x), Relu(y), axis=k)
@@ -219,6 +219,7 @@ channels-at-rank-five(x: f, y: f[*s, 1, c, 1, 1], z: f): Conv(Mul(x, y), z, **a)
 """
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("rule", parse_rules(TRUE), ids=lambda r: r.name)
 def test_true_rules_are_proved(rule: Rule) -> None:
     verdict = prove(rule)
@@ -236,6 +237,7 @@ def verdict_on_false(name: str) -> Verdict:
     return prove(next(r for r in FALSE_RULES if r.name == name))
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("rule", FALSE_RULES, ids=lambda r: r.name)
 def test_false_rules_are_refuted(rule: Rule) -> None:
     verdict = verdict_on_false(rule.name)
@@ -243,6 +245,7 @@ def test_false_rules_are_refuted(rule: Rule) -> None:
     assert verdict.left != verdict.right
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("rule", FALSE_RULES, ids=lambda r: r.name)
 def test_a_refutation_is_an_instance_of_the_rule(rule: Rule) -> None:
     """What its names stand for there makes the graphs of both sides, which differ."""
@@ -335,6 +338,7 @@ SOME = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SOME)
 def test_no_wrong_mutant_is_proved(name: str) -> None:
     rule = next((r for r in load_library() if r.name == name), None)

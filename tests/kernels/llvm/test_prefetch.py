@@ -1,0 +1,157 @@
+"""How far ahead constants are asked for."""
+
+import re
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.llvm.prefetch import (
+    MAX_PANEL_BYTES,
+    STREAM_DISTANCE_BYTES,
+    STRIDED_DISTANCE_BYTES,
+    Prefetch,
+    plan_prefetches,
+    prefetch_address,
+)
+from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import parse_schedule
+from superopt.kernels.runtime.target_cpu import LEVELS
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Axis
+from superopt.te.expr.tensor import Tensor, compute, reduce_sum
+from tests.support.compilation.models import F, model
+from tests.support.kernels.build import planned
+
+
+def drawn(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+# operator, inputs' shape, weights' shape; which part is read again and again, by the default option
+CASES = {
+    "panels of a product": (
+        "MatMul",
+        [128, 1024],
+        (1024, 768),
+        lambda s: MAX_PANEL_BYTES >= s > STREAM_DISTANCE_BYTES,
+    ),
+    "what is read once": ("MatMul", [4, 1024], (1024, 1024), lambda s: s == STREAM_DISTANCE_BYTES),
+    "what a row reads": ("MatMul", [1, 1024], (1024, 1024), None),
+    "what two rows read": ("MatMul", [2, 1024], (1024, 1024), None),
+    "tiles' products": ("Conv", [1, 256, 14, 14], (256, 256, 3, 3), lambda s: s == 4 * 256 * 16),
+    "what stays in the cache": ("MatMul", [128, 256], (256, 256), None),
+}
+
+
+@pytest.mark.one_in(12)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_part_that_comes_next_is_asked_for(name: str, level: str) -> None:
+    op, shape, weight, right = CASES[name]
+    pads = {"pads": [1] * 4} if op == "Conv" else {}
+    m = model([helper.make_node(op, ["x", "w"], ["y"], **pads)], {"x": (F, shape)}, ["y"],
+              {"w": drawn(*weight)})  # fmt: skip
+    program, width = planned(m, level), LEVELS[level].width
+    found = [
+        a.distance_bytes
+        for k in program.kernels.values()
+        for a in plan_prefetches(k, width).values()
+    ]
+    if right is None:
+        assert not found
+    elif width == 64 or op != "Conv":
+        assert len(found) == 1
+        assert right(found[0])
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("vectors", [1, 2, 3])
+@pytest.mark.parametrize("bytes_", [32, 64])
+def test_each_line_of_the_next_part_is_asked_for(times: int, vectors: int, bytes_: int) -> None:
+    """By one of the readings of the part before, each of which asks for as many."""
+    steps, size = 192, 4
+    step = vectors * bytes_ // size
+    k, m = Axis("k", steps), Axis("m", times)
+    part = steps * step * size
+    how = Prefetch(part, part, ((m, 1),) if times > 1 else (), (k,))
+    lines: list[set[int]] = []
+    for turn in range(times):
+        lines.append(set())
+        for i in range(steps):
+            for v in range(vectors):
+                soon = prefetch_address(how, (((k,), step),), v * bytes_ // size, size)
+                if soon is not None:
+                    at = {k: i, m: turn}
+                    place = soon[1] + sum(c * at[cast(Axis, a)] for (a,), c in soon[0])
+                    lines[-1].add(place * size // 64)
+    wanted = set(range(part // 64, 2 * part // 64))
+    assert set().union(*lines) >= wanted
+    if step % times == 0:
+        assert set().union(*lines) == wanted
+        assert sum(map(len, lines)) <= len(wanted) + times
+    assert max(map(len, lines)) <= 1.5 * (len(wanted) / times + 1)
+
+
+@pytest.mark.one_in(8)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("stride", "wanted", "each"),
+    [(1, [], 0), (2, [STRIDED_DISTANCE_BYTES], 4), (3, [STRIDED_DISTANCE_BYTES], 9)],
+)
+def test_what_is_read_in_steps_is_asked_for(
+    stride: int, wanted: list[int], each: int, level: str
+) -> None:
+    """each: of the nine elements of a window those that are asked for, since no other window that
+    is read before has them, or behind in the same tile."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[stride] * 2),
+    ]
+    m = model(nodes, {"x": (F, [1, 3, 97, 97])}, ["y"], {"w": drawn(64, 3, 1, 1)})
+    program, width = planned(m, level), LEVELS[level].width
+    pool = program.kernels[program.calls[-1 if len(program.calls) == 2 else -2].function]
+    assert [a.distance_bytes for a in plan_prefetches(pool, width).values()] == wanted
+    text = kernel_text(pool, width)
+    read = re.findall(r"load <\d+ x float>, ptr %v", text)  # not of registers
+    assert text.count("call void @llvm.prefetch") * 9 == len(read) * each
+
+
+def windows() -> tuple[list[Tensor], dict[Tensor, str]]:
+    """Rows read in steps of two, without a window and in one."""
+    x = Tensor("x", F32, (64, 8192))
+    p = compute((30, 8192), lambda i, j: x[i * 2, j], name="p")
+    q = compute((30, 8192), lambda i, j: reduce_sum(3, lambda k: x[i * 2 + k, j]), name="q")
+    tiles = "tile(i0, i1, 2, 8); unroll(i0.i); vectorize(i1.i)"
+    rows = "tile(i0, i1, 2, 8); reorder(i0.o, i1.o, k0, i0.i, i1.i); unroll(k0); unroll(i0.i)"
+    return [x], {p: tiles, q: f"{rows}; vectorize(i1.i)"}
+
+
+SHAPES = ((512, 2048), (8, 512), (64, 512))
+
+
+def products() -> tuple[list[Tensor], dict[Tensor, str]]:
+    """A packed constant, whose panels one product reads once and another several times."""
+    b, x, z = (Tensor(n, F32, s) for n, s in zip("bxz", SHAPES, strict=True))
+    p = compute((8, 2048), lambda i, j: reduce_sum(512, lambda k: x[i, k] * b[k, j]), name="p")
+    q = compute((64, 2048), lambda i, j: reduce_sum(512, lambda k: z[i, k] * b[k, j]), name="q")
+    panel = "split(i1, 32); reorder(i1.o, k0, i0, i1.i); unroll(i0); vectorize(i1.i)"
+    tiles = "tile(i0, i1, 8, 32); reorder(i1.o, i0.o, k0, i0.i, i1.i); unroll(i0.i)"
+    return [b, x, z], {p: panel, q: f"{tiles}; vectorize(i1.i)"}
+
+
+@pytest.mark.parametrize("make", [windows, products])
+def test_a_prefetch_is_emitted_in_the_loops_that_it_is_planned_for(
+    make: Callable[[], tuple[list[Tensor], dict[Tensor, str]]],
+) -> None:
+    inputs, how = make()
+    packed = [t for t in inputs if t.name == "b"]
+    counts = []
+    for outputs in (list(how), list(how)[1:]):
+        schedules = {t: parse_schedule(how[t]) for t in outputs}
+        text = kernel_text(lower_kernel("k", inputs, outputs, schedules, packed=packed), 32)
+        counts.append(text.count("call void @llvm.prefetch"))
+    assert counts[0] == counts[1] > 0

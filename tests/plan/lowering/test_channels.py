@@ -1,0 +1,280 @@
+"""Channels: groups of any width, sums over the channels of a picture, heads side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+import superopt
+from superopt.ir.op import expression
+from superopt.kernels.algorithms.small_n_gemm import match_small_n_gemm
+from superopt.kernels.loops.layout import Layout
+from superopt.plan.lowering.polyphase import split_phases
+from superopt.te.analysis.affine import affine
+from superopt.te.analysis.walk import loads, reductions
+from tests.support.compilation.forms import CONV, Shapes, build, feeds_of, node, program_of, weights
+from tests.support.compilation.models import near, reference
+from tests.support.kernels.build import planned
+from tests.support.ops.build import made
+
+FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
+    "groups of twelve channels": (
+        [node("Conv", ["x", "w", "b"], ["a"], group=4, **CONV), node("Relu", ["a"], ["y"])],
+        {"x": (2, 48, 9, 7)}, weights(w=(48, 12, 3, 3), b=(48,)),
+    ),
+    "groups of twenty channels, added to": (
+        [node("Conv", ["x", "w"], ["a"], group=3, strides=[2, 2], **CONV),
+         node("Conv", ["x", "v"], ["b"], strides=[2, 2]), node("Add", ["a", "b"], ["y"])],
+        {"x": (1, 60, 9, 7)}, weights(w=(60, 20, 3, 3), v=(60, 60, 1, 1)),
+    ),
+    "groups of six channels of ten, as a part of a concatenation": (
+        [node("Conv", ["x", "w"], ["a"], group=5, **CONV), node("Conv", ["x", "v"], ["b"], **CONV),
+         node("Concat", ["a", "b"], ["y"], axis=1)],
+        {"x": (1, 50, 8, 9)}, weights(w=(30, 10, 3, 3), v=(7, 50, 3, 3)),
+    ),
+    "groups of columns": (
+        [node("Conv", ["x", "w"], ["y"], group=2, dilations=[2], pads=[2, 1])],
+        {"x": (3, 36, 17)}, weights(w=(36, 18, 3)),
+    ),
+    "groups of 24 channels": (
+        [node("Conv", ["x", "w"], ["a"], group=2, **CONV), node("Sigmoid", ["a"], ["y"])],
+        {"x": (1, 48, 9, 9)}, weights(w=(48, 24, 3, 3)),
+    ),
+    "groups of eight channels": (
+        [node("Conv", ["x", "w"], ["y"], group=5, strides=[2, 2], **CONV)],
+        {"x": (1, 40, 9, 9)}, weights(w=(40, 8, 3, 3)),
+    ),
+    "a norm over the channels of a picture": (
+        [node("Conv", ["x", "w"], ["a"], **CONV),
+         node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+         node("LayerNormalization", ["b", "s", "t"], ["c"]), node("MatMul", ["c", "v"], ["y"])],
+        {"x": (1, 20, 7, 9)}, weights(w=(40, 20, 3, 3), s=(40,), t=(40,), v=(40, 24)),
+    ),
+    "a norm over channels, and windows of it": (
+        [node("Conv", ["x", "w"], ["a"], **CONV),
+         node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+         node("LayerNormalization", ["b", "s", "t"], ["c"]),
+         node("Transpose", ["c"], ["d"], perm=[0, 3, 1, 2]),
+         node("Conv", ["d", "v"], ["y"], strides=[2, 2])],
+        {"x": (1, 20, 7, 9)}, weights(w=(37, 20, 3, 3), s=(37,), t=(37,), v=(24, 37, 2, 2)),
+    ),
+    "heads side by side in rows": (
+        [node("Reshape", ["x", "n"], ["a"]), node("Transpose", ["a"], ["t"], perm=[0, 2, 1, 3]),
+         node("Mul", ["t", "c"], ["q"]), node("Reshape", ["z", "n"], ["b"]),
+         node("Transpose", ["b"], ["k"], perm=[0, 2, 3, 1]), node("MatMul", ["q", "k"], ["y"])],
+        {"x": (2, 19, 24), "z": (2, 23, 24)},
+        {"n": np.array([2, -1, 3, 8]), "c": np.array(0.3, np.float32)},
+    ),
+    "a row times a matrix that is given": (
+        [node("MatMul", ["x", "z"], ["y"])], {"x": (1, 72), "z": (72, 2100)}, {},
+    ),
+    "an odd row times a matrix that is given": (
+        [node("MatMul", ["x", "z"], ["y"])], {"x": (1, 67), "z": (67, 300)}, {},
+    ),
+    "a row times each row of a matrix": (
+        [node("Transpose", ["z"], ["t"], perm=[0, 2, 1]), node("MatMul", ["x", "t"], ["y"])],
+        {"x": (3, 1, 40), "z": (3, 77, 40)}, {},
+    ),
+    "three channels of many": (
+        [node("Conv", ["x", "w"], ["a"], **CONV), node("Conv", ["a", "v", "b"], ["c"], **CONV),
+         node("Tanh", ["c"], ["y"])],
+        {"x": (2, 8, 9, 13)}, weights(w=(48, 8, 3, 3), v=(3, 48, 3, 3), b=(3,)),
+    ),
+    "one channel of many, as a part of a concatenation": (
+        [node("Conv", ["x", "w"], ["a"], **CONV), node("Conv", ["a", "v"], ["b"], **CONV),
+         node("Concat", ["b", "a"], ["c"], axis=1), node("Conv", ["c", "u"], ["y"], **CONV)],
+        {"x": (1, 8, 9, 7)}, weights(w=(16, 8, 3, 3), v=(1, 16, 3, 3), u=(4, 17, 3, 3)),
+    ),
+    "two channels of many, along one dimension": (
+        [node("Conv", ["x", "w"], ["a"], pads=[1, 1]),
+         node("Conv", ["a", "v"], ["y"], strides=[2], pads=[2, 2])],
+        {"x": (1, 8, 29)}, weights(w=(32, 8, 3), v=(2, 32, 5)),
+    ),
+    "two channels of many, in three dimensions": (
+        [node("Conv", ["x", "w"], ["a"]), node("Conv", ["a", "v"], ["y"], pads=[1] * 6)],
+        {"x": (1, 8, 4, 5, 6)}, weights(w=(16, 8, 1, 1, 1), v=(2, 16, 3, 3, 3)),
+    ),
+    "phases of three channels": (
+        [node("Conv", ["x", "w"], ["a"], **CONV),
+         node("ConvTranspose", ["a", "v", "b"], ["y"], strides=[2, 2], pads=[1] * 4)],
+        {"x": (1, 8, 7, 6)}, weights(w=(64, 8, 3, 3), v=(64, 3, 4, 4), b=(3,)),
+    ),
+    "phases of a stride longer than the kernel": (
+        [node("ConvTranspose", ["x", "v", "b"], ["a"], strides=[3, 4]), node("Tanh", ["a"], ["y"])],
+        {"x": (1, 8, 7, 6)}, weights(v=(8, 20, 2, 3), b=(20,)),
+    ),
+    "windows over rows of features": (
+        [node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["r"]),
+         node("Reshape", ["r", "s"], ["p"]), node("Conv", ["p", "v"], ["y"], **CONV)],
+        {"x": (1, 24)}, weights(w=(24, 16 * 35), v=(32, 16, 3, 3)) | {"s": np.array([1, 16, 5, 7])},
+    ),
+    "windows over turned rows of features": (
+        [node("MatMul", ["x", "w"], ["a"]), node("Transpose", ["a"], ["t"], perm=[0, 2, 1]),
+         node("Reshape", ["t", "s"], ["p"]), node("Conv", ["p", "v"], ["y"], **CONV)],
+        {"x": (1, 35, 24)}, weights(w=(24, 16), v=(32, 16, 3, 3)) | {"s": np.array([1, 16, 5, 7])},
+    ),
+    "phases of one channel, of rows": (
+        [node("Conv", ["x", "w"], ["a"]), node("Reshape", ["a", "s"], ["r"]),
+         node("Mul", ["r", "u"], ["m"]), node("Reshape", ["m", "q"], ["p"]),
+         node("ConvTranspose", ["p", "v"], ["y"], strides=[4])],
+        {"x": (1, 8, 19), "u": (1, 1, 16, 19)},
+        weights(w=(32, 8, 1), v=(16, 1, 8))
+        | {"s": np.array([1, 2, 16, 19]), "q": np.array([2, 16, 19])},
+    ),
+    "few columns of long rows": (
+        [node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "b"], ["y"])],
+        {"x": (37, 320)}, weights(w=(320, 2), b=(2,)),
+    ),
+    "a convolution that gives rows": (
+        [node("Conv", ["x", "w"], ["a"], pads=[1, 1]), node("Conv", ["a", "v", "b"], ["c"]),
+         node("Transpose", ["c"], ["t"], perm=[0, 2, 1]), node("Add", ["t", "z"], ["y"])],
+        {"x": (1, 16, 48), "z": (1, 48, 80)}, weights(w=(64, 16, 3), v=(80, 64, 1), b=(80,)),
+    ),
+    "depthwise alone": (
+        [node("Conv", ["x", "w"], ["y"], group=32, **CONV)],
+        {"x": (1, 32, 9, 9)}, weights(w=(32, 1, 3, 3)),
+    ),
+    "windows that overlap": (
+        [node("MaxPool", ["x"], ["y"], kernel_shape=[3, 5], pads=[1, 2, 1, 2])],
+        {"x": (1, 20, 9, 11)}, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.one_in(14)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", FORMS)
+def test_it_is_computed(name: str, threads: int) -> None:
+    nodes, shapes, known = FORMS[name]
+    m = build(nodes, shapes, known)
+    feeds = feeds_of(shapes)
+    near(superopt.compile(m, threads=threads).run(feeds), reference(m, feeds))
+
+
+@pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize(
+    ("name", "algorithm"),
+    [("groups of twelve channels", "groups"), ("groups of twenty channels, added to", "groups"),
+     ("groups of six channels of ten, as a part of a concatenation", "groups"),
+     ("groups of columns", "groups"), ("a norm over the channels of a picture", "rows"),
+     ("a norm over channels, and windows of it", "across"),
+     ("a row times a matrix that is given", "streamed"),
+     ("a row times each row of a matrix", "across"), ("three channels of many", "few"),
+     ("one channel of many, as a part of a concatenation", "few"),
+     ("two channels of many, along one dimension", "few"),
+     ("two channels of many, in three dimensions", "few"), ("phases of three channels", "few"),
+     ("few columns of long rows", "few")],
+)  # fmt: skip
+def test_it_has_a_kernel_of_its_own(name: str, algorithm: str, level: str) -> None:
+    nodes, shapes, known = FORMS[name]
+    found = planned(build(nodes, shapes, known), level)
+    assert algorithm in {o.algorithm for o in found.options.values()}
+
+
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_vectors_of_what_is_summed_are_parts_of_blocks(lanes: int) -> None:
+    """Sixteen channels lie next to each other: where they are two vectors, each is read as one."""
+    nodes, shapes, known = FORMS["three channels of many"]
+    found = planned(build(nodes, shapes, known), "x86-64-v4")
+    (key,) = (k for k, o in found.options.items() if o.algorithm == "few")
+    p = found.problems[key]
+    narrow = match_small_n_gemm(p.tensor, p.constants, p.layouts, lanes)
+    assert narrow is not None
+    (x,) = (x for x in loads(narrow.partial_sums.body) if x.tensor in p.layouts)
+    layout = p.layouts[x.tensor]
+    assert isinstance(layout, Layout)
+    assert layout.parts[-1].block == 16
+    assert affine(layout.buffer_index(x.index)[-1]) is not None
+    assert narrow.partial_sums.shape[-1] == lanes
+
+
+def test_windows_over_rows_of_features_read_a_picture_with_a_border() -> None:
+    for name in ("windows over rows of features", "windows over turned rows of features"):
+        nodes, shapes, known = FORMS[name]
+        found = program_of(build(nodes, shapes, known))
+        (p,) = (
+            p
+            for p in found.problems.values()
+            if any(len(r.axes) == 3 for r in reductions(p.tensor.body))
+        )
+        (read,) = (p.layouts[x.tensor] for x in loads(p.tensor.body) if x.tensor in p.layouts)
+        assert str(read) == "i0 i1//16 i2+1 i3+1 i1%16", name
+
+
+def test_a_vector_times_a_matrix_is_no_product_of_matrices() -> None:
+    """Each of its results is a sum; phases of one channel are such sums along what lies in rows."""
+    nodes, shapes, known = FORMS["phases of one channel, of rows"]
+    found = program_of(build(nodes, shapes, known))
+    phases = [k for k in found.call_problems if found.problems[k].tensor.shape == (2, 1, 20)]
+    assert len(phases) == 4
+    assert {found.options[k].algorithm for k in phases} <= {"along", "few"}
+
+
+@pytest.mark.parametrize("count", [17, 20, 33])
+def test_what_fills_vectors_is_not_few(count: int) -> None:
+    m = build([node("MatMul", ["x", "w"], ["y"])], {"x": (37, 1024)}, weights(w=(1024, count)))
+    assert "few" not in {o.algorithm for o in program_of(m).options.values()}
+
+
+def test_what_is_no_picture_lies_row_by_row() -> None:
+    """The channels of what a convolution gives are its last dimension; those of what is convolved
+    in groups of one lie in blocks."""
+    nodes, shapes, known = FORMS["a convolution that gives rows"]
+    found = program_of(build(nodes, shapes, known))
+    last = found.problems[found.call_problems[-1]]
+    assert last.tensor.shape == (1, 48, 80)
+    assert last.tensor not in last.layouts
+    nodes, shapes, known = FORMS["depthwise alone"]
+    found = program_of(build(nodes, shapes, known))
+    (own,) = (p for p in found.problems.values() if reductions(p.tensor.body))
+    assert str(own.layouts[own.tensor]) == "i0 i1//16 i2 i3 i1%16"
+
+
+def test_heads_side_by_side_are_no_windows() -> None:
+    """Vectors go along what is looked for, and not along who looks for it."""
+    nodes, shapes, known = FORMS["heads side by side in rows"]
+    found = program_of(build(nodes, shapes, known))
+    products = [p.tensor.shape for p in found.problems.values() if reductions(p.tensor.body)]
+    assert products == [(2, 3, 19, 23)]
+
+
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (5, 5)])
+def test_a_nan_is_the_largest_of_each_window_that_has_it(kernel: tuple[int, int]) -> None:
+    pool = node("MaxPool", ["x"], ["y"], kernel_shape=list(kernel))
+    m = build([pool], {"x": (1, 16, 9, 9)})
+    x = np.random.default_rng(0).standard_normal((1, 16, 9, 9)).astype(np.float32)
+    for channel in range(16):
+        x[0, channel, channel % 9, (3 * channel) % 9] = np.nan
+    high, wide = kernel
+    windows = np.lib.stride_tricks.sliding_window_view(x, (1, 1, high, wide))
+    wanted = windows.max(axis=(4, 5, 6, 7))  # NumPy's is NaN where one is
+    assert np.isnan(wanted).any()
+    np.testing.assert_array_equal(superopt.compile(m).run({"x": x})["y"], wanted)
+
+
+def test_what_onnxruntime_does_faster_runs_there() -> None:
+    """A kernel compares each place with each index, where updates are smaller than the data on
+    another axis; it is taken where there is nothing else."""
+    indices = np.arange(16).reshape(8, 2) % 8
+    nodes = [node("ScatterElements", ["x", "i", "u"], ["y"])]
+    m = build(nodes, {"x": (900, 3), "u": (8, 2)}, {"i": indices})
+    feeds = feeds_of({"x": (900, 3), "u": (8, 2)})
+    exe = superopt.compile(m)
+    ((_, why),) = exe.fallback_nodes({})
+    assert why == "a kernel would compare each element with all indices"
+    near(exe.run(feeds), reference(m, feeds))
+    for count in (1, 8):  # where it is next to nothing
+        one = build(nodes, {"x": (9, 3), "u": (count, 2)}, {"i": indices[:count]})
+        assert not superopt.compile(one).fallback_nodes({})
+
+
+def test_a_stride_longer_than_the_kernel_leaves_phases_of_nothing() -> None:
+    """It was one sum, whose terms were asked one by one whether they count."""
+    n = made("ConvTranspose", "f32[1,8,7,6] f32[8,20,2,3] strides=(3,4)")
+    types = tuple(None if v is None else v.type for v in n.inputs)
+    (t,) = expression(n.op, types, n.attrs)
+    assert [bool(reductions(p.tensor.body)) for p in split_phases(t)] == (
+        [True, True, False] * 3 + [False] * 3
+    )

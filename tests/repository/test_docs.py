@@ -1,0 +1,60 @@
+"""The Python examples of the README and the pages run as they are written, with short budgets."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import superopt
+from tests.support.optimization import models
+from tests.support.paths import ROOT
+
+PAGES = sorted(
+    str(p.relative_to(ROOT))
+    for p in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    if "```python" in p.read_text()
+)
+NEED_A_GPU = {"docs/howto/run_on_a_gpu.md"}
+SECONDS = 4.0  # instead of the budgets of the examples
+
+
+def short(function: Any) -> Any:
+    @functools.wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        if "budget" in options:
+            options["budget"] = min(options["budget"], SECONDS)
+        return function(*args, **options)
+
+    return called
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p not in NEED_A_GPU])
+def test_examples_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    onnx.save(models.model(models.PLAIN), str(tmp_path / "model.onnx"))
+    for name in ("optimize", "tune"):
+        monkeypatch.setattr(superopt, name, short(getattr(superopt, name)))
+    array = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    names: dict[str, Any] = {"superopt": superopt, "array": array}
+    if "exe = " not in blocks[0]:
+        names["exe"] = superopt.compile("model.onnx")
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    if "hard_swish" in names:
+        assert names["hard_swish"].name == "HardSwish"
+
+
+def test_there_are_examples() -> None:
+    assert {"README.md", "docs/tutorials/optimize.md"} <= {*PAGES}
+    assert {*PAGES} >= NEED_A_GPU

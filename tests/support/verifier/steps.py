@@ -1,0 +1,22 @@
+"""How many steps proofs take."""
+
+from __future__ import annotations
+
+from superopt.partial.correct.partial_rules import load_pairs, partial_rule
+from superopt.rules.library.load import load_library
+from superopt.verifier.poly import guards
+from superopt.verifier.prove import Limits, prove
+
+SOME = 12  # rules of the library, from its first to its last
+
+
+def steps() -> list[tuple[str, int, int]]:
+    """Of some rules and one partial rule: polynomials that were made, questions to the solver."""
+    rules = load_library()
+    pair = next(p for p in load_pairs() if p.name == "side-by-side-with-a-gap")
+    some = [*rules[:: len(rules) // SOME], partial_rule(pair).corrections[0].rule]
+    out = []
+    for rule in some:
+        prove(rule, Limits(seconds=60, work=2_000, work_beyond=500))
+        out.append((rule.name, guards.BUDGET.work_done(), guards.BUDGET.queries))
+    return out
