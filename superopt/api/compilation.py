@@ -155,7 +155,7 @@ def tune(
 
     Raises ModelError for an invalid model, OutOfTime after 1.2 times the budget plus 5 seconds.
     """
-    check_target(target, precision, vendor)
+    check_target(target, precision, vendor, tune=True)
     _check_threads(threads)
     _check_float_class(float_class)
     seconds = TARGETS[target].tuning_seconds if budget is None else seconds_("budget", budget)

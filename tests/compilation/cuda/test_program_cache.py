@@ -300,7 +300,8 @@ import sys, numpy, superopt
 from superopt.compilation.cache import entries
 entries._MIN_REST_NS = entries._MIN_REST_WHOLE_SECONDS_NS = -1
 exe = superopt.compile(sys.argv[1], target="cuda", precision="fp16")
-print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].sum(), sum(v.options is not None for v in exe.variants.values()))
+found = [v.options is not None for v in exe.variants.values()]
+print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].sum(), sum(found))
 """
 
 
