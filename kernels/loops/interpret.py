@@ -23,6 +23,7 @@ from superopt.te.expr.tensor import Tensor
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update  # isort: skip
 
 AxisValues = Mapping[Axis, Any]  # an integer, or the values along an axis of the tile
+Buffers = Mapping[Tensor, np.ndarray]
 # Functions of kernels that are exact on fewer arguments than those of tensor expressions.
 RESTRICTED_FUNCTIONS = {"exp_below": "exp"}  # of arguments that are at most 0
 _REALS = Reals()
@@ -48,7 +49,7 @@ def _static_shape(t: Tensor) -> tuple[int, ...]:
     return tuple(int(d) for d in t.shape if isinstance(d, int))
 
 
-def _run(body: Sequence[Stmt], axis_values: AxisValues, memory: Mapping[Tensor, np.ndarray]) -> None:
+def _run(body: Sequence[Stmt], axis_values: AxisValues, memory: Buffers) -> None:
     for s in body:
         match s:
             case For(axis, inner, _, until):
@@ -74,7 +75,7 @@ def _tile_values(axes: Sequence[Axis]) -> dict[Axis, np.ndarray]:
     }
 
 
-def _update(s: Update, axis_values: AxisValues, memory: Mapping[Tensor, np.ndarray]) -> None:
+def _update(s: Update, axis_values: AxisValues, memory: Buffers) -> None:
     combiner, dtype = REDUCTION_COMBINERS[s.fn], s.buffer.dtype
     stored, tile = memory[s.buffer], _tile_values(s.axes)
     for where in product(*(range(a.size) for a in s.over)):
@@ -89,9 +90,7 @@ def _update(s: Update, axis_values: AxisValues, memory: Mapping[Tensor, np.ndarr
 class _Evaluation:
     """Evaluates expressions at a tile. mask: where the values are used; None for everywhere."""
 
-    def __init__(
-        self, axis_values: AxisValues, memory: Mapping[Tensor, np.ndarray], mask: Any = None
-    ) -> None:
+    def __init__(self, axis_values: AxisValues, memory: Buffers, mask: Any = None) -> None:
         self.axis_values, self.memory, self.mask = axis_values, memory, mask
 
     def place(self, buffer: Tensor, index: Sequence[Expr]) -> tuple[Any, ...]:

@@ -201,7 +201,7 @@ class CodeGenerator(ABC):
         stop: Callable[[], bool],
     ) -> Profile:
         """Return the time of each kernel. See `Executable.profile`."""
-        raise self._unsupported("profiled")
+        raise self.unsupported_error("profiled")
 
     def tune(
         self,
@@ -213,11 +213,11 @@ class CodeGenerator(ABC):
         stop: Callable[[], bool],
     ) -> tuple[Mapping[str, Option], TuningReport]:
         """Measure options of these kernels; return the fastest, by problem key, and the report."""
-        raise self._unsupported("tuned")
+        raise self.unsupported_error("tuned")
 
     def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
         """Write the model as a library. See `Executable.export`."""
-        raise self._unsupported("exported")
+        raise self.unsupported_error("exported")
 
     def model_call(self, variant: Variant, output_names: Sequence[str]) -> ModelCall | None:
         """Return one function that runs all steps of a variant; None if there is none."""
@@ -225,13 +225,13 @@ class CodeGenerator(ABC):
 
     def saved_fields(self) -> Mapping[str, Any]:
         """Return the fields of `SavedModel` that describe the target and its options."""
-        raise self._unsupported("saved")
+        raise self.unsupported_error("saved")
 
     def compile_lock(self) -> AbstractContextManager[object]:
         """Return a lock; a process that is forked while it is held can compile."""
         return NO_CONTEXT
 
-    def _unsupported(self, action: str) -> UsageError:
+    def unsupported_error(self, action: str) -> UsageError:
         return UsageError(
             f"a model for target {self.device.name} cannot be {action}",
             "the target does not support it",
