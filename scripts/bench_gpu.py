@@ -224,7 +224,8 @@ class Bench:
         if self.tune:
             with Store.open(store) as held:
                 exe.tune(sizes, max_options=self.tune, store=held)
-                target = gpu_target(device_name("cuda"), exe.device.dot_precision)
+                on = exe.device
+                target = gpu_target(device_name(on.torch_device), on.dot_precision)
                 times: dict[str, dict[str, float]] = {}
                 for t in measured_options(held, target):
                     times.setdefault(t.problem, {})[str(t.option)] = t.seconds * 1e6

@@ -79,11 +79,12 @@ def kernel_errors(
         key: (p, made.options[key]) for made in programs for key, p in made.problems.items()
     }
     with ThreadPoolExecutor(COMPILERS) as pool:
-        some = [(p, o, compiler.device, compiler.dot_precision) for p, o in problems.values()]
+        device, dots = compiler.device.torch_device, compiler.device.dot_precision
+        some = [(p, o, device, dots) for p, o in problems.values()]
         for _ in pool.map(lambda x: _compile(*x), some):
             pass
     for p, option in problems.values():
-        error = error_of(p, option, compiler.device, compiler.dot_precision)
+        error = error_of(p, option, device, dots)
         shape = tuple(n for n in p.tensor.shape if isinstance(n, int))
         yield KernelError(label, precision, str(option), shape, error)
 

@@ -48,8 +48,9 @@ def compile(
         outputs = exe(x=array)  # by name, in the model's order
 
     model: a path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
-    target: "cpu", or "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export`
-        supports only "cpu"; `threads` and `partial` have no effect).
+    target: "cpu"; "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export` supports
+        only "cpu"; `threads` and `partial` have no effect); or "reference": the kernels are
+        interpreted by numpy, which is slow, as an oracle.
     threads: default 1.
     tune: measure candidate schedules of the kernels for at most `budget` seconds (default 300, on a
         GPU 90) and store the fastest; for a model with symbolic dimensions use `tune`.
@@ -73,9 +74,9 @@ def compile(
         until compiling for them would have paid off; then the model is compiled in the background,
         and the compiled code is used once it is measured to be faster. The last bits of results may
         change at that point. "eager": a call at new sizes compiles first. "never": all sizes but
-        `shapes` run in onnxruntime. Without onnxruntime, and on a GPU (which takes only the
-        default), every mode behaves as "eager". Nodes that no kernel supports always fall back to
-        onnxruntime.
+        `shapes` run in onnxruntime. On a GPU "background" compiles in the call: for the first 16
+        sizes at once, for others when that would have paid off. Without onnxruntime every mode
+        behaves as "eager". Nodes that no kernel supports always fall back to onnxruntime.
 
     Raises ModelError for an invalid model, and if the model needs onnxruntime and it is not
     installed; UsageError for an unknown target, and for symbolic dimensions that the model does not

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from superopt.compilation.frontend.compile_options import CompileOptions
+from superopt.compilation.frontend.targets import TARGETS
 from superopt.compilation.model.compile_if import value_names
 from superopt.compilation.model.compile_model import compile_model
 from superopt.compilation.model.device import CodeGenerator
@@ -57,7 +58,7 @@ def report_compilation(
         sum(p.constant_bytes for p in programs),
         sum(p.memory_bytes + threads * p.workspace_bytes for p in programs),
         foreign,
-        "" if threads else exe.precision,
+        exe.precision if TARGETS[options.target].has_precisions else "",
         tuple(sizes.items()),
         compile_notes(exe.compiler, sizes),
     )

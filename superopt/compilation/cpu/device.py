@@ -20,7 +20,6 @@ from superopt.compilation.model.repeated_call import (
     repeated_named_call,
     with_lock,
 )
-from superopt.errors import UsageError
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
@@ -72,18 +71,14 @@ def _repeated_native_call(
     numbers = native.binding.input_numbers
     in_order = numbers == tuple(range(len(ports)))
     gives = (*native.binding.output_numbers.items(),)
-    match, allocate, run = match_inputs(ports, arrays), native.allocate_outputs, native.code.call
+    match, allocate, run = match_inputs(ports, arrays), native.new_outputs, native.code.call
     owner = weakref.proxy(lock_owner)
 
     def call(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
         if (given := match(feeds)) is None:
             return None
         with owner.lock:
-            try:
-                out = allocate()
-            except MemoryError as e:
-                what = "no memory for the outputs"
-                raise UsageError(what, str(e), "pass smaller inputs") from None
+            out = allocate()
             run((*(given if in_order else [given[n] for n in numbers]), *out))
         return {name: out[n] for name, n in gives}
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from superopt.compilation.model.steps import KernelStep, ModelBinding, ValueArrays
 from superopt.compilation.runtime.output_buffers import ArraySpec, output_allocator
+from superopt.errors import UsageError
 
 if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
@@ -45,13 +46,21 @@ class NativeSegment(KernelStep):
     def run(self, env: ValueArrays, code: RunProgram | None = None) -> None:
         """Run the segment. code: run in place of its own."""
         segment = self.segment
-        out = self.allocate_outputs()
+        out = self.new_outputs()
         (code or self.code)([env[v] for v in segment.inputs], out)
         env.update(zip(segment.outputs, out, strict=True))
 
+    def new_outputs(self) -> list[np.ndarray]:
+        """Return new arrays for the outputs. Raises UsageError if there is no memory for them."""
+        try:
+            return self.allocate_outputs()
+        except MemoryError as e:
+            what = "no memory for the outputs"
+            raise UsageError(what, str(e), "pass smaller inputs") from None
+
     def run_bound(self, arrays: Sequence[Any], *, on_device: bool = False) -> list[Any]:
         assert self.binding is not None
-        out = self.allocate_outputs()
+        out = self.new_outputs()
         self.code.call((*[arrays[n] for n in self.binding.input_numbers], *out))
         return [out[n] for n in self.binding.output_numbers.values()]
 

@@ -256,9 +256,10 @@ class Executable:
     def fallback_nodes(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
         """Return the nodes that run in ONNX Runtime at these sizes, each with the reason. Raises
         UsageError for other sizes than those of the model."""
-        check_sizes(self.input_ports, sizes)
-        why = self.shape_policy.fallback_reasons.get(sorted_sizes(sizes), "")
-        if not why:
+        key = sorted_sizes(sizes)
+        why = self.shape_policy.fallback_reasons.get(key, "")
+        if not why and key not in self.variants:
+            check_sizes(self.input_ports, sizes)
             self.variant(sizes)
         return self.compiler.fallback_nodes(sizes, why)
 

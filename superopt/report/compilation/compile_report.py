@@ -24,7 +24,7 @@ class FallbackNode:
 class CompilationReport:
     """The result of `superopt compile`.
 
-    threads: 0 for a GPU, which has `precision` instead. kernels: functions, each called once or
+    threads: 0 for a GPU, which has `precision` instead, and for the reference target. kernels: functions, each called once or
     more (`calls`); constants, memory: bytes at run time; sizes: of symbolic dimensions; notes:
     further facts, one sentence each.
     """
@@ -126,7 +126,8 @@ class ExportReport:
 def compilation_text(c: CompilationReport) -> str:
     """Return the text of `superopt compile`."""
     kernels = phrases.count_text(c.kernels, "kernel")
-    threads = phrases.count_text(c.threads, "thread") if c.threads else f"a GPU, in {c.precision}"
+    where = f"a GPU, in {c.precision}" if c.precision else "the interpreter of kernels"
+    threads = phrases.count_text(c.threads, "thread") if c.threads else where
     lines = [
         f"{phrases.printable(c.model)}{phrases.sizes_text(c.sizes)}:"
         f" {phrases.count_text(c.nodes, 'node')} as {kernels},"

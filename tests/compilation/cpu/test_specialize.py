@@ -286,8 +286,6 @@ def test_a_file_that_is_gone_or_another(tmp_path: Path) -> None:
         ({"shapes": {"m": 3}}, "symbolic dimensions are n"),
         ({"shapes": {"n": -3}}, "must be an integer"),
         ({"shapes": {"n": "3"}}, "must be an integer"),
-        ({"target": "cuda", "specialize": "never"}, "target cuda"),
-        ({"target": "cuda", "shapes": {"n": 3}}, "target cuda"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> None:

@@ -31,7 +31,7 @@ from superopt.kernels.triton.loader import compile_options
 from superopt.kernels.loops.option import Option
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
-from superopt.compilation.cuda import load_compiler, load_program, code_generator
+from superopt.compilation.cuda import load_compiler, load_program, code_generator, device as cuda_device
 from tests.support.gpu.models import MODELS
 from tests.support.gpu.models import values_of_heads
 from tests.support.gpu.strided_softmax import LARGE
@@ -51,9 +51,9 @@ MODELS |= {"values of heads": values_of_heads}
 MODELS |= {**DOTS, **OTHERS, **LARGE, **GROUPS, "a scale": lambda: resized(0.7, 11, mode="linear")}
 # more models
 names = {"f16": "fp16", "f32": "fp32"}
-load_compiler.execution_device = lambda: "cpu"
+cuda_device.execution_device = lambda: "cpu"
 load_program.build_program = lambda calls, *rest, **more: calls
-code_generator.GpuSegment = lambda s, made, calls: calls
+code_generator.GpuSegment = lambda s, made, calls, binding: calls
 choose = gpu_space.choose
 for model_name in sys.argv[2:]:
     gpu_space.choose = choose
@@ -62,7 +62,7 @@ for model_name in sys.argv[2:]:
         gpu_space.choose = so(Option.parse(option))
     for precision in sys.argv[1].split(","):
         exe = load_compiler.compile_model(read_model(MODELS[model_name]()), precision)
-        (calls,) = exe.compiler.compile_segments(exe.model, {})
+        (calls,) = exe.compiler.compile_variant({})
         for c in calls:
             if c.kernel.library:
                 continue

@@ -122,6 +122,20 @@ def test_sizes_that_went_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(exe.shape_policy.compile_seconds) == 3  # beside the first one
 
 
+def test_sizes_that_are_given_at_first() -> None:
+    """As on the CPU: the model is compiled for these, and never for others if so asked."""
+    pytest.importorskip("onnxruntime")
+    exe = superopt.compile(M, target="cuda", shapes=[{"n": 3}, {"n": 5}], specialize="never")
+    assert [dict(key)["n"] for key in exe.variants] == [3, 5]
+    for n in (3, 4, 5):
+        same(exe, n)
+    assert len(exe.variants) == 2
+    eager = superopt.compile(M, target="cuda", specialize="eager")
+    for n in range(1, 4):
+        same(eager, n)
+    assert len(eager.variants) == 3
+
+
 def test_an_input_with_a_value_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Left out, it says nothing of where outputs go."""
     import torch
