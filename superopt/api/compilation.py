@@ -48,8 +48,8 @@ def compile(
         outputs = exe(x=array)  # by name, in the model's order
 
     model: a path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
-    target: "cpu"; "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export` supports
-        only "cpu"; `threads` and `partial` have no effect); or "reference": the kernels are
+    target: "cpu"; "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export`
+        supports only "cpu"; `threads` and `partial` have no effect); or "reference": the kernels are
         interpreted by numpy, which is slow, as an oracle.
     threads: default 1.
     tune: measure candidate schedules of the kernels for at most `budget` seconds (default 300, on a

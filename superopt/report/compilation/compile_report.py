@@ -24,9 +24,9 @@ class FallbackNode:
 class CompilationReport:
     """The result of `superopt compile`.
 
-    threads: 0 for a GPU, which has `precision` instead, and for the reference target. kernels: functions, each called once or
-    more (`calls`); constants, memory: bytes at run time; sizes: of symbolic dimensions; notes:
-    further facts, one sentence each.
+    threads: 0 for a GPU, which has `precision` instead, and for the reference target. kernels:
+    functions, each called once or more (`calls`); constants, memory: bytes at run time; sizes: of
+    symbolic dimensions; notes: further facts, one sentence each.
     """
 
     model: str

@@ -31,7 +31,8 @@ from superopt.kernels.triton.loader import compile_options
 from superopt.kernels.loops.option import Option
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
-from superopt.compilation.cuda import load_compiler, load_program, code_generator, device as cuda_device
+from superopt.compilation.cuda import load_compiler, load_program, code_generator
+from superopt.compilation.cuda import device as cuda_device
 from tests.support.gpu.models import MODELS
 from tests.support.gpu.models import values_of_heads
 from tests.support.gpu.strided_softmax import LARGE
