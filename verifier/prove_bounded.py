@@ -20,14 +20,13 @@ from superopt.te.eval.interpret import evaluate_all
 from superopt.te.eval.polynomial import NotPolynomial, PolynomialDomain
 from superopt.te.expr import index
 from superopt.te.expr.node import Expr
+from superopt.verifier.context import OutOfTime, ProofContext
 from superopt.verifier.elements.scalars import NEAREST_NOTE
 from superopt.verifier.instances.attributes import Unsupported
 from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.instances.instance import Instance, instances
 from superopt.verifier.instances.scope import rank_scope, show_ranks, unclear_reason
 from superopt.verifier.instances.size_equations import holds_at
-from superopt.verifier.poly import facts
-from superopt.verifier.poly.facts import OutOfTime
 from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
 from superopt.verifier.refute import MAX_ELEMENTS
 from superopt.verifier.verdict import Proved, Scope, Unknown, Verdict
@@ -49,7 +48,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = SIZE_BOUND) -> Verdic
     def since() -> float:
         return time.thread_time() - begin
 
-    facts.start_budget(seconds, float("inf"))
+    context = ProofContext.within(seconds)
     if vague := unclear_reason(rule):
         return Unknown(vague, since())
     if any(isinstance(p, Param) and p.kind == "num" for p in rule.params):
@@ -59,7 +58,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = SIZE_BOUND) -> Verdic
     shapes = ways = 0
     fixed, nearest = True, False
     try:
-        for one in instances(rule, ranks, NUMBER_TYPES[:1]):
+        for one in instances(context, rule, ranks, NUMBER_TYPES[:1]):
             if one.size_roots or one.state.number_orders:
                 return Unknown("numbers that stand for others", since())
             ways += 1

@@ -35,7 +35,9 @@ def _refine(a: NF, facts: Facts, memo: dict[object, NF]) -> NF:
     key = (a, facts.hypotheses)
     found = memo.get(key)
     if found is None:
-        found = memo[key] = normal.add(*(_refine_term(t, facts, memo) for t in a.terms))
+        found = memo[key] = normal.add_all(
+            facts.context, (_refine_term(t, facts, memo) for t in a.terms)
+        )
     return found
 
 
@@ -47,7 +49,7 @@ def _refine_term(t: Term, facts: Facts, memo: dict[object, NF]) -> NF:
             continue
         u = substitute.open_term(s)
         inner = facts.with_guards(*u.guards)
-        product = normal.constant(u.coefficient)
+        product = normal.constant(facts.context, u.coefficient)
         for f, e in u.powers:
             product = multiply(product, _refine_power(f, e, inner, memo), inner)
         for p in product.terms:
@@ -55,7 +57,7 @@ def _refine_term(t: Term, facts: Facts, memo: dict[object, NF]) -> NF:
             out += simplify_term(
                 Term(v.coefficient, v.bound + u.bound, v.guards | u.guards, v.powers), facts
             )
-    return normal.from_terms(out)
+    return normal.from_terms(facts.context, out)
 
 
 def _has_arguments(f: Factor) -> bool:
@@ -89,7 +91,7 @@ def _refine_power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) 
                 return power(f)
             known = _decide_comparison(f.fn, of, facts)
             if known is not None:
-                return normal.constant(int(known))
+                return normal.constant(facts.context, int(known))
             return less_than_zero(of, facts) if f.fn == "lt" else equals_zero(of, facts)
         case normal.Max():
             pieces = []
@@ -111,10 +113,10 @@ def _refine_power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) 
         if one.coefficient == 1 or e.denominator == 1:
             scale = Fraction(one.coefficient) ** int(e) if e.denominator == 1 else Fraction(1)
             powers = tuple((g, x * e) for g, x in one.powers)
-            return normal.from_terms((Term(scale, (), frozenset(), powers),))
+            return normal.from_terms(facts.context, (Term(scale, (), frozenset(), powers),))
     if e.denominator != 1:
         return power(f, e)
-    out = normal.constant(1)
+    out = normal.constant(facts.context, 1)
     for _ in range(abs(int(e))):
         out = multiply(out, base, facts)
     return reciprocal(out, facts) if e < 0 else out
@@ -123,7 +125,11 @@ def _refine_power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) 
 def _is_less_than_zero(element: NF, facts: Facts) -> NF:
     """Return 1 where of < 0, else 0, using the order facts."""
     known = _decide_comparison("lt", element, facts)
-    return less_than_zero(element, facts) if known is None else normal.constant(int(known))
+    return (
+        less_than_zero(element, facts)
+        if known is None
+        else normal.constant(facts.context, int(known))
+    )
 
 
 def _decide_comparison(fn: str, element: NF, facts: Facts) -> bool | None:
@@ -152,7 +158,7 @@ def _max_under_order(pieces: list[Piece], facts: Facts) -> NF:
                 more = facts.with_guards(side)
                 again = [Piece(q.bound, q.guards, refine(q.value, more)) for q in pieces]
                 out.append(restrict(_max_under_order(again, more), side, facts))
-            return normal.add(*out)
+            return normal.add_all(facts.context, out)
     if facts.nonneg:
         kept = list(pieces)
         n = 0

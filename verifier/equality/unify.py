@@ -12,7 +12,7 @@ from superopt.verifier.elements import normal, substitute
 from superopt.verifier.elements.normal import NF, Factor, Piece, Power, Term
 from superopt.verifier.elements.quotients import quotient
 from superopt.verifier.poly import polynomial
-from superopt.verifier.poly.guards import Guard, tick
+from superopt.verifier.poly.guards import Guard
 from superopt.verifier.poly.polynomial import Poly, Var
 
 Equations = tuple[tuple[Poly, Poly], ...]
@@ -37,7 +37,7 @@ def unify_powers(ps: Sequence[Power], qs: Sequence[Power]) -> Iterator[Equations
 
 def unify_factors(f: Factor, g: Factor) -> Iterator[Equations]:
     """Yield the equations under which the factor f is g."""
-    tick()
+    f.context.tick()
     if f is g:
         yield ()
         if not isinstance(f, normal.Read):

@@ -29,7 +29,7 @@ def unroll(d: NF, facts: Facts) -> NF:
         out += [t] if some is None else some
         if len(out) > MAX_TERMS:
             return d
-    return normal.from_terms(out) if changed else d
+    return normal.from_terms(facts.context, out) if changed else d
 
 
 def _unroll_term(closed: Term, facts: Facts) -> list[Term] | None:
@@ -40,7 +40,9 @@ def _unroll_term(closed: Term, facts: Facts) -> list[Term] | None:
         return None
     if tops:
         rest = tuple((f, e) for f, e in t.powers if f not in tops)
-        one = normal.from_terms((substitute.close(Term(t.coefficient, (), t.guards, rest)),))
+        one = normal.from_terms(
+            facts.context, (substitute.close(Term(t.coefficient, (), t.guards, rest)),)
+        )
         for f in tops:
             assert isinstance(f, normal.Max)
             pieces = [q for p in f.pieces for q in _unroll_piece(open_piece(p))]
@@ -82,4 +84,4 @@ def _small_vars(bound: tuple[Var, ...]) -> tuple[Var, ...]:
 def _assignments(few: tuple[Var, ...]) -> Iterator[dict[Var, Poly]]:
     ranges = [range(int(v.extent.value or 0)) for v in few]
     for values in product(*ranges):
-        yield {v: const(k) for v, k in zip(few, values, strict=True)}
+        yield {v: const(v.extent.context, k) for v, k in zip(few, values, strict=True)}
