@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 import numpy as np
@@ -85,71 +85,68 @@ def _rounds_to(simple: float, exact: Fraction) -> bool:
 
 def apply_function(fn: str, args: list[NF], over_reals: bool, facts: Facts) -> NF:
     """Return a scalar function of elements. `over_reals`: over real numbers, else over integers."""
-    match fn, args:
-        case "add", [a, b]:
-            return normal.add(a, b)
-        case "sub", [a, b]:
-            return normal.subtract(a, b)
-        case "neg", [a]:
-            return normal.scale(a, -1)
-        case "mul", [a, b]:
-            if len(a.terms) > 1 or len(b.terms) > 1:
-                facts.context.steps.add("distribute")
-            return simplify_roots(multiply(a, b, facts), facts)
-        case "div", [a, b] if over_reals:
-            facts.context.steps.add("divide")
-            return simplify_roots(multiply(a, reciprocal(b, facts), facts), facts)
-        case (("div" | "div of integers"), [_, _]):
-            return hoist_guards(args, facts, truncated_quotient)
-        case "fmod", [a, b] if not over_reals:  # a - b * quotient
-            part = hoist_guards(args, facts, truncated_quotient)
-            return normal.subtract(a, multiply(b, part, facts))
-        case "mod of integers", [_, _]:
-            return hoist_guards(args, facts, floor_remainder)
-        case "mod", [_, _] if not over_reals:
-            return hoist_guards(args, facts, floor_remainder)
-        case "sign", [_]:
-            name = fn if over_reals else f"{fn} of integers"
-            return hoist_guards(args, facts, lambda x, _: _sign_function(name, x[0]))
-        case "ceil", [a] if over_reals:
-            return normal.scale(
-                apply_function("floor", [normal.scale(a, -1)], over_reals, facts), -1
-            )
-        case _ if over_reals and fn in ROUNDING_FUNCTIONS:
-            return hoist_guards(args, facts, lambda x, _: _round(fn, x[0]))
-        case "max", [a, b]:
-            return max_of([a, b], facts)
-        case "min", [a, b]:
-            return normal.scale(max_of([normal.scale(a, -1), normal.scale(b, -1)], facts), -1)
-        case "abs", [a] if over_reals:
-            return max_of([a, normal.scale(a, -1)], facts)
-        case "exp", [a] if over_reals:
-            return exponential(a, facts)
-        case "sigmoid", [a] if over_reals:
-            down = exponential(normal.scale(a, -1), facts)
-            return reciprocal(normal.add(normal.constant(facts.context, 1), down), facts)
-        case "tanh", [a] if over_reals:  # as a sigmoid: 2 / (1 + exp(-2 x)) - 1
-            down = exponential(normal.scale(a, -2), facts)
-            whole = reciprocal(normal.add(normal.constant(facts.context, 1), down), facts)
-            return normal.subtract(normal.scale(whole, 2), normal.constant(facts.context, 1))
-        case "log", [a] if over_reals:
-            return hoist_guards([a], facts, lambda x, more: _logarithm(x[0], known_signs(more)))
-        case "sqrt", [a] if over_reals:
-            return hoist_guards([a], facts, _root)
-        case "pow", [a, b] if over_reals:
-            n = b.constant
-            if n is not None and n.denominator == 1 and abs(n) <= MAX_EXPANDED_POWER:
-                return integer_power(a, int(n), facts)
-            if n in (HALF, -HALF):
-                root = hoist_guards([a], facts, _root)
-                return root if n == HALF else reciprocal(root, facts)
-            return hoist_guards([a, b], facts, _general_power)
-        case _ if over_reals and fn in ODD_FUNCTIONS and len(args) == 1:
-            return hoist_guards(args, facts, lambda x, _: odd_function(fn, x[0]))
-        case _ if over_reals and fn in EVEN_FUNCTIONS:
-            return hoist_guards(args, facts, lambda x, _: _even_function(fn, x[0]))
-        case _:
-            return uninterpreted_function(fn if over_reals else f"{fn} of integers", args, facts)
+    function = (FUNCTIONS_OF_REALS if over_reals else FUNCTIONS_OF_INTEGERS).get(fn)
+    if function is not None:
+        return function(args, facts)
+    return uninterpreted_function(fn if over_reals else f"{fn} of integers", args, facts)
+
+
+Function = Callable[[list[NF], Facts], NF]
+
+
+def _by_cases(function: Function) -> Function:
+    """Return the function, with the guards of its arguments hoisted out of it."""
+    return lambda args, facts: hoist_guards(args, facts, function)
+
+
+def _negated(a: NF) -> NF:
+    return normal.scale(a, -1)
+
+
+def _product(args: list[NF], facts: Facts) -> NF:
+    a, b = args
+    if len(a.terms) > 1 or len(b.terms) > 1:
+        facts.context.steps.add("distribute")
+    return simplify_roots(multiply(a, b, facts), facts)
+
+
+def _quotient(args: list[NF], facts: Facts) -> NF:
+    a, b = args
+    facts.context.steps.add("divide")
+    return simplify_roots(multiply(a, reciprocal(b, facts), facts), facts)
+
+
+def _truncated_remainder(args: list[NF], facts: Facts) -> NF:
+    """Return a - b * quotient."""
+    a, b = args
+    return normal.subtract(a, multiply(b, hoist_guards(args, facts, truncated_quotient), facts))
+
+
+def _minimum(args: list[NF], facts: Facts) -> NF:
+    return _negated(max_of([_negated(a) for a in args], facts))
+
+
+def _sigmoid(a: NF, factor: int, facts: Facts) -> NF:
+    """Return 1 / (1 + exp(-factor * a))."""
+    down = exponential(normal.scale(a, -factor), facts)
+    return reciprocal(normal.add(normal.constant(facts.context, 1), down), facts)
+
+
+def _tanh(args: list[NF], facts: Facts) -> NF:
+    """Return 2 / (1 + exp(-2 x)) - 1."""
+    doubled = normal.scale(_sigmoid(args[0], 2, facts), 2)
+    return normal.subtract(doubled, normal.constant(facts.context, 1))
+
+
+def _power(args: list[NF], facts: Facts) -> NF:
+    a, b = args
+    n = b.constant
+    if n is not None and n.denominator == 1 and abs(n) <= MAX_EXPANDED_POWER:
+        return integer_power(a, int(n), facts)
+    if n in (HALF, -HALF):
+        root = hoist_guards([a], facts, _root)
+        return root if n == HALF else reciprocal(root, facts)
+    return hoist_guards(args, facts, _general_power)
 
 
 def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
@@ -342,3 +339,45 @@ def _sign_function(name: str, a: NF) -> NF:
         if e == 1 and isinstance(f, normal.Fn) and f.name == name:
             return a
     return odd_function(name, a)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "add": lambda args, _: normal.add(*args),
+    "sub": lambda args, _: normal.subtract(*args),
+    "neg": lambda args, _: _negated(*args),
+    "mul": _product,
+    "max": max_of,
+    "min": _minimum,
+    "div of integers": _by_cases(truncated_quotient),
+    "mod of integers": _by_cases(floor_remainder),
+}
+FUNCTIONS_OF_INTEGERS: dict[str, Function] = {
+    **FUNCTIONS,
+    "div": _by_cases(truncated_quotient),
+    "fmod": _truncated_remainder,
+    "mod": _by_cases(floor_remainder),
+    "sign": _by_cases(lambda x, _: _sign_function("sign of integers", x[0])),
+}
+FUNCTIONS_OF_REALS: dict[str, Function] = {
+    **FUNCTIONS,
+    "div": _quotient,
+    "sign": _by_cases(lambda x, _: _sign_function("sign", x[0])),
+    "floor": _by_cases(lambda x, _: _round("floor", x[0])),
+    "round": _by_cases(lambda x, _: _round("round", x[0])),
+    "ceil": lambda x, facts: _negated(apply_function("floor", [_negated(x[0])], True, facts)),
+    "abs": lambda x, facts: max_of([x[0], _negated(x[0])], facts),
+    "exp": lambda x, facts: exponential(x[0], facts),
+    "sigmoid": lambda x, facts: _sigmoid(x[0], 1, facts),
+    "tanh": _tanh,
+    "log": _by_cases(lambda x, facts: _logarithm(x[0], known_signs(facts))),
+    "sqrt": _by_cases(_root),
+    "pow": _power,
+    **{
+        fn: _by_cases(lambda x, _, fn=fn: odd_function(fn, x[0]))  # type: ignore[misc]
+        for fn in ODD_FUNCTIONS
+    },
+    **{
+        fn: _by_cases(lambda x, _, fn=fn: _even_function(fn, x[0]))  # type: ignore[misc]
+        for fn in EVEN_FUNCTIONS
+    },
+}

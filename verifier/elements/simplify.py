@@ -110,28 +110,33 @@ def _domain_step(
 ) -> _DomainStep | bool | None:
     """Fix or move one variable: (variables, new guards, substitution, guards used). False:
     empty."""
-    own = frozenset(bound)
     for v in bound:
         n = v.extent.value
         if n is not None and n <= 0:
             return False
         if n == 1:
-            return (
-                _drop_var(bound, v),
-                NO_GUARDS,
-                {v: polynomial.const(facts.context, 0)},
-                NO_GUARDS,
-            )
+            return _drop_var(bound, v), NO_GUARDS, {v: polynomial.const(v.context, 0)}, NO_GUARDS
+    return _solve_equation(bound, guards) or _narrow_range(bound, guards, facts)
+
+
+def _solve_equation(bound: tuple[Var, ...], guards: frozenset[Guard]) -> _DomainStep | None:
+    """Fix a variable that an equation determines."""
     for g in guards:
-        if g.kind != "eq":
-            continue
-        for v in bound:
+        for v in bound if g.kind == "eq" else ():
             split = polynomial.linear_coefficients(g.p, v)
             if split is None or split[0].value not in (1, -1):
                 continue
             value = split[1] if split[0].value == -1 else -split[1]
             extra = frozenset((ge(value), ge(v.extent - 1 - value)))
             return _drop_var(bound, v), extra, {v: value}, frozenset((g,))
+    return None
+
+
+def _narrow_range(
+    bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts
+) -> _DomainStep | None:
+    """Replace a variable and one of its bounds by a variable with a smaller extent."""
+    own = frozenset(bound)
     for v in bound:
         low: list[tuple[Guard, Poly]] = []
         high: list[tuple[Guard, Poly]] = []
@@ -148,21 +153,13 @@ def _domain_step(
         for g, end in high:
             if facts.holds(ge(v.extent - end)):
                 w = polynomial.fresh_var(end)
-                return (
-                    _replace_var(bound, v, w),
-                    NO_GUARDS,
-                    {v: polynomial.atom_poly(w)},
-                    frozenset((g,)),
-                )
+                value = polynomial.atom_poly(w)
+                return _replace_var(bound, v, w), NO_GUARDS, {v: value}, frozenset((g,))
         for g, begin in low:
             if facts.holds(ge(begin)):
                 w = polynomial.fresh_var(v.extent - begin)
-                return (
-                    _replace_var(bound, v, w),
-                    NO_GUARDS,
-                    {v: polynomial.atom_poly(w) + begin},
-                    frozenset((g,)),
-                )
+                value = polynomial.atom_poly(w) + begin
+                return _replace_var(bound, v, w), NO_GUARDS, {v: value}, frozenset((g,))
     return None
 
 

@@ -83,9 +83,7 @@ def is_zero(d: NF, facts: Facts, budget: CaseBudget, depth: int) -> bool:
             return True
         return _is_zero_for_each_value(d, facts, budget, depth)
     rest = cancel_equal_maxima(cancel_equal_sums(d, facts), facts)
-    if not rest.terms:
-        return True
-    if rest is not d:
+    if rest is not d or not rest.terms:
         return is_zero(rest, facts, budget, depth)
     apart = split_sum_indices(d)
     if apart is not d:
@@ -99,35 +97,45 @@ def is_zero(d: NF, facts: Facts, budget: CaseBudget, depth: int) -> bool:
         finally:
             facts.context.use_solver = False
     if depth < MAX_ORDER_SPLITS:
-        clear = clear_denominators(d, facts)
-        if clear is not None and clear is not d:
-            facts.context.steps.add("clear denominators")
-            return is_zero(clear, facts, budget, depth + 1)
-        if (
-            facts.nonneg
-            and is_order_implied(d, facts)
-            and is_order_implied(normal.scale(d, -1), facts)
-        ):
-            return True
-        element = split_element(d)
-        if element is not None:
-            facts.context.steps.add("order")
-            element = drop_known_factor(element, facts)
-            sides = (
-                facts.with_order(element, False),
-                facts.with_order(normal.scale(element, -1), True),
-            )
-            return all(
-                is_order_contradictory(more) or is_zero(refine(d, more), more, budget, depth + 1)
-                for more in sides
-            )
-    if facts.nonneg and is_order_implied(d, facts) and is_order_implied(normal.scale(d, -1), facts):
+        known = _is_zero_by_order(d, facts, budget, depth)
+        if known is not None:
+            return known
+    elif _is_ordered_both_ways(d, facts):
         return True
     out = unroll(d, facts) if budget.unrolled else d
     if out is not d:
         budget.unrolled -= 1
         return is_zero(refine(out, facts), facts, budget, depth)
     return _is_zero_for_each_value(d, facts, budget, depth)
+
+
+def _is_zero_by_order(d: NF, facts: Facts, budget: CaseBudget, depth: int) -> bool | None:
+    """Clear denominators, or split by the sign of an element; None if neither applies."""
+    clear = clear_denominators(d, facts)
+    if clear is not None and clear is not d:
+        facts.context.steps.add("clear denominators")
+        return is_zero(clear, facts, budget, depth + 1)
+    if _is_ordered_both_ways(d, facts):
+        return True
+    element = split_element(d)
+    if element is None:
+        return None
+    facts.context.steps.add("order")
+    element = drop_known_factor(element, facts)
+    sides = (facts.with_order(element, False), facts.with_order(normal.scale(element, -1), True))
+    return all(
+        is_order_contradictory(more) or is_zero(refine(d, more), more, budget, depth + 1)
+        for more in sides
+    )
+
+
+def _is_ordered_both_ways(d: NF, facts: Facts) -> bool:
+    """True if d >= 0 and d <= 0 follow from the order facts."""
+    return (
+        bool(facts.nonneg)
+        and is_order_implied(d, facts)
+        and is_order_implied(normal.scale(d, -1), facts)
+    )
 
 
 def _drop_undefined(d: NF) -> NF:
