@@ -92,14 +92,16 @@ class ShapePattern:
     after: tuple[tuple[int | None, Dim | None, bool], ...] = ()
 
 
-def shape_step(slot: int, pattern: ShapePattern, text: str) -> Step:
-    """Require the shape of a value, or of each value of a run, and bind sizes."""
+def _shape_test(
+    pattern: ShapePattern,
+) -> Callable[[Cells, tuple[Dim, ...] | None, bool], bool]:
+    """Return a test of a shape, which binds sizes, or only compares them (again)."""
     head, tail = len(pattern.before), len(pattern.after)
     middle = pattern.middle
     places = [(k, *d) for k, d in enumerate(pattern.before)]
     places += [(k - tail, *d) for k, d in enumerate(pattern.after)]
 
-    def fits(env: Cells, shape: tuple[Dim, ...] | None, again: bool = False) -> bool:
+    def fits(env: Cells, shape: tuple[Dim, ...] | None, again: bool) -> bool:
         if shape is None:
             return False
         if len(shape) < head + tail if middle is not None else len(shape) != head:
@@ -122,11 +124,18 @@ def shape_step(slot: int, pattern: ShapePattern, text: str) -> Step:
                 return False
         return True
 
+    return fits
+
+
+def shape_step(slot: int, pattern: ShapePattern, text: str) -> Step:
+    """Require the shape of a value, or of each value of a run, and bind sizes."""
+    fits = _shape_test(pattern)
+
     def make(go: Continuation) -> Continuation:
         def run(env: Cells) -> None:
             v = env[slot]
             if type(v) is not tuple:
-                if fits(env, v.type.shape):
+                if fits(env, v.type.shape, False):
                     go(env)
             elif all(fits(env, x.type.shape, k > 0) for k, x in enumerate(v)):
                 go(env)
@@ -147,16 +156,8 @@ def _input_types(n: Node) -> Types:
     return tuple(None if v is None else v.type for v in n.inputs)
 
 
-def attributes_step(
-    slot: int,
-    op: Op,
-    fixed: Attrs,
-    binds: Sequence[tuple[str, int]],
-    rest: int | None,
-    explicit_keys: frozenset[str],
-) -> Step:
-    """Require `fixed` attributes (defaults included), and bind others."""
-    order = sorted(op.attrs)
+def _fixed_attributes_test(op: Op, fixed: Attrs) -> Callable[[Node], bool]:
+    """Return a test that a node has the fixed attributes, perhaps in another form."""
     cache: dict[tuple[Attrs, Types], bool] = {}
 
     def canonically(n: Node) -> bool:
@@ -176,6 +177,21 @@ def attributes_step(
             if not are_attrs_equal(have.get(k), v):
                 return canonically(n)
         return True
+
+    return holds
+
+
+def attributes_step(
+    slot: int,
+    op: Op,
+    fixed: Attrs,
+    binds: Sequence[tuple[str, int]],
+    rest: int | None,
+    explicit_keys: frozenset[str],
+) -> Step:
+    """Require `fixed` attributes (defaults included), and bind others."""
+    order = sorted(op.attrs)
+    holds = _fixed_attributes_test(op, fixed)
 
     def make(go: Continuation) -> Continuation:
         places = [(order.index(k), k, into) for k, into in binds]

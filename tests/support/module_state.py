@@ -69,9 +69,12 @@ def _visible(module: str, tree: ast.Module, own: Mapping[str, set[str]]) -> dict
 def _initial_state(tree: ast.Module) -> Iterator[ast.stmt]:
     """Yield the assignments of a module that make empty containers, or hidden globals."""
     for s in tree.body:
-        if isinstance(s, (ast.Assign, ast.AnnAssign)) and s.value is not None:
-            if any(map(_is_state, ast.walk(s.value))):
-                yield s
+        match s:
+            case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
+                if any(map(_is_state, ast.walk(value))):
+                    yield s
+            case _:
+                pass
 
 
 def _is_state(node: ast.AST) -> bool:
