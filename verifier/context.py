@@ -100,7 +100,7 @@ class ProofContext:
     scope_notes: set[str] = field(default_factory=set)
 
     @classmethod
-    def within(
+    def with_limits(
         cls, seconds: float, max_work: float = float("inf"), wall_deadline: float = float("inf")
     ) -> ProofContext:
         """Return a new context. OutOfTime is raised after `seconds` of this thread's CPU time,

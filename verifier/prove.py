@@ -72,7 +72,7 @@ def prove(
         return _prove_each_type(rule, vague, limit, ranks, begin)
     if vague:
         return Unknown(vague, time.thread_time() - begin)
-    context = ProofContext.within(limit.seconds, limit.work)
+    context = ProofContext.with_limits(limit.seconds, limit.work)
 
     def at_ranks(one: Rule, scope: Ranks, known_rank: int) -> Verdict:
         return _prove_at_ranks(context, one, scope, limit, begin, known_rank)

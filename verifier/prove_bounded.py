@@ -48,7 +48,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = SIZE_BOUND) -> Verdic
     def since() -> float:
         return time.thread_time() - begin
 
-    context = ProofContext.within(seconds)
+    context = ProofContext.with_limits(seconds)
     if vague := unclear_reason(rule):
         return Unknown(vague, since())
     if any(isinstance(p, Param) and p.kind == "num" for p in rule.params):

@@ -26,16 +26,15 @@ from superopt.rules.lang.term import (
 )
 from superopt.rules.lang.value_facts import uniform_value
 from superopt.rules.match.check_steps import (
-    ShapePattern,
     condition_step,
     constant_step,
     definition_step,
     dtype_step,
     same_value_step,
-    shape_step,
 )
 from superopt.rules.match.operand_steps import Cells, Operand, is_present
 from superopt.rules.match.pattern_builder import PatternBuilder
+from superopt.rules.match.shape_steps import ShapePattern, shape_step
 
 
 def operand_test(t: Term, slot: int) -> Operand:

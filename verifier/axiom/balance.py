@@ -42,7 +42,7 @@ NO_INSTANCE = "no instance"
 
 def _imbalance_reason(rule: Rule, ranks: Ranks, seconds: float) -> str:
     alone = replace(rule, rhs=rule.lhs)
-    context = ProofContext.within(seconds, 1e9)
+    context = ProofContext.with_limits(seconds, 1e9)
     count = 0
     try:
         for one in instances(context, alone, ranks, NUMBER_TYPES[:1], include_covered=True):

@@ -36,7 +36,7 @@ def prove_equal(
     work."""
     limit = limits or Limits()
     begin = time.thread_time()
-    context = ProofContext.within(limit.seconds, limit.work, deadline)
+    context = ProofContext.with_limits(limit.seconds, limit.work, deadline)
 
     def since() -> float:
         return time.thread_time() - begin

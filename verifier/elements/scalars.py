@@ -99,7 +99,7 @@ def _by_cases(function: Function) -> Function:
     return lambda args, facts: hoist_guards(args, facts, function)
 
 
-def _negated(a: NF) -> NF:
+def _negation(a: NF) -> NF:
     return normal.scale(a, -1)
 
 
@@ -123,7 +123,7 @@ def _truncated_remainder(args: list[NF], facts: Facts) -> NF:
 
 
 def _minimum(args: list[NF], facts: Facts) -> NF:
-    return _negated(max_of([_negated(a) for a in args], facts))
+    return _negation(max_of([_negation(a) for a in args], facts))
 
 
 def _sigmoid(a: NF, factor: int, facts: Facts) -> NF:
@@ -344,7 +344,7 @@ def _sign_function(name: str, a: NF) -> NF:
 FUNCTIONS: dict[str, Function] = {
     "add": lambda args, _: normal.add(*args),
     "sub": lambda args, _: normal.subtract(*args),
-    "neg": lambda args, _: _negated(*args),
+    "neg": lambda args, _: _negation(*args),
     "mul": _product,
     "max": max_of,
     "min": _minimum,
@@ -364,8 +364,8 @@ FUNCTIONS_OF_REALS: dict[str, Function] = {
     "sign": _by_cases(lambda x, _: _sign_function("sign", x[0])),
     "floor": _by_cases(lambda x, _: _round("floor", x[0])),
     "round": _by_cases(lambda x, _: _round("round", x[0])),
-    "ceil": lambda x, facts: _negated(apply_function("floor", [_negated(x[0])], True, facts)),
-    "abs": lambda x, facts: max_of([x[0], _negated(x[0])], facts),
+    "ceil": lambda x, facts: _negation(apply_function("floor", [_negation(x[0])], True, facts)),
+    "abs": lambda x, facts: max_of([x[0], _negation(x[0])], facts),
     "exp": lambda x, facts: exponential(x[0], facts),
     "sigmoid": lambda x, facts: _sigmoid(x[0], 1, facts),
     "tanh": _tanh,

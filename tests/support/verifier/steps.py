@@ -20,7 +20,7 @@ def steps() -> list[tuple[str, int, int]]:
     out = []
     for rule in some:
         context = ProofContext(max_work=2_000)
-        with patch.object(ProofContext, "within", lambda *_, context=context: context):
+        with patch.object(ProofContext, "with_limits", lambda *_, context=context: context):
             prove(rule, Limits(seconds=60, work=2_000, work_beyond=500))
         out.append((rule.name, context.work_done(), context.queries))
     assert all(work for _, work, _ in out)
