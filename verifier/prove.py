@@ -308,13 +308,13 @@ class _RuleProof:
             if self.is_type_open and reader.is_type_dependent:
                 raise _TypeDependent
             plain = None if known.nonneg else skeleton((left, right))
-            what = (plain, tuple((t.name, t.dtype) for t in one.inputs))
-            if plain is not None and what in self.shown:
+            key = (plain, tuple((t.name, t.dtype) for t in one.inputs))
+            if plain is not None and key in self.shown:
                 continue
             if not (are_equal(left, right, known) or are_equal_where_defined(left, right, known)):
                 return f"output {n} not shown equal"
             if plain is not None:
-                self.shown.add(what)
+                self.shown.add(key)
         return reader.reads_checked + len(one.lhs)
 
 

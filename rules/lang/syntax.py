@@ -146,8 +146,10 @@ def parse_formula(e: ast.expr, ops: Mapping[str, Op], check_functions: bool = Tr
             return Unary(_UNARY[type(op)], sub(v))
         case ast.BinOp(a, op, b) if type(op) in _BINARY:
             return Binary(_BINARY[type(op)], sub(a), sub(b))
-        case ast.BoolOp(op, some):
-            return Logic("and" if isinstance(op, ast.And) else "or", tuple(sub(s) for s in some))
+        case ast.BoolOp(op, operands):
+            return Logic(
+                "and" if isinstance(op, ast.And) else "or", tuple(sub(s) for s in operands)
+            )
         case ast.Compare(first, links, rest) if all(type(o) in _COMPARE for o in links):
             pairs = zip(links, rest, strict=True)
             return Compare(sub(first), tuple((_COMPARE[type(o)], sub(r)) for o, r in pairs))

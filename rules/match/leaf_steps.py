@@ -143,11 +143,11 @@ def dim_pattern(
 
 def match_fill(c: PatternBuilder, t: Fill, kind: str, args: tuple[Formula, ...], slot: int) -> None:
     """Match zeros(shape), ones(shape), full(shape, number), eye(n) and other fills."""
-    said = args[: 1 + (kind == "full")]
-    given = [c.formula(a) for a in said]
+    used = args[: 1 + (kind == "full")]
+    given = [c.formula(a) for a in used]
 
     def test(env: Cells, v: Value) -> bool:
         return is_fill(kind, v, [g(env) for g in given])
 
-    need = frozenset[str]().union(*map(required_names, said))
+    need = frozenset[str]().union(*map(required_names, used))
     c.defer(need, lambda: constant_step(slot, test, show(t)))

@@ -69,7 +69,7 @@ def shape_step(slot: int, pattern: ShapePattern, text: str) -> Step:
         return run
 
     def why(env: Cells) -> str:
-        some = env[slot] if type(env[slot]) is tuple else (env[slot],)
-        return f"the type is {', '.join(str(v.type) for v in some)}, the rule wants {text}"
+        values = env[slot] if type(env[slot]) is tuple else (env[slot],)
+        return f"the type is {', '.join(str(v.type) for v in values)}, the rule wants {text}"
 
     return Step(make, why)

@@ -208,8 +208,8 @@ class Formulas:
             case Logic("and", parts):
                 return [c for p in parts for c in self.condition(p)]
             case Logic("or", parts):
-                some = [self.condition(p) for p in parts]
-                return [fo("or", tuple(conjunction(s) for s in some), TRUTH_SORT)]
+                cases = [self.condition(p) for p in parts]
+                return [fo("or", tuple(conjunction(s) for s in cases), TRUTH_SORT)]
             case Unary("not", v):
                 return [fo("not", (conjunction(self.condition(v)),), TRUTH_SORT)]
             case Compare(first, rest):

@@ -230,9 +230,9 @@ def _reduce_root_powers(t: Term) -> Term:
     """Reduce powers of roots of numbers: sqrt(2) / 2 for 1 / sqrt(2)."""
     c, powers = t.coefficient, []
     for f, e in t.powers:
-        of = f.args[0].constant if isinstance(f, normal.Fn) and f.name == "sqrt" else None
-        if of and e.denominator == 1 and abs(e) <= 8:
-            c *= of ** (int(e) // 2)
+        radicand = f.args[0].constant if isinstance(f, normal.Fn) and f.name == "sqrt" else None
+        if radicand and e.denominator == 1 and abs(e) <= 8:
+            c *= radicand ** (int(e) // 2)
             e = Fraction(int(e) % 2)
         if e:
             powers.append((f, e))

@@ -147,10 +147,14 @@ def _power_sign(p: normal.Power, facts: Facts) -> int | None:
 
 def _hoist_factors(pieces: Sequence[Piece], facts: Facts) -> NF:
     """Replace max(c a, c b) by c max(a, b) for c > 0, and for c = 0 if a value exists."""
-    some = any(not p.guards and all(facts.holds(ge(v.extent - 1)) for v in p.bound) for p in pieces)
+    is_inhabited = any(
+        not p.guards and all(facts.holds(ge(v.extent - 1)) for v in p.bound) for p in pieces
+    )
     shared = common_powers([p.value for p in pieces], frozenset(v for p in pieces for v in p.bound))
     signs = {p: _power_sign(p, facts) for p in shared}
-    scale = tuple(p for p in shared if signs[p] == 2 or (signs[p] == 1 and p[1] > 0 and some))
+    scale = tuple(
+        p for p in shared if signs[p] == 2 or (signs[p] == 1 and p[1] > 0 and is_inhabited)
+    )
     if not scale:
         return _max_or_monotone(pieces, facts)
     rest = [Piece(p.bound, p.guards, divide_by_powers(p.value, scale)) for p in pieces]
@@ -236,11 +240,11 @@ def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
 
     def greatest(args: Sequence[NF], up: bool) -> NF:
         scale = 1 if up else -1
-        some = [
+        scaled = [
             Piece(p.bound, p.guards, normal.scale(a, scale))
             for p, a in zip(pieces, args, strict=True)
         ]
-        return normal.scale(max_of_pieces(some, facts), scale)
+        return normal.scale(max_of_pieces(scaled, facts), scale)
 
     name = odd_function_name(values[0])
     if name and all(odd_function_name(t) == name for t in values):

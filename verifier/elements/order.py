@@ -100,8 +100,8 @@ def _prove_order(gap: NF, facts: Facts, strict: bool) -> bool:
 def _fact_products(facts: Facts) -> Iterator[tuple[NF, bool]]:
     """Yield products of two nonnegative order facts, one of them a single term, and whether the
     product is positive."""
-    some = [o for o in facts.nonneg if isinstance(o, NF) and len(o.terms) <= MAX_TERMS_PER_FACT]
-    for a, b in islice(combinations(some, 2), MAX_ORDER_PAIRS):
+    short = [o for o in facts.nonneg if isinstance(o, NF) and len(o.terms) <= MAX_TERMS_PER_FACT]
+    for a, b in islice(combinations(short, 2), MAX_ORDER_PAIRS):
         if a.single_term is not None or b.single_term is not None:
             yield multiply(a, b, facts), a in facts.positive and b in facts.positive
 
@@ -117,13 +117,13 @@ def _exponential_bounds(a: NF, facts: Facts) -> dict[object, int]:
             or not all(isinstance(f, normal.Exp) for f, _ in t.powers)
         ):
             continue
-        of = normal.add_all(
+        exponent = normal.add_all(
             facts.context,
             (normal.scale(f.argument, e) for f, e in t.powers if isinstance(f, normal.Exp)),
         )
-        if is_order_implied(of, facts):
+        if is_order_implied(exponent, facts):
             out[t.key] = 1
-        elif is_order_implied(normal.scale(of, -1), facts):
+        elif is_order_implied(normal.scale(exponent, -1), facts):
             out[t.key] = -1
     return out
 
@@ -293,9 +293,9 @@ def definedness_conditions(a: NF) -> Iterator[tuple[NF, bool]]:
             continue
         for f, _ in t.powers:
             match f:
-                case normal.Fn(name="log" | "sqrt" as name, args=(of,)):
-                    yield of, name == "log"
-                    yield from definedness_conditions(of)
+                case normal.Fn(name="log" | "sqrt" as name, args=(argument,)):
+                    yield argument, name == "log"
+                    yield from definedness_conditions(argument)
                 case normal.Exp() | normal.Sum():
                     yield from definedness_conditions(f.argument)
                 case _:

@@ -30,9 +30,9 @@ def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
         return whole
     if rest.value is not None and rest.value < 0 and known.holds(ge(q + rest)):
         return whole - 1
-    near = _known_quotient(rest, q, known)
-    if near is not None:
-        return whole + near
+    same = _known_quotient(rest, q, known)
+    if same is not None:
+        return whole + same
     inner = _nested_quotient(rest, q, known)
     return whole + (
         polynomial.atom_poly(polynomial.quotient_atom(rest, q)) if inner is None else inner

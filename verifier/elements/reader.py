@@ -242,21 +242,21 @@ class Reader:
             **axis_values,
             **{a.name: polynomial.atom_poly(v) for a, v in zip(axes, fresh, strict=True)},
         }
-        fresh, of = split_bound_indices(fresh, self.value(body, inner, facts))
+        fresh, element = split_bound_indices(fresh, self.value(body, inner, facts))
         match fn:
             case "sum":
-                return sum_over(of, fresh, facts)
+                return sum_over(element, fresh, facts)
             case "max" | "any":
-                return max_over(of, fresh, facts)
+                return max_over(element, fresh, facts)
             case "min":
-                return normal.scale(max_over(normal.scale(of, -1), fresh, facts), -1)
+                return normal.scale(max_over(normal.scale(element, -1), fresh, facts), -1)
             case "all":
-                flipped = normal.subtract(normal.constant(facts.context, 1), of)
+                flipped = normal.subtract(normal.constant(facts.context, 1), element)
                 return normal.subtract(
                     normal.constant(facts.context, 1), max_over(flipped, fresh, facts)
                 )
             case _:
-                return product_over(of, fresh, facts)
+                return product_over(element, fresh, facts)
 
     def select(self, guard: Expr, yes: Expr, no: Expr, axis_values: AxisValues, facts: Facts) -> NF:
         out: list[NF] = []
@@ -266,13 +266,13 @@ class Reader:
                 continue
             for t in condition.terms:
                 more = facts.with_guards(*t.guards)
-                of = self.value(branch, axis_values, more)
+                element = self.value(branch, axis_values, more)
                 if t.powers or t.coefficient != 1:
                     plain = Term(t.coefficient, (), frozenset(), t.powers)
-                    of = multiply(normal.from_terms(facts.context, (plain,)), of, more)
+                    element = multiply(normal.from_terms(facts.context, (plain,)), element, more)
                 for g in sorted(t.guards):
-                    of = restrict(of, g, facts)
-                out.append(of)
+                    element = restrict(element, g, facts)
+                out.append(element)
         return normal.add_all(facts.context, out)
 
     def truth_value(self, e: Expr, expected: bool, axis_values: AxisValues, facts: Facts) -> NF:
@@ -367,8 +367,8 @@ def _is_representable(kind: DType, c: Fraction) -> bool:
     if not kind.is_float:
         return kind.is_int and c.denominator == 1 and 0 <= c < 1 << (kind.bits - (kind.kind == "i"))
     with np.errstate(all="ignore"):
-        near = float(np.asarray(float(c)).astype(to_numpy(kind)))
-    return math.isfinite(near) and Fraction(near) == c
+        rounded = float(np.asarray(float(c)).astype(to_numpy(kind)))
+    return math.isfinite(rounded) and Fraction(rounded) == c
 
 
 def _minimum(p: Poly, q: Poly, facts: Facts) -> Poly:

@@ -180,10 +180,10 @@ def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
     )
     out = normal.zero(a.context) if left.constant == 1 else power(normal.fn("log", (left,)))
     for f, e in positive:
-        of = f.argument if isinstance(f, normal.Exp) else None
-        if of is None:
-            of = power(normal.fn("log", (f.argument if isinstance(f, normal.Sum) else power(f),)))
-        out = normal.add(out, normal.scale(of, e))
+        term = f.argument if isinstance(f, normal.Exp) else None
+        if term is None:
+            term = power(normal.fn("log", (f.argument if isinstance(f, normal.Sum) else power(f),)))
+        out = normal.add(out, normal.scale(term, e))
     return out
 
 
@@ -192,14 +192,14 @@ def _general_power(args: list[NF], facts: Facts) -> NF:
     undefined."""
     a, b = args
     one = a.single_term
-    of = (
+    exponents = (
         [normal.scale(f.argument, e) for f, e in one.powers if isinstance(f, normal.Exp)]
         if one
         else []
     )
-    if one is None or one.coefficient != 1 or not of or len(of) < len(one.powers):
+    if one is None or one.coefficient != 1 or not exponents or len(exponents) < len(one.powers):
         return _split_exponent(a, b, facts)
-    return exponential(multiply(normal.add_all(facts.context, of), b, facts), facts)
+    return exponential(multiply(normal.add_all(facts.context, exponents), b, facts), facts)
 
 
 def _split_exponent(a: NF, b: NF, facts: Facts) -> NF:
@@ -277,8 +277,8 @@ def _root(args: list[NF], facts: Facts) -> NF:
             return max_of([x, normal.scale(x, -1)], facts)
         if len(one.powers) == 1 and one.powers[0][1] == -1:
             f = one.powers[0][0]
-            of = f.argument if isinstance(f, normal.Sum) else power(f)
-            return power(normal.fn("sqrt", (of,)), -1)
+            base = f.argument if isinstance(f, normal.Sum) else power(f)
+            return power(normal.fn("sqrt", (base,)), -1)
     return power(normal.fn("sqrt", (a,)))
 
 

@@ -179,10 +179,10 @@ def _is_zero_at(
 ) -> bool:
     """True if `d` is zero where the variable v has this value."""
     env = {v: value}
-    some = (*(substitute.guard_at(h, env) for h in facts.hypotheses), *extra)
+    hypotheses = (*(substitute.guard_at(h, env) for h in facts.hypotheses), *extra)
     more = Facts(
         facts.context,
-        tuple(h for h in some if h.p.value is None or not Facts(facts.context).holds(h)),
+        tuple(h for h in hypotheses if h.p.value is None or not Facts(facts.context).holds(h)),
         nonneg=tuple(substitute.form_at(o, env) for o in facts.nonneg if isinstance(o, NF)),
         positive=tuple(substitute.form_at(o, env) for o in facts.positive if isinstance(o, NF)),
     )

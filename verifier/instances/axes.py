@@ -112,8 +112,8 @@ def _term_axes(t: Term) -> Iterator[int]:
             yield from _formula_axes(f)
         case Fill(kind, (Call("shape", (Name(),)),)) if kind in UNIFORM_FILLS:
             return
-        case Fill(kind, (Call("shape", (of,)),)) if kind in UNIFORM_FILLS:
-            for p in walk(of):
+        case Fill(kind, (Call("shape", (value,)),)) if kind in UNIFORM_FILLS:
+            for p in walk(value):
                 if isinstance(p, App):
                     yield from _term_axes(p)
         case Pick(app):
@@ -193,8 +193,8 @@ def _renumber_axes(p: P, new_axes: Mapping[int, int]) -> P:
 
     def change(q: Part) -> Part | None:
         match q:
-            case Call("size", (of, axis)):
-                return Call("size", (of, axes(axis)))
+            case Call("size", (value, axis)):
+                return Call("size", (value, axes(axis)))
             case App(op, operands, attrs, rest) if op.name in AXIS_ATTRIBUTES:
                 key, _ = AXIS_ATTRIBUTES[op.name]
                 inside = tuple(rebuild(o, change) for o in operands)

@@ -245,14 +245,14 @@ class Bindings(Conditions):
                 continue
             ((op, g),) = f.rest
             try:
-                some = as_tuple(self.formula_value(g)) if op == "in" else (self.formula_value(g),)
+                values = as_tuple(self.formula_value(g)) if op == "in" else (self.formula_value(g),)
             except NotKnown:
                 continue
             match f.first:
                 case Name(n) if n == name:
-                    return [_as_attribute(v) for v in some]
+                    return [_as_attribute(v) for v in values]
                 case Subscript(Name(n), Lit(int(k))) if n == name and key == "scales":
-                    items[k] = [_as_attribute(v) for v in some]
+                    items[k] = [_as_attribute(v) for v in values]
                 case _:
                     pass
         if not items or sorted(items) != list(range(ranks[0])):

@@ -86,9 +86,9 @@ class Choices(SizeQuestions):
         if key not in self.state.choices:
             if len(values) == 1:
                 return values[0]
-            some = levels or [0] * len(values)
+            ranks = levels or [0] * len(values)
             raise Fork(
-                [self.state.with_choice(key, v, n) for v, n in zip(values, some, strict=True)]
+                [self.state.with_choice(key, v, n) for v, n in zip(values, ranks, strict=True)]
             )
         return self.state.choices[key]
 
@@ -314,12 +314,12 @@ class Choices(SizeQuestions):
                 if isinstance(value, Expr):
                     return self.size_constant(value, kind, position)
                 return self.uniform_constant(float(as_number(value)), kind, position)
-            case Fill(what, args):
+            case Fill(name, args):
                 given = [self.formula_value(a) for a in args]
                 if isinstance(given[-1], DType):
                     kind = given[-1]
                     given = given[:-1]
-                return fill_tensor(what, given, kind)
+                return fill_tensor(name, given, kind)
             case _:
                 raise Misfit
 

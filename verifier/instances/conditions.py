@@ -147,11 +147,11 @@ class Conditions(Choices):
             return False
         if key in self.state.choices:
             return True
-        fn, some = parts
+        fn, operands = parts
         out: list[State | None] = []
-        for n, one in enumerate(some):
+        for n, one in enumerate(operands):
             state: State | None = self.state.with_choice(key, True)
-            for other in (*some[:n], *some[n + 1 :]):
+            for other in (*operands[:n], *operands[n + 1 :]):
                 pair = (index.as_index(b), other) if fn == "min" else (other, index.as_index(b))
                 h = index.apply("le", pair, BOOL)
                 state = None if state is None else state.with_hypothesis(h, "")
@@ -175,14 +175,14 @@ class Conditions(Choices):
             self.names[found[0]] = self.formula_value(found[1])
             return
         match f:
-            case Logic("and", some):
-                for g in some:
+            case Logic("and", parts):
+                for g in parts:
                     self.require_condition(g)
                 return
-            case Logic("or", some):
-                n = self.choose(f"which of {id(f)} {self.item_path}", range(len(some)))
+            case Logic("or", parts):
+                n = self.choose(f"which of {id(f)} {self.item_path}", range(len(parts)))
                 assert isinstance(n, int)
-                self.require_condition(some[n])
+                self.require_condition(parts[n])
                 return
             case Call("const" | "single_use" | "known" | "all_equal", _):
                 return

@@ -230,7 +230,7 @@ class _Attempt(OperatorResults):
         return frozenset(p.index for p in picks if p.term == t)
 
     def require_full_shape(
-        self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor
+        self, t: App, place: int, operands: Sequence[Tensor | None], result: Tensor
     ) -> None:
         """Require the full shape for operands that are only broadcast to one shape."""
         full = self.memo.get("stretched")
@@ -242,16 +242,16 @@ class _Attempt(OperatorResults):
         assert isinstance(full, set)
         if is_broadcasting(t):
             plain = [x for o, x in zip(t.operands, operands, strict=False) if not _is_number(o)]
-            if any(x is not None and x.shape == made.shape for x in plain):
+            if any(x is not None and x.shape == result.shape for x in plain):
                 for o, x in zip(t.operands, operands, strict=False):
                     if _is_number(o) and x is not None and x.rank:
                         raise Misfit  # same as the number without axes
-        if not full or made.rank > self.state.level:
+        if not full or result.rank > self.state.level:
             return
         for o, x in zip(t.operands, operands, strict=False):
             if isinstance(o, Var) and x is not None and (o.name, place) in full:
-                short = x.rank < made.rank
-                if short or any(a == 1 != b for a, b in zip(x.shape, made.shape, strict=True)):
+                short = x.rank < result.rank
+                if short or any(a == 1 != b for a, b in zip(x.shape, result.shape, strict=True)):
                     raise Misfit
 
     def term_id(self, t: App) -> int:

@@ -60,8 +60,8 @@ class Facts:
             elif h.kind == "eq":
                 lows += [h.p, -h.p]
         self.nonneg_polys = tuple(lows)
-        some = [a for h in self.hypotheses for a in h.p.atoms() if isinstance(a, Quotient)]
-        self.quotients = tuple(a for a in dict.fromkeys(some) if not a.p.vars)
+        quotients = [a for h in self.hypotheses for a in h.p.atoms() if isinstance(a, Quotient)]
+        self.quotients = tuple(a for a in dict.fromkeys(quotients) if not a.p.vars)
 
     def with_guards(self, *guards: Guard) -> Facts:
         new = tuple(g for g in guards if g not in self.hypotheses)
