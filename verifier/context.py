@@ -107,6 +107,15 @@ class ProofContext:
         after `max_work`, or when `time.monotonic()` reaches `wall_deadline`."""
         return cls(time.thread_time() + seconds, wall_deadline, max_work)
 
+    def close(self) -> None:
+        """Release what the proof created: it refers to its context, which refers to it."""
+        for table in (self.polys, self.constants, self.atoms, self.forms, self.factors):
+            table.clear()
+        for guards in self.guards.values():
+            guards.clear()
+        self.nonnegative.clear()
+        self.no_hypotheses = self.solver = None
+
     def work_done(self) -> int:
         """Return the work so far, a measure without a clock: polynomials created, and attempts at
         instances."""

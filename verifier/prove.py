@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from superopt.rules.lang.functions import NotKnown
@@ -72,8 +73,18 @@ def prove(
         return _prove_each_type(rule, vague, limit, ranks, begin)
     if vague:
         return Unknown(vague, time.thread_time() - begin)
-    context = ProofContext.with_limits(limit.seconds, limit.work)
+    with closing(ProofContext.with_limits(limit.seconds, limit.work)) as context:
+        return _prove_in_context(context, rule, limit, ranks, known_rank, begin)
 
+
+def _prove_in_context(
+    context: ProofContext,
+    rule: Rule,
+    limit: Limits,
+    ranks: Ranks | None,
+    known_rank: int,
+    begin: float,
+) -> Verdict:
     def at_ranks(one: Rule, scope: Ranks, known_rank: int) -> Verdict:
         return _prove_at_ranks(context, one, scope, limit, begin, known_rank)
 

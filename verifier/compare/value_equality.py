@@ -64,6 +64,8 @@ def prove_equal(
         return Unknown(str(e), since())
     except RecursionError:
         return Unknown("nested too deep", since())
+    finally:
+        context.close()
     if POWERS_NOTE in context.scope_notes:
         return Unknown(f"shown of {POWERS_NOTE} only", since())
     scope = Scope("these shapes", 1, (*ASSUMPTIONS, *sorted(context.scope_notes)))

@@ -277,7 +277,7 @@ def scale(a: NF, c: Fraction | int) -> NF:
 
 
 def add(first: NF, *rest: NF) -> NF:
-    return add_all(first.context, (first, *rest))
+    return from_terms(first.context, (t for a in (first, *rest) for t in a.terms))
 
 
 def add_all(context: ProofContext, forms: Iterable[NF]) -> NF:
