@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 
 from superopt.rules.lang.functions import NotKnown
 from superopt.rules.lang.rule import Rule
@@ -13,8 +14,8 @@ from superopt.te.expr import index
 from superopt.te.expr.dtype import DType
 from superopt.te.expr.node import Apply, Expr
 from superopt.te.expr.tensor import Tensor
-from superopt.verifier.elements import algebra, normal, quotients
-from superopt.verifier.elements import normal as verifier_normal
+from superopt.verifier.context import OutOfTime, ProofContext
+from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
 from superopt.verifier.elements.scalars import number_of
@@ -23,20 +24,19 @@ from superopt.verifier.equality.skeleton import skeleton
 from superopt.verifier.instances.attributes import Unsupported
 from superopt.verifier.instances.axes import with_named_axes_only
 from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
-from superopt.verifier.instances.element_types import SEPARATE_TYPES_NOTE as TYPES_APART
-from superopt.verifier.instances.element_types import representative_types, rules_by_type
+from superopt.verifier.instances.element_types import (
+    SEPARATE_TYPES_NOTE,
+    representative_types,
+    rules_by_type,
+)
 from superopt.verifier.instances.instance import Instance, instances
 from superopt.verifier.instances.scope import SEVERAL_TYPES, rank_scope, show_ranks, unclear_reason
-from superopt.verifier.instances.size_questions import SCOPE_NOTES
-from superopt.verifier.poly import bounds, facts, guards, solver
 from superopt.verifier.poly.bounds import is_nonnegative
-from superopt.verifier.poly.facts import Facts, Guard, OutOfTime, check_budget, eq, ge
-from superopt.verifier.poly.guards import ProofBudget
+from superopt.verifier.poly.facts import Facts, Guard, eq, ge
 from superopt.verifier.poly.polynomial import Min, Poly, atom_poly, const, fresh_var
 from superopt.verifier.refute import counterexample
 from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
 
-CACHES = (bounds, guards, normal, quotients, solver)
 MAX_RANK = 6
 ASSUMPTIONS = (
     "sizes from 1",
@@ -68,28 +68,38 @@ def prove(
     """
     limit = limits or Limits()
     begin = time.thread_time()
-    for table in CACHES:  # a verdict depends on no earlier proof
-        table.forget()
-    tally = facts.start_budget(limit.seconds, limit.work)
     vague = unclear_reason(rule)
     if vague == SEVERAL_TYPES:
         return _prove_each_type(rule, vague, limit, ranks, begin)
     if vague:
         return Unknown(vague, time.thread_time() - begin)
+    with closing(ProofContext.with_limits(limit.seconds, limit.work)) as context:
+        return _prove_in_context(context, rule, limit, ranks, known_rank, begin)
+
+
+def _prove_in_context(
+    context: ProofContext,
+    rule: Rule,
+    limit: Limits,
+    ranks: Ranks | None,
+    known_rank: int,
+    begin: float,
+) -> Verdict:
+    def at_ranks(one: Rule, scope: Ranks, known_rank: int) -> Verdict:
+        return _prove_at_ranks(context, one, scope, limit, begin, known_rank)
+
     if ranks is not None:
-        return _prove_at_ranks(rule, ranks, limit, tally, begin, known_rank)
+        return at_ranks(rule, ranks, known_rank)
     less = with_named_axes_only(rule)
     if less is not None:
         named, most = less
-        found = _prove_at_ranks(named, Ranks(0, most), limit, tally, begin)
+        found = at_ranks(named, Ranks(0, most), -1)
         if isinstance(found, Proved) and found.is_complete:
             return replace(found, scope=replace(found.scope, ranks=f"{SEPARATE_AXES} {most})"))
     widest = rank_scope(rule)
-    found = _prove_at_ranks(rule, widest, limit, tally, begin, known_rank)
+    found = at_ranks(rule, widest, known_rank)
     if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
-        return _prove_at_ranks(
-            rule, Ranks(widest.min_rank, MAX_RANK), limit, tally, begin, known_rank
-        )
+        return at_ranks(rule, Ranks(widest.min_rank, MAX_RANK), known_rank)
     return found
 
 
@@ -97,21 +107,22 @@ def _prove_each_type(
     rule: Rule, reason: str, limit: Limits, ranks: Ranks | None, begin: float
 ) -> Verdict:
     """Prove the rule for each element type separately, if they are few."""
+
+    def since() -> float:
+        return time.thread_time() - begin
+
     best: Proved | None = None
     for one in rules_by_type(rule):
-        left = limit.seconds - (time.thread_time() - begin)
-        found = prove(one, replace(limit, seconds=max(left, 0.0)), ranks)
+        found = prove(one, replace(limit, seconds=max(limit.seconds - since(), 0.0)), ranks)
         if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
             continue
         if not isinstance(found, Proved) or not found.is_complete:
-            return (
-                found if isinstance(found, Refuted) else Unknown(reason, time.thread_time() - begin)
-            )
+            return found if isinstance(found, Refuted) else Unknown(reason, since())
         best = found
     if best is None:
-        return Unknown(reason, time.thread_time() - begin)
-    scope = replace(best.scope, assumes=(*best.scope.assumes, TYPES_APART))
-    return replace(best, scope=scope, seconds=time.thread_time() - begin)
+        return Unknown(reason, since())
+    scope = replace(best.scope, assumes=(*best.scope.assumes, SEPARATE_TYPES_NOTE))
+    return replace(best, scope=scope, seconds=since())
 
 
 SEPARATE_AXES = "any rank, each axis that no operator names by itself (from ranks 0 to"
@@ -121,116 +132,201 @@ NO_INSTANCE = "no instance"
 
 
 def _prove_at_ranks(
-    rule: Rule, scope: Ranks, limit: Limits, budget: ProofBudget, begin: float, known_rank: int = -1
+    context: ProofContext,
+    rule: Rule,
+    scope: Ranks,
+    limit: Limits,
+    begin: float,
+    known_rank: int,
 ) -> Verdict:
     """Prove with one number type first, which covers all types if nothing depends on the type."""
     try:
-        return _prove_for_types(rule, scope, NUMBER_TYPES[:1], limit, budget, begin, known_rank)
-    except _TypeDependent:
-        return _prove_for_types(
-            rule, scope, NUMBER_TYPES, limit, budget, begin, -1
-        )  # of these nothing is known
+        return _RuleProof(
+            context, rule, scope, limit, begin, NUMBER_TYPES[:1], known_rank
+        ).verdict()
+    except _TypeDependent:  # of the other types nothing is known
+        return _RuleProof(context, rule, scope, limit, begin, NUMBER_TYPES, -1).verdict()
 
 
 class _TypeDependent(Exception):
     """The meaning of a rule depends on its number type."""
 
 
-def _prove_for_types(
-    rule: Rule,
-    scope: Ranks,
-    number_types: Sequence[DType],
-    limit: Limits,
-    budget: ProofBudget,
-    begin: float,
-    known_rank: int,
-) -> Verdict:
-    of_any = len(number_types) < len(NUMBER_TYPES) and any(
-        isinstance(p, Param) and p.kind == "num" for p in rule.params
-    )
-    stand = representative_types(rule)
-    algebra.STEPS.names.clear()
-    SCOPE_NOTES.clear()
-    count = seen = checked = 0
-    derived: dict[str, None] = {}
-    level = scope.min_rank
-    best: Proved | None = None  # at the ranks below `level`
-    pending: Instance | None = None  # being proved when time ran out
-    said: set[object] = set()
-    done = [0, 0]  # work at the end of the last two levels
+@dataclass(slots=True)
+class _RuleProof:
+    """The proof of a rule at a range of ranks.
 
-    def since() -> float:
-        return time.thread_time() - begin
+    seen: instances that exist; checked: reads shown to be in bounds, and outputs shown to be equal;
+    derived: conditions that the right side needs; shown: equalities proved for any index. level:
+    the present rank; best: the proof of lower ranks; level_work: the work at the end of the last
+    two levels.
+    """
 
-    def proved(most: int) -> Proved:
-        return Proved(
-            Scope(
-                show_ranks(rule, Ranks(scope.min_rank, most)),
-                seen,
-                (*ASSUMPTIONS, *sorted(SCOPE_NOTES)),
-            ),
-            tuple(derived),
-            tuple(sorted(algebra.STEPS.names)),
-            checked + budget.matched_sums,
-            budget.queries,
-            since(),
-            most,
+    context: ProofContext
+    rule: Rule
+    scope: Ranks
+    limit: Limits
+    begin: float
+    number_types: Sequence[DType]
+    known_rank: int
+    seen: int = 0
+    checked: int = 0
+    derived: dict[str, None] = field(default_factory=dict)
+    shown: set[object] = field(default_factory=set)
+    level: int = 0
+    best: Proved | None = None
+    level_work: tuple[int, int] = (0, 0)
+    representatives: frozenset[DType] = field(init=False)  # types that stand for others
+    is_type_open: bool = field(init=False)  # True if other number types were not tried
+
+    def __post_init__(self) -> None:
+        self.representatives = representative_types(self.rule)
+        self.is_type_open = len(self.number_types) < len(NUMBER_TYPES) and any(
+            isinstance(p, Param) and p.kind == "num" for p in self.rule.params
         )
 
-    try:
-        for one in instances(rule, scope, number_types):
-            if one.state.level > level:
-                low = level <= min(MIN_PROVED_RANK, scope.max_rank)
-                level = one.state.level
-                if level > min(MIN_PROVED_RANK, scope.max_rank) and seen:
-                    best = replace(proved(level - 1), is_complete=False)
-                if low and level > min(MIN_PROVED_RANK, scope.max_rank):
-                    budget.cpu_deadline = min(
-                        budget.cpu_deadline, time.thread_time() + limit.seconds / 4
-                    )
-                    budget.max_work = budget.work_done() + limit.work_beyond
-                    budget.next_clock_check = 0.0
-                work = budget.work_done()
-                ahead = (
-                    _next_level_work(work - done[1], done[1] - done[0])
-                    if level > MIN_PROVED_RANK + 1
-                    else 0.0
-                )
-                if best and ahead > budget.max_work - work:
-                    return best
-                done = [done[1], work]
-            count += 1
-            if count > limit.instances:
-                reason = f"more than {limit.instances} ways for operands to fit"
-                return best or Unknown(reason, since())
-            if one.state.level <= known_rank:
-                seen += 1
+    def verdict(self) -> Verdict:
+        self.context.steps.clear()
+        self.context.scope_notes.clear()
+        self.level = self.scope.min_rank
+        count = 0
+        pending: Instance | None = None  # being proved when time ran out
+        every = instances(self.context, self.rule, self.scope, self.number_types)
+        try:
+            for count, one in enumerate(every, 1):
+                if one.state.level > self.level and self.is_enough_before(one.state.level):
+                    assert self.best is not None
+                    return self.best
+                if count > self.limit.instances:
+                    reason = f"more than {self.limit.instances} ways for operands to fit"
+                    return self.best or Unknown(reason, self.seconds())
+                if one.state.level <= self.known_rank:
+                    self.seen += 1
+                    continue
+                pending = one
+                outcome = self.prove_instance(one)
+                pending = None
+                if outcome is None:
+                    continue
+                self.seen += 1
+                if isinstance(outcome, str):
+                    return self.refuted_or(Unknown(f"{outcome} for {one}", self.seconds()), one)
+                self.checked += outcome
+                self.context.check_budget()
+        except OutOfTime:
+            late = Unknown(f"{self.limit_reason()} after {count} cases", self.seconds())
+            return self.refuted_or(self.best or late, pending)
+        except (Unsupported, Unreadable, Undefined, NotKnown) as e:
+            return Unknown(f"{type(e).__name__}: {e}", self.seconds())
+        except RecursionError:
+            return Unknown("nested too deep", self.seconds())
+        if not self.seen:
+            ranks = f"{self.scope.min_rank} to {self.scope.max_rank}"
+            return Unknown(f"{NO_INSTANCE} at ranks {ranks}", self.seconds())
+        return self.proved(self.scope.max_rank)
+
+    def seconds(self) -> float:
+        return time.thread_time() - self.begin
+
+    def proved(self, max_rank: int) -> Proved:
+        return Proved(
+            Scope(
+                show_ranks(self.rule, Ranks(self.scope.min_rank, max_rank)),
+                self.seen,
+                (*ASSUMPTIONS, *sorted(self.context.scope_notes)),
+            ),
+            tuple(self.derived),
+            tuple(sorted(self.context.steps)),
+            self.checked + self.context.matched_sums,
+            self.context.queries,
+            self.seconds(),
+            max_rank,
+        )
+
+    def refuted_or(self, otherwise: Verdict, one: Instance | None) -> Verdict:
+        """Return a counterexample at an instance, or else another verdict."""
+        found = None if one is None else counterexample(one)
+        return otherwise if found is None else Refuted(*found, self.seconds())
+
+    def limit_reason(self) -> str:
+        if self.context.work_done() > self.context.max_work:
+            return f"{self.limit.work:,.0f} units of work are done"
+        return f"{self.limit.seconds} seconds are over"
+
+    def is_enough_before(self, level: int) -> bool:
+        """Enter a higher rank. True if the proof of the lower ranks is the result, because this one
+        would not finish: half a level proves nothing."""
+        context, needed = self.context, min(MIN_PROVED_RANK, self.scope.max_rank)
+        was_needed, self.level = self.level <= needed, level
+        if level > needed and self.seen:
+            self.best = replace(self.proved(level - 1), is_complete=False)
+        if was_needed and level > needed:
+            quarter = time.thread_time() + self.limit.seconds / 4
+            context.cpu_deadline = min(context.cpu_deadline, quarter)
+            context.max_work = context.work_done() + self.limit.work_beyond
+            context.next_clock_check = 0.0
+        work = context.work_done()
+        before, last = self.level_work
+        self.level_work = last, work
+        ahead = 0.0
+        if level > MIN_PROVED_RANK + 1:
+            ahead = _next_level_work(work - last, last - before)
+        return self.best is not None and ahead > context.max_work - work
+
+    def prove_instance(self, one: Instance) -> int | str | None:
+        """Return how many reads are shown to be in bounds and outputs to be equal, a text on what
+        was not shown, or None if the instance does not exist. Raise _TypeDependent if a number type
+        matters and not all are tried."""
+        reader = Reader(
+            self.context,
+            {},
+            representative_types=self.representatives,
+            size_roots=one.size_roots,
+        )
+        known = Facts(self.context)
+        for h in sorted(one.state.hypotheses, key=_is_equation):  # equations may divide by sizes
+            known = known.with_guards(_guard(reader, h, known))
+        for low, strictly, high in one.state.number_orders:
+            known = known.with_order(
+                normal.subtract(number_of(self.context, high), number_of(self.context, low)),
+                strictly,
+            )
+        reader.size_facts = known
+        for t in (*one.inputs, *one.lhs_tensors):
+            known = _with_min_extent(1, reader, t, known)
+        extra: dict[str, None] = {}
+        for t in one.rhs_tensors:  # an operator refuses a negative extent
+            more = _with_min_extent(0, reader, t, known)
+            new = set(more.hypotheses[len(known.hypotheses) :])
+            for d in t.shape if new else ():
+                if ge(reader.dim(d)) in new:
+                    extra[
+                        str(ge(reader.dim(index.dim(one.state.in_rule_sizes(index.as_index(d))))))
+                    ] = None
+            known = more
+        if known.is_contradictory():
+            return None
+        self.derived.update(dict.fromkeys(one.state.derived) | extra)
+        reader.size_facts = known
+        for n, (a, b) in enumerate(zip(one.lhs, one.rhs, strict=True)):
+            place = tuple(_axis_index(reader.dim(d), known) for d in a.shape)
+            left = reader.element(a, place, known)
+            if reader.out_of_bounds:
+                return f"the left side may read outside: {reader.out_of_bounds[0]}"
+            right = reader.element(b, place, known)
+            if reader.out_of_bounds:
+                return f"the right side may read outside: {reader.out_of_bounds[0]}"
+            if self.is_type_open and reader.is_type_dependent:
+                raise _TypeDependent
+            plain = None if known.nonneg else skeleton((left, right))
+            key = (plain, tuple((t.name, t.dtype) for t in one.inputs))
+            if plain is not None and key in self.shown:
                 continue
-            pending = one
-            outcome = _prove_instance(one, derived, said, of_any, stand)
-            pending = None
-            if outcome is None:
-                continue
-            seen += 1
-            if isinstance(outcome, str):
-                found = counterexample(one)
-                if found is not None:
-                    return Refuted(*found, since())
-                return Unknown(f"{outcome} for {one}", since())
-            checked += outcome
-            check_budget()
-    except OutOfTime:
-        found = None if pending is None else counterexample(pending)
-        if found is not None:
-            return Refuted(*found, since())
-        return best or Unknown(f"{_limit_reason(limit, budget)} after {count} cases", since())
-    except (Unsupported, Unreadable, Undefined, NotKnown) as e:
-        return Unknown(f"{type(e).__name__}: {e}", since())
-    except RecursionError:
-        return Unknown("nested too deep", since())
-    if not seen:
-        return Unknown(f"{NO_INSTANCE} at ranks {scope.min_rank} to {scope.max_rank}", since())
-    return proved(scope.max_rank)
+            if not (are_equal(left, right, known) or are_equal_where_defined(left, right, known)):
+                return f"output {n} not shown equal"
+            if plain is not None:
+                self.shown.add(key)
+        return reader.reads_checked + len(one.lhs)
 
 
 def _next_level_work(last: int, before: int) -> float:
@@ -239,72 +335,11 @@ def _next_level_work(last: int, before: int) -> float:
     return last * min(1.25 * last / before if before > 0 else 6.0, MAX_WORK_GROWTH)
 
 
-def _limit_reason(limit: Limits, budget: ProofBudget) -> str:
-    if budget.work_done() > budget.max_work:
-        return f"{limit.work:,.0f} units of work are done"
-    return f"{limit.seconds} seconds are over"
-
-
-def _prove_instance(
-    one: Instance,
-    derived: dict[str, None],
-    shown: set[object],
-    type_independent: bool,
-    representatives: frozenset[DType],
-) -> int | str | None:
-    """Return how many reads are shown to be in bounds and outputs to be equal, a text on what was
-    not shown, or None if the instance does not exist. shown: equalities proved for any index;
-    extended here. type_independent: raise _TypeDependent if a number type matters. representatives:
-    types that stand for others."""
-    reader = Reader({}, representative_types=representatives, size_roots=one.size_roots)
-    known = Facts()
-    for h in sorted(one.state.hypotheses, key=_is_equation):  # equations may divide by sizes
-        known = known.with_guards(_guard(reader, h, known))
-    for low, strictly, high in one.state.number_orders:
-        known = known.with_order(
-            verifier_normal.subtract(number_of(high), number_of(low)), strictly
-        )
-    reader.size_facts = known
-    for t in (*one.inputs, *one.lhs_tensors):
-        known = _with_min_extent(1, reader, t, known)
-    extra: dict[str, None] = {}
-    for t in one.rhs_tensors:  # an operator refuses a negative extent
-        more = _with_min_extent(0, reader, t, known)
-        new = set(more.hypotheses[len(known.hypotheses) :])
-        for d in t.shape if new else ():
-            if ge(reader.dim(d)) in new:
-                extra[
-                    str(ge(reader.dim(index.dim(one.state.in_rule_sizes(index.as_index(d))))))
-                ] = None
-        known = more
-    if known.is_contradictory():
-        return None
-    derived.update(dict.fromkeys(one.state.derived) | extra)
-    reader.size_facts = known
-    for n, (a, b) in enumerate(zip(one.lhs, one.rhs, strict=True)):
-        place = tuple(_axis_index(reader.dim(d), known) for d in a.shape)
-        left = reader.element(a, place, known)
-        if reader.out_of_bounds:
-            return f"the left side may read outside: {reader.out_of_bounds[0]}"
-        right = reader.element(b, place, known)
-        if reader.out_of_bounds:
-            return f"the right side may read outside: {reader.out_of_bounds[0]}"
-        if type_independent and reader.is_type_dependent:
-            raise _TypeDependent
-        plain = None if known.nonneg else skeleton((left, right))
-        what = (plain, tuple((t.name, t.dtype) for t in one.inputs))
-        if plain is not None and what in shown:
-            continue
-        if not (are_equal(left, right, known) or are_equal_where_defined(left, right, known)):
-            return f"output {n} not shown equal"
-        if plain is not None:
-            shown.add(what)
-    return reader.reads_checked + len(one.lhs)
-
-
 def _axis_index(extent: Poly, known_facts: Facts) -> Poly:
     """Return any index of an axis of this extent; 0 if the extent is 1."""
-    return const(0) if known_facts.holds(eq(extent - 1)) else atom_poly(fresh_var(extent, "i"))
+    if known_facts.holds(eq(extent - 1)):
+        return const(extent.context, 0)
+    return atom_poly(fresh_var(extent, "i"))
 
 
 def _with_min_extent(low: int, reader: Reader, t: Tensor, known_facts: Facts) -> Facts:

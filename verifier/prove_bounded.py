@@ -19,17 +19,15 @@ from superopt.te.analysis.bind_sizes import bind
 from superopt.te.eval.interpret import evaluate_all
 from superopt.te.eval.polynomial import NotPolynomial, PolynomialDomain
 from superopt.te.expr import index
-from superopt.te.expr.node import Expr
+from superopt.verifier.context import OutOfTime, ProofContext
 from superopt.verifier.elements.scalars import NEAREST_NOTE
 from superopt.verifier.instances.attributes import Unsupported
 from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.instances.instance import Instance, instances
 from superopt.verifier.instances.scope import rank_scope, show_ranks, unclear_reason
 from superopt.verifier.instances.size_equations import holds_at
-from superopt.verifier.poly import facts
-from superopt.verifier.poly.facts import OutOfTime
 from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
-from superopt.verifier.refute import MAX_ELEMENTS
+from superopt.verifier.refute import MAX_ELEMENTS, open_sizes
 from superopt.verifier.verdict import Proved, Scope, Unknown, Verdict
 
 SIZE_BOUND = 4  # largest size
@@ -49,7 +47,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = SIZE_BOUND) -> Verdic
     def since() -> float:
         return time.thread_time() - begin
 
-    facts.start_budget(seconds, float("inf"))
+    context = ProofContext.with_limits(seconds)
     if vague := unclear_reason(rule):
         return Unknown(vague, since())
     if any(isinstance(p, Param) and p.kind == "num" for p in rule.params):
@@ -59,11 +57,11 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = SIZE_BOUND) -> Verdic
     shapes = ways = 0
     fixed, nearest = True, False
     try:
-        for one in instances(rule, ranks, NUMBER_TYPES[:1]):
+        for one in instances(context, rule, ranks, NUMBER_TYPES[:1]):
             if one.size_roots or one.state.number_orders:
                 return Unknown("numbers that stand for others", since())
             ways += 1
-            fixed = fixed and not _open_sizes(one)  # also if no size up to the bound is valid
+            fixed = fixed and not open_sizes(one)  # also if no size up to the bound is valid
             for sizes in _valid_sizes(one, bound):
                 shapes += 1
                 if shapes > MAX_SHAPES or since() > seconds:
@@ -97,7 +95,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = SIZE_BOUND) -> Verdic
 def _valid_sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
     """Yield all sizes up to `bound` at which the instance exists."""
     tensors = (*one.inputs, *one.lhs_tensors, *one.rhs_tensors)
-    names = _open_sizes(one)
+    names = open_sizes(one)
     if bound ** len(names) > MAX_SHAPES:
         raise Unsupported(f"{len(names)} sizes")
     for values in itertools.product(range(1, bound + 1), repeat=len(names)):
@@ -106,18 +104,6 @@ def _valid_sizes(one: Instance, bound: int) -> Iterator[dict[str, int]]:
             min((index.evaluate(d, sizes) for d in t.shape), default=1) >= 1 for t in tensors
         ):
             yield sizes
-
-
-def _open_sizes(one: Instance) -> list[str]:
-    """Return the open sizes."""
-    tensors = (*one.inputs, *one.lhs_tensors, *one.rhs_tensors)
-    return sorted(
-        frozenset().union(
-            *(index.symbols(d) for t in tensors for d in t.shape),
-            *(index.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
-            *(index.symbols(h) for h in one.state.hypotheses),
-        )
-    )
 
 
 def _are_equal_at(one: Instance, sizes: dict[str, int], domain: PolynomialDomain) -> bool:

@@ -47,22 +47,22 @@ def counterexample(one: Instance, seed: int = 0) -> Difference | None:
     return None
 
 
-def is_satisfiable(one: Instance, seed: int = 0) -> bool:
-    """True if the instance exists at some shape."""
-    return next(_valid_sizes(one, seed), None) is not None
-
-
-def _valid_sizes(one: Instance, seed: int) -> Iterator[dict[str, int]]:
-    """Yield small sizes that satisfy the hypotheses and leave no tensor empty, smallest first."""
+def open_sizes(one: Instance) -> list[str]:
+    """Return the names of the sizes that the instance leaves open."""
     tensors = (*one.inputs, *one.lhs_tensors, *one.rhs_tensors)
-    names = sorted(
+    return sorted(
         frozenset().union(
             *(index.symbols(d) for t in tensors for d in t.shape),
             *(index.symbols(d) for d in one.names.values() if isinstance(d, Expr)),
             *(index.symbols(h) for h in one.state.hypotheses),
         )
     )
-    for sizes in itertools.islice(_assignments(names, seed), MAX_ASSIGNMENTS):
+
+
+def _valid_sizes(one: Instance, seed: int) -> Iterator[dict[str, int]]:
+    """Yield small sizes that satisfy the hypotheses and leave no tensor empty, smallest first."""
+    tensors = (*one.inputs, *one.lhs_tensors, *one.rhs_tensors)
+    for sizes in itertools.islice(_assignments(open_sizes(one), seed), MAX_ASSIGNMENTS):
         if all(holds_at(h, sizes) for h in one.state.hypotheses) and all(
             _is_small(t, sizes) for t in tensors
         ):

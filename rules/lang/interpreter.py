@@ -122,25 +122,11 @@ def compile_formula(f: Formula, scope: Scope, used_only: UsedOnly) -> Compiled:
             return lambda env: env[slot]
         case Seq(items):
             return _tuple(items, scope, used_only)
-        case Call("single_use", (arg,)):
-            of = sub(arg)
-            return lambda env: used_only(env, of(env))
-        case Call("all" | "any" as fn, (arg,)):
-            of = sub(arg)
-            return lambda env: _quantify(fn, as_tuple(of(env)))
         case Call(fn, args):
-            run = FUNCTIONS[fn].evaluate
-            if len(args) == 1 and not isinstance(args[0], Spread):
-                only = sub(args[0])
-                return lambda env: run(only(env))
-            given = _tuple(args, scope, used_only)
-            return lambda env: run(*given(env))
-        case Unary("not", g):
-            of = sub(g)
-            return lambda env: not as_bool(of(env))
-        case Unary(_, g):
-            of = sub(g)
-            return lambda env: _negate(of(env))
+            return _compile_call(fn, args, scope, used_only)
+        case Unary(op, g):
+            operand, negate = sub(g), _complement if op == "not" else _negate
+            return lambda env: negate(operand(env))
         case Binary(op, a, b):
             left, right = sub(a), sub(b)
             return lambda env: apply_binary(op, left(env), right(env))
@@ -151,18 +137,18 @@ def compile_formula(f: Formula, scope: Scope, used_only: UsedOnly) -> Compiled:
             sides = (first, *(g for _, g in rest))
             pairs = [Compare(g, (link,)) for g, link in zip(sides, rest, strict=False)]
             return _logic("and", [sub(p) for p in pairs])
-        case Logic(op, some):
-            return _logic(op, [sub(g) for g in some])
+        case Logic(op, parts):
+            return _logic(op, [sub(g) for g in parts])
         case If(test, yes, no):
             guard, then, other = sub(test), sub(yes), sub(no)
             return lambda env: then(env) if as_bool(guard(env)) else other(env)
         case Subscript(g, index):
-            of, where = sub(g), sub(index)
-            return lambda env: item_of(of(env), where(env))
+            sequence, item = sub(g), sub(index)
+            return lambda env: item_of(sequence(env), item(env))
         case Slice(g, start, stop, step):
-            of = sub(g)
+            sequence = sub(g)
             ends = [None if e is None else sub(e) for e in (start, stop, step)]
-            return lambda env: as_tuple(of(env))[_slice(ends, env)]
+            return lambda env: as_tuple(sequence(env))[_slice(ends, env)]
         case Comprehension():
             return _each(f, scope, used_only)
         case Spread(g):
@@ -215,6 +201,26 @@ def _tuple(
         return tuple(out)
 
     return build
+
+
+def _compile_call(
+    fn: str, args: tuple[Formula, ...], scope: Scope, used_only: UsedOnly
+) -> Compiled:
+    if len(args) == 1 and not isinstance(args[0], Spread):
+        argument = compile_formula(args[0], scope, used_only)
+        if fn == "single_use":
+            return lambda env: used_only(env, argument(env))
+        if fn in ("all", "any"):
+            return lambda env: _quantify(fn, as_tuple(argument(env)))
+        unary = FUNCTIONS[fn].evaluate
+        return lambda env: unary(argument(env))
+    function = FUNCTIONS[fn].evaluate
+    arguments = _tuple(args, scope, used_only)
+    return lambda env: function(*arguments(env))
+
+
+def _complement(r: Result) -> Result:
+    return not as_bool(r)
 
 
 def _negate(r: Result) -> Result:

@@ -26,6 +26,7 @@ from superopt.rules.lang.term import (
     Slice,
     Spread,
     Subscript,
+    Term,
     TermValue,
     Unary,
     Var,
@@ -59,26 +60,20 @@ def _show_with_level(p: Part) -> tuple[str, int]:
         case Lit(v):
             negative = isinstance(v, (int, float)) and str(v).startswith("-")
             return show_attr(v), _NEGATION if negative else _ATOM
-        case Number(v):
-            return show_attr(v), _ATOM
-        case Name(n) | Var(n):
+        case Name(n):
             return n, _ATOM
-        case OperandRun(n):
-            return f"*{n}", _ATOM
         case TermValue(term):
-            return _show_with_level(term)
+            return _show_term(term), _ATOM
         case Seq(items):
             return f"({_show_list(items)}{',' if len(items) == 1 else ''})", _ATOM
         case Spread(v):
             return f"*{_show(v, 5)}", 0
         case Call(fn, (Comprehension(body, own, over, test),)):
             return f"{fn}({_comprehension(body, own, over, test)})", _ATOM
-        case Call(fn, args) | Fill(fn, args):
+        case Call(fn, args):
             return f"{fn}({_show_list(args)})", _ATOM
         case Comprehension(body, own, over, test):
             return f"[{_comprehension(body, own, over, test)}]", _ATOM
-        case Scalar(v):
-            return f"lit({_show(v, 0)})", _ATOM
         case Unary("not", v):
             return f"not {_show(v, 3)}", 3
         case Unary(op, v):
@@ -99,16 +94,32 @@ def _show_with_level(p: Part) -> tuple[str, int]:
         case Slice(v, start, stop, step):
             ends = ":".join("" if e is None else _show(e, 0) for e in (start, stop))
             return f"{_show(v, _ATOM)}[{ends}{'' if step is None else ':' + _show(step, 0)}]", _ATOM
+        case _:
+            return _show_term(p), _ATOM
+
+
+def _show_term(t: Term) -> str:
+    match t:
         case Absent():
-            return "None", _ATOM
+            return "None"
+        case Number(v):
+            return show_attr(v)
+        case Var(n):
+            return n
+        case OperandRun(n):
+            return f"*{n}"
+        case Scalar(v):
+            return f"lit({_show(v, 0)})"
+        case Fill(fn, args):
+            return f"{fn}({_show_list(args)})"
         case App(op, operands, attrs, rest):
             given = [_show(t, 0) for t in operands]
             given += [f"**{rest}"] if rest is not None else []
             given += [f"{k}={_show(v, 0)}" for k, v in attrs]
-            return f"{op.name}({', '.join(given)})", _ATOM
+            return f"{op.name}({', '.join(given)})"
         case Pick(term, i):
-            return f"{_show(term, _ATOM)}[{i}]", _ATOM
+            return f"{_show_term(term)}[{i}]"
         case AllResults(term):
-            return f"*{_show(term, 0)}", _ATOM
+            return f"*{_show_term(term)}"
         case MapTerms(body, own, over):
-            return f"*[{_comprehension(body, own, over, None)}]", _ATOM
+            return f"*[{_comprehension(body, own, over, None)}]"

@@ -42,16 +42,16 @@ def readable_condition(condition: str) -> str:
 def merge_conditions(conditions: Iterable[str], min_value: int | None = None) -> tuple[str, ...]:
     """Merge conditions that all must hold. min_value: lower bound of every name."""
     bounds: dict[str, tuple[int, int]] = {}
-    said: dict[str, None] = {}  # a name is listed where it is first bounded
+    parts: dict[str, None] = {}  # a name is listed where it is first bounded
     for text in conditions:
         shown, name, found = _analyze(text, -MAX_TRIED if min_value is None else min_value)
         if found is None:
-            said[shown] = None
+            parts[shown] = None
         elif name:
             low, high = bounds.get(name, (-MAX_TRIED, MAX_TRIED))
             bounds[name] = max(low, found[0]), min(high, found[1])
-            said[name] = None
-    return tuple(_show_bounds(c, *bounds[c]) if c in bounds else c for c in said)
+            parts[name] = None
+    return tuple(_show_bounds(c, *bounds[c]) if c in bounds else c for c in parts)
 
 
 def _show_bounds(name: str, low: int, high: int) -> str:
@@ -158,9 +158,9 @@ def _value(e: ast.expr, x: np.ndarray) -> np.ndarray:
             return reduce(_FUNCTIONS[fn], [_value(a, x) for a in args])
         case ast.Compare(a, [op], [b]) if type(op) in _COMPARED:
             return np.broadcast_to(_COMPARED[type(op)][1](_value(a, x), _value(b, x)), x.shape)
-        case ast.BoolOp(op, some):
+        case ast.BoolOp(op, operands):
             both = np.logical_and if isinstance(op, ast.And) else np.logical_or
-            return reduce(both, [_value(a, x) for a in some])
+            return reduce(both, [_value(a, x) for a in operands])
     raise _NotArithmetic
 
 
@@ -172,10 +172,10 @@ def _show(e: ast.expr) -> str:
     match e:
         case ast.Compare(a, [op], [b]) if type(op) in _COMPARED:
             return f"{_show(a)} {_COMPARED[type(op)][0]} {_show(b)}"
-        case ast.BoolOp(op, some):
+        case ast.BoolOp(op, operands):
             word = " and " if isinstance(op, ast.And) else " or "
             return word.join(
-                f"({_show(a)})" if isinstance(a, ast.BoolOp) else _show(a) for a in some
+                f"({_show(a)})" if isinstance(a, ast.BoolOp) else _show(a) for a in operands
             )
     return _show_sum(_as_sum(e))
 
@@ -190,11 +190,11 @@ def _show_sum(s: Sum) -> str:
     for t in parts:
         size = abs(s[t])
         if _is_division(t) and (size != 1 or (s[t] < 0 and not out)):
-            said = f"({t})" if size == 1 else f"{size} * ({t})"
+            shown = f"({t})" if size == 1 else f"{size} * ({t})"
         else:
-            said = f"{size} * {t}" if t and size != 1 else t or str(size)
+            shown = f"{size} * {t}" if t and size != 1 else t or str(size)
         sign = ("-" if s[t] < 0 else "") if not out else " - " if s[t] < 0 else " + "
-        out += sign + said
+        out += sign + shown
     return out or "0"
 
 
@@ -232,8 +232,8 @@ def _as_sum(e: ast.expr) -> Sum:
                 f"{_show_atom(_as_sum(a))} {_DIVISIONS[type(op)][0]} {_show_atom(_as_sum(b))}": 1
             }
         case ast.Call(ast.Name(fn), args) if fn in _FUNCTIONS:
-            some = {_show_sum(s): s for s in map(_as_sum, _flatten_calls(fn, args))}
-            return {f"{fn}({', '.join(some)})": 1} if len(some) > 1 else some.popitem()[1]
+            sums = {_show_sum(s): s for s in map(_as_sum, _flatten_calls(fn, args))}
+            return {f"{fn}({', '.join(sums)})": 1} if len(sums) > 1 else sums.popitem()[1]
     raise _NotArithmetic
 
 

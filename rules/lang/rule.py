@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -35,6 +35,7 @@ from superopt.rules.lang.term import (
     MapTerms,
     Name,
     OperandRun,
+    Part,
     Pick,
     Scalar,
     Spread,
@@ -332,52 +333,54 @@ def _check_rule(rule: Rule) -> None:
     operands = {p.name: p for p in rule.params if isinstance(p, Param)}
     if len({p.name for p in rule.params}) != len(rule.params):
         raise MalformedText(f"{rule.name}: a parameter is declared twice")
-    left, right = ([tuple(walk(side)) for side in some] for some in (rule.lhs, rule.rhs))
-    for terms in (*left, *right):
-        own = {n for p in terms if isinstance(p, MapTerms) for n in p.names}
-        for part in terms:
-            if not isinstance(part, (Var, OperandRun)) or part.name in own:
-                continue
-            if part.name not in operands:
-                late = any(p.name == part.name for p in rule.params)
-                why = (
-                    "stands after *, so it is an attribute"
-                    if late
-                    else "is not among the parameters"
-                )
-                raise MalformedText(f"{rule.name}: {part.name} {why}")
-            if isinstance(part, Var) and operands[part.name].is_run:
-                raise MalformedText(f"{rule.name}: {part.name} is a run of operands: *{part.name}")
-    for side, terms in zip(rule.lhs, left, strict=True):
+    left, right = ([tuple(walk(t)) for t in side] for side in (rule.lhs, rule.rhs))
+    for parts in (*left, *right):
+        _check_operands(rule, parts, operands)
+    for side, parts in zip(rule.lhs, left, strict=True):
         if not isinstance(side, (App, Pick, AllResults)):
             raise MalformedText(f"{rule.name}: the left side {show(side)} is not an operator")
-        loops = [p for p in terms if isinstance(p, MapTerms)]
-        if loops:
-            raise MalformedText(f"{rule.name}: {show(loops[0])} cannot be matched on a left side")
-    dims = {d for p in operands.values() for d in p.shape or ()}
-    if both := [n for n in operands if Name(n) in dims]:
-        raise MalformedText(f"{rule.name}: {both[0]} is both an operand and a size")
-    used = frozenset[str]().union(*map(free_names, rule.lhs))
-    unused = [n for n in operands if n not in used]
-    if unused:
-        raise MalformedText(
-            f"{rule.name}: {unused[0]} is not on the left side {show_side(rule.lhs)}"
-        )
-    free = used.union(*map(free_names, rule.rhs))
-    asked = [*rule.where, *(d for p in operands.values() for d in p.shape or ())]
-    free = free.union(*map(free_names, asked)) - bound_names(rule)
-    if free:
-        raise MalformedText(
-            f"{rule.name}: {min(free)} has no value: the left side does not bind it"
-        )
-    every = chain.from_iterable((*left, *right, *map(walk, asked)))
-    of = [p for p in every if isinstance(p, TermValue)]
-    if of:
-        inside = {p for terms in left for p in terms}
-        for p in of:
-            if p.term not in inside:
-                raise MalformedText(f"{rule.name}: {show(p)} is not part of the left side")
+        loop = next((p for p in parts if isinstance(p, MapTerms)), None)
+        if loop is not None:
+            raise MalformedText(f"{rule.name}: {show(loop)} cannot be matched on a left side")
+    dims = [d for p in operands.values() for d in p.shape or ()]
+    _check_names(rule, operands, dims)
+    every = chain.from_iterable((*left, *right, *map(walk, (*rule.where, *dims))))
+    subterms = [p for p in every if isinstance(p, TermValue)]
+    inside = set(chain.from_iterable(left)) if subterms else set()
+    for p in subterms:
+        if p.term not in inside:
+            raise MalformedText(f"{rule.name}: {show(p)} is not part of the left side")
     runs = any(isinstance(t, (MapTerms, OperandRun, AllResults)) for t in rule.rhs)
     counts = len(rule.lhs), len(rule.rhs)
     if min(counts) > 1 and not runs and counts[0] != counts[1]:
         raise MalformedText(f"{rule.name}: {counts[0]} results become {counts[1]}")
+
+
+def _check_operands(rule: Rule, parts: Sequence[Part], operands: Mapping[str, Param]) -> None:
+    """Raise Malformed if an operand of a side is not declared as one."""
+    own = {n for p in parts if isinstance(p, MapTerms) for n in p.names}
+    for p in parts:
+        if not isinstance(p, (Var, OperandRun)) or p.name in own:
+            continue
+        if any(p.name == q.name for q in rule.params) and p.name not in operands:
+            raise MalformedText(f"{rule.name}: {p.name} stands after *, so it is an attribute")
+        if p.name not in operands:
+            raise MalformedText(f"{rule.name}: {p.name} is not among the parameters")
+        if isinstance(p, Var) and operands[p.name].is_run:
+            raise MalformedText(f"{rule.name}: {p.name} is a run of operands: *{p.name}")
+
+
+def _check_names(rule: Rule, operands: Iterable[str], dims: Sequence[Formula]) -> None:
+    """Raise Malformed if an operand is a size or is not used, or a name has no value."""
+    if both := [n for n in operands if Name(n) in dims]:
+        raise MalformedText(f"{rule.name}: {both[0]} is both an operand and a size")
+    used = frozenset[str]().union(*map(free_names, rule.lhs))
+    if unused := [n for n in operands if n not in used]:
+        raise MalformedText(
+            f"{rule.name}: {unused[0]} is not on the left side {show_side(rule.lhs)}"
+        )
+    free = used.union(*map(free_names, (*rule.rhs, *rule.where, *dims))) - bound_names(rule)
+    if free:
+        raise MalformedText(
+            f"{rule.name}: {min(free)} has no value: the left side does not bind it"
+        )

@@ -54,6 +54,7 @@ _BINARY: dict[type[ast.operator], str] = {
     ast.Mod: "%",
     ast.Pow: "**",
 }
+_UNARY: dict[type[ast.unaryop], str] = {ast.USub: "-", ast.Not: "not"}
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
@@ -124,46 +125,36 @@ def parse_formula(e: ast.expr, ops: Mapping[str, Op], check_functions: bool = Tr
     def sub(x: ast.expr) -> Formula:
         return parse_formula(x, ops, check_functions)
 
+    if (number := _literal_number(e)) is not None:
+        return Lit(number)
+    if _is_operator_result(e, ops):
+        return TermValue(parse_term(e, ops))
     match e:
-        case ast.Constant(bool() | int() | float() | str() | None as v):
+        case ast.Constant(bool() | str() | None as v):
             return Lit(v)
-        case ast.Name("inf"):
-            return Lit(float("inf"))
-        case ast.UnaryOp(ast.USub(), ast.Name("inf")):
-            return Lit(-float("inf"))
         case ast.Name(n):
             return Lit(DTYPES[n]) if n in DTYPES else Name(n)
-        case ast.Tuple(items):
-            return Seq(tuple(sub(i) for i in items))
-        case ast.List(items):
+        case ast.Tuple(items) | ast.List(items):
             return Seq(tuple(sub(i) for i in items))
         case ast.Starred(v):
             return Spread(sub(v))
-        case ast.Call(ast.Name(n), _, _) if n in ops:
-            return TermValue(parse_term(e, ops))
         case ast.Call(ast.Name(n), args, []):
             if check_functions:
                 _check_call(n, args)
             return Call(n, tuple(sub(a) for a in args))
-        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as v)) if (
-            v is not True and v is not False
-        ):
-            return Lit(-v)
-        case ast.UnaryOp(ast.USub(), v):
-            return Unary("-", sub(v))
-        case ast.UnaryOp(ast.Not(), v):
-            return Unary("not", sub(v))
+        case ast.UnaryOp(op, v) if type(op) in _UNARY:
+            return Unary(_UNARY[type(op)], sub(v))
         case ast.BinOp(a, op, b) if type(op) in _BINARY:
             return Binary(_BINARY[type(op)], sub(a), sub(b))
-        case ast.BoolOp(op, some):
-            return Logic("and" if isinstance(op, ast.And) else "or", tuple(sub(s) for s in some))
+        case ast.BoolOp(op, operands):
+            return Logic(
+                "and" if isinstance(op, ast.And) else "or", tuple(sub(s) for s in operands)
+            )
         case ast.Compare(first, links, rest) if all(type(o) in _COMPARE for o in links):
             pairs = zip(links, rest, strict=True)
             return Compare(sub(first), tuple((_COMPARE[type(o)], sub(r)) for o, r in pairs))
         case ast.IfExp(test, yes, no):
             return If(sub(test), sub(yes), sub(no))
-        case ast.Subscript(ast.Call(ast.Name(n), _, _), ast.Constant(int())) if n in ops:
-            return TermValue(parse_term(e, ops))
         case ast.Subscript(v, ast.Slice(start, stop, step)):
             ends = [None if x is None else sub(x) for x in (start, stop, step)]
             return Slice(sub(v), ends[0], ends[1], ends[2])
@@ -176,6 +167,29 @@ def parse_formula(e: ast.expr, ops: Mapping[str, Op], check_functions: bool = Tr
             return Comprehension(sub(body), own, sub(over), guard)
         case _:
             raise MalformedText(f"{ast.unparse(e)} is not part of the rule language")
+
+
+def _literal_number(e: ast.expr) -> int | float | None:
+    """Return the number that a literal is, also a negative one and inf; None for others."""
+    is_negative = isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub)
+    number: int | float
+    match e.operand if isinstance(e, ast.UnaryOp) and is_negative else e:
+        case ast.Constant(int() | float() as v) if not isinstance(v, bool):
+            number = v
+        case ast.Name("inf"):
+            number = math.inf
+        case _:
+            return None
+    return -number if is_negative else number
+
+
+def _is_operator_result(e: ast.expr, ops: Mapping[str, Op]) -> bool:
+    """True for Relu(x) and Split(x)[0], False for functions such as shape(x)."""
+    match e:
+        case ast.Call(ast.Name(n)) | ast.Subscript(ast.Call(ast.Name(n)), ast.Constant(int())):
+            return n in ops
+        case _:
+            return False
 
 
 def _check_call(name: str, args: list[ast.expr]) -> None:
@@ -206,41 +220,40 @@ def _parse_loop(g: ast.comprehension) -> tuple[tuple[str, ...], ast.expr, list[a
     raise MalformedText(f"for {ast.unparse(g.target)}: the variables must be names")
 
 
+def _parse_map(
+    e: ast.expr, body: ast.expr, loop: ast.comprehension, ops: Mapping[str, Op]
+) -> MapTerms:
+    names, over, tests = _parse_loop(loop)
+    if tests:
+        raise MalformedText(f"{ast.unparse(e)}: no `if` among operands")
+    match parse_formula(over, ops):
+        case TermValue(App() as app):
+            return MapTerms(parse_term(body, ops), names, app)
+        case source:
+            return MapTerms(parse_term(body, ops), names, source)
+
+
 def parse_term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
     """Parse a term."""
+    if (number := _literal_number(e)) is not None:
+        return Number(number)
     match e:
         case ast.Constant(None):
             return Absent()
-        case ast.Constant(int() | float() as v):
+        case ast.Constant(bool() as v):
             return Number(v)
-        case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as v)):
-            return Number(-v)
-        case ast.Name("inf"):
-            return Number(float("inf"))
-        case ast.UnaryOp(ast.USub(), ast.Name("inf")):
-            return Number(-float("inf"))
         case ast.Name(n) if n not in DTYPES:
             return Var(n)
         case ast.Starred(ast.Name(n)):
             return OperandRun(n)
-        case ast.Starred(ast.ListComp() | ast.GeneratorExp() as loop):
-            return parse_term(loop, ops)
         case ast.Starred(inner):
             match parse_term(inner, ops):
                 case App() as app:
                     return AllResults(app)
+                case MapTerms() as terms:
+                    return terms
         case ast.ListComp(body, [g]) | ast.GeneratorExp(body, [g]):
-            own, over, ifs = _parse_loop(g)
-            if ifs:
-                raise MalformedText(f"{ast.unparse(e)}: no `if` among operands")
-            source = parse_formula(over, ops)
-            return MapTerms(
-                parse_term(body, ops),
-                own,
-                source.term
-                if isinstance(source, TermValue) and isinstance(source.term, App)
-                else source,
-            )
+            return _parse_map(e, body, g, ops)
         case ast.Subscript(v, ast.Constant(int() as index)):
             match parse_term(v, ops):
                 case App() as app if index >= 0:
@@ -248,10 +261,7 @@ def parse_term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
         case ast.Call(ast.Name("lit"), [v], []):
             return Scalar(parse_formula(v, ops))
         case ast.Call(ast.Name(n), args, []) if n in FILL_ARITIES:
-            least, most = FILL_ARITIES[n]
-            if not least <= len(args) <= most:
-                raise MalformedText(f"{n} takes {least} or {most} arguments, not {len(args)}")
-            return _parse_fill(n, tuple(parse_formula(a, ops) for a in args))
+            return _parse_fill(n, args, ops)
         case ast.Call(ast.Name(n), args, keywords):
             if n not in ops:
                 raise MalformedText(f"there is no operator {n}")
@@ -259,8 +269,12 @@ def parse_term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
     raise MalformedText(f"{ast.unparse(e)} is not a term such as Relu(x)")
 
 
-def _parse_fill(kind: str, args: tuple[Formula, ...]) -> Fill:
-    if len(args) == FILL_ARITIES[kind][1]:
+def _parse_fill(kind: str, given: list[ast.expr], ops: Mapping[str, Op]) -> Fill:
+    least, most = FILL_ARITIES[kind]
+    if not least <= len(given) <= most:
+        raise MalformedText(f"{kind} takes {least} or {most} arguments, not {len(given)}")
+    args = tuple(parse_formula(a, ops) for a in given)
+    if len(args) == most:
         match args[-1]:
             case Seq() | Lit(int() | float() | str()):
                 shown = show(args[-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from superopt.ir.graph import Item, Node, Value, result
@@ -14,7 +13,6 @@ from superopt.rules.lang.interpreter import as_bool
 from superopt.rules.lang.value_facts import are_attrs_equal
 from superopt.rules.match.operand_steps import CONTEXT_SLOT, Cells, Continuation, Step, show_source
 from superopt.te.expr.dtype import DType
-from superopt.te.expr.node import Dim
 
 # --- values ---------------------------------------------------------------------------------------
 
@@ -83,63 +81,6 @@ def dtype_step(
     return Step(make, why)
 
 
-@dataclass(frozen=True, slots=True)
-class ShapePattern:
-    """A shape pattern: for each axis the required size, or a slot to bind or compare."""
-
-    before: tuple[tuple[int | None, Dim | None, bool], ...]  # slot, number, bind
-    middle: tuple[int, bool] | None = None  # of `*s`: slot, bind
-    after: tuple[tuple[int | None, Dim | None, bool], ...] = ()
-
-
-def shape_step(slot: int, pattern: ShapePattern, text: str) -> Step:
-    """Require the shape of a value, or of each value of a run, and bind sizes."""
-    head, tail = len(pattern.before), len(pattern.after)
-    middle = pattern.middle
-    places = [(k, *d) for k, d in enumerate(pattern.before)]
-    places += [(k - tail, *d) for k, d in enumerate(pattern.after)]
-
-    def fits(env: Cells, shape: tuple[Dim, ...] | None, again: bool = False) -> bool:
-        if shape is None:
-            return False
-        if len(shape) < head + tail if middle is not None else len(shape) != head:
-            return False
-        for k, at, number, bind in places:
-            d = shape[k]
-            if at is None:
-                if number is not None and d != number:
-                    return False
-            elif bind and not again:
-                env[at] = d
-            elif env[at] != d:
-                return False
-        if middle is not None:
-            at, bind = middle
-            run = shape[head : len(shape) - tail]
-            if bind and not again:
-                env[at] = run
-            elif env[at] != run:
-                return False
-        return True
-
-    def make(go: Continuation) -> Continuation:
-        def run(env: Cells) -> None:
-            v = env[slot]
-            if type(v) is not tuple:
-                if fits(env, v.type.shape):
-                    go(env)
-            elif all(fits(env, x.type.shape, k > 0) for k, x in enumerate(v)):
-                go(env)
-
-        return run
-
-    def why(env: Cells) -> str:
-        some = env[slot] if type(env[slot]) is tuple else (env[slot],)
-        return f"the type is {', '.join(str(v.type) for v in some)}, the rule wants {text}"
-
-    return Step(make, why)
-
-
 # --- attributes and conditions --------------------------------------------------------------------
 
 
@@ -147,16 +88,8 @@ def _input_types(n: Node) -> Types:
     return tuple(None if v is None else v.type for v in n.inputs)
 
 
-def attributes_step(
-    slot: int,
-    op: Op,
-    fixed: Attrs,
-    binds: Sequence[tuple[str, int]],
-    rest: int | None,
-    explicit_keys: frozenset[str],
-) -> Step:
-    """Require `fixed` attributes (defaults included), and bind others."""
-    order = sorted(op.attrs)
+def _fixed_attributes_test(op: Op, fixed: Attrs) -> Callable[[Node], bool]:
+    """Return a test that a node has the fixed attributes, perhaps in another form."""
     cache: dict[tuple[Attrs, Types], bool] = {}
 
     def canonically(n: Node) -> bool:
@@ -176,6 +109,21 @@ def attributes_step(
             if not are_attrs_equal(have.get(k), v):
                 return canonically(n)
         return True
+
+    return holds
+
+
+def attributes_step(
+    slot: int,
+    op: Op,
+    fixed: Attrs,
+    binds: Sequence[tuple[str, int]],
+    rest: int | None,
+    explicit_keys: frozenset[str],
+) -> Step:
+    """Require `fixed` attributes (defaults included), and bind others."""
+    order = sorted(op.attrs)
+    holds = _fixed_attributes_test(op, fixed)
 
     def make(go: Continuation) -> Continuation:
         places = [(order.index(k), k, into) for k, into in binds]

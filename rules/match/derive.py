@@ -265,8 +265,10 @@ class _Canonicalizer:
         for n in every:
             if n not in known:
                 known[n] = self.canonical_results(n)
-        made = ir_graph.Graph(graph.inputs, tuple(map(self.canonical_value, graph.outputs)))
-        return made, len(every if made.outputs == graph.outputs else ir_graph.nodes(made))
+        canonical = ir_graph.Graph(graph.inputs, tuple(map(self.canonical_value, graph.outputs)))
+        return canonical, len(
+            every if canonical.outputs == graph.outputs else ir_graph.nodes(canonical)
+        )
 
     def canonical_results(self, n: ir_graph.Node) -> tuple[ir_graph.Value, ...]:
         inputs = tuple(None if v is None else self.canonical_value(v) for v in n.inputs)
@@ -283,8 +285,10 @@ class _Canonicalizer:
         sums = n.op.name in ("Sum", "Mean") and len(inputs) > 2  # computed from the left
         if "commutative" in n.op.laws and not sums and None not in inputs:
             inputs = tuple(sorted(inputs, key=lambda v: self.value_numbers[v]))  # type: ignore[index]
-        made = n if inputs == n.inputs else ir_graph.intern_node(n.op, inputs, n.attrs, n.types)
-        return ir_graph.results(made)
+        canonical = (
+            n if inputs == n.inputs else ir_graph.intern_node(n.op, inputs, n.attrs, n.types)
+        )
+        return ir_graph.results(canonical)
 
     def canonical_value(self, v: ir_graph.Value) -> ir_graph.Value:
         p = ir_graph.producer(v)
@@ -307,17 +311,17 @@ class _Canonicalizer:
 
     def match_constant(self, array: np.ndarray) -> ir_graph.Constant:
         """Return a computed constant, or the only given constant that it equals up to rounding."""
-        made = ir_graph.constant(array)
-        if array.dtype.kind != "f" or array.dtype.itemsize < 4 or made in self.given:
-            return made
-        self.computed.add(made)
+        computed = ir_graph.constant(array)
+        if array.dtype.kind != "f" or array.dtype.itemsize < 4 or computed in self.given:
+            return computed
+        self.computed.add(computed)
         rtol = ROUNDING_ULPS * np.finfo(array.dtype).eps
-        near = [
+        close = [
             c
             for c in self.given
-            if c.type == made.type and np.allclose(c.load(), array, rtol, 0, equal_nan=True)
+            if c.type == computed.type and np.allclose(c.load(), array, rtol, 0, equal_nan=True)
         ]
-        return near[0] if len(near) == 1 else made
+        return close[0] if len(close) == 1 else computed
 
 
 MAX_FOLDED_ELEMENTS = 1 << 14  # elements of a folded constant

@@ -41,8 +41,8 @@ class Attempt:
 
     def __str__(self) -> str:
         inside = self.outcome == "failed" and self.passed < self.steps
-        far = f" (step {self.passed + 1} of {self.steps})" if inside else ""
-        return f"{self.rule}: {self.outcome}{far}: {self.reason}"
+        progress = f" (step {self.passed + 1} of {self.steps})" if inside else ""
+        return f"{self.rule}: {self.outcome}{progress}: {self.reason}"
 
 
 def explain(rule: Rule, graph: Graph | GraphContext, value: Value | None = None) -> list[Attempt]:
@@ -85,12 +85,12 @@ def _attempts(
     env = new_environment(p, ctx, near)
     env[FOUND_SLOT] = found = list[Match]()
     env[start.slot] = n
-    far: list[tuple[int, tuple[Any, ...]]] = [(-1, ())]
-    _probe_chain(p, start, far)(env)
+    furthest: list[tuple[int, tuple[Any, ...]]] = [(-1, ())]
+    _probe_chain(p, start, furthest)(env)
     site, count = results(n)[0], len(start.steps)
     if found:
         return [_match_outcome(m, ctx, count) for m in found]
-    last, cells = far[0]
+    last, cells = furthest[0]
     if last == count:
         reason = "it matches only elsewhere: no match covers the given node"
     else:

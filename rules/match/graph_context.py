@@ -95,11 +95,11 @@ def graph_context(graph: Graph) -> GraphContext:
                 continue
             stack.pop()
             position[n] = len(position)
-            of = by_op.get(n.op)
-            if of is None:
+            same_op = by_op.get(n.op)
+            if same_op is None:
                 by_op[n.op] = [n]
             else:
-                of.append(n)
+                same_op.append(n)
             for operand in n.inputs:
                 if operand is not None:
                     readers = users.get(operand)

@@ -26,16 +26,15 @@ from superopt.rules.lang.term import (
 )
 from superopt.rules.lang.value_facts import uniform_value
 from superopt.rules.match.check_steps import (
-    ShapePattern,
     condition_step,
     constant_step,
     definition_step,
     dtype_step,
     same_value_step,
-    shape_step,
 )
 from superopt.rules.match.operand_steps import Cells, Operand, is_present
 from superopt.rules.match.pattern_builder import PatternBuilder
+from superopt.rules.match.shape_steps import ShapePattern, shape_step
 
 
 def operand_test(t: Term, slot: int) -> Operand:
@@ -144,11 +143,11 @@ def dim_pattern(
 
 def match_fill(c: PatternBuilder, t: Fill, kind: str, args: tuple[Formula, ...], slot: int) -> None:
     """Match zeros(shape), ones(shape), full(shape, number), eye(n) and other fills."""
-    said = args[: 1 + (kind == "full")]
-    given = [c.formula(a) for a in said]
+    used = args[: 1 + (kind == "full")]
+    given = [c.formula(a) for a in used]
 
     def test(env: Cells, v: Value) -> bool:
         return is_fill(kind, v, [g(env) for g in given])
 
-    need = frozenset[str]().union(*map(required_names, said))
+    need = frozenset[str]().union(*map(required_names, used))
     c.defer(need, lambda: constant_step(slot, test, show(t)))

@@ -89,8 +89,8 @@ def emit_match(p: Pattern) -> Continuation:
             else:
                 return
         else:
-            some = [results(env[s]) if i is None else (result(env[s], i),) for s, i in p.roots]
-            roots = tuple([v for one in some for v in one])
+            groups = [results(env[s]) if i is None else (result(env[s], i),) for s, i in p.roots]
+            roots = tuple([v for one in groups for v in one])
         env[FOUND_SLOT].append(
             Match(rule, roots, nodes, part, p, (*_NO_CONTEXT, *env[RESERVED_SLOTS:]))
         )
@@ -136,16 +136,16 @@ def _matches(p: Pattern, ctx: GraphContext, near: Collection[Node] | None) -> It
             ctx.by_op[start.op], start.slot, compiled_chains(p)[0], new_environment(p, ctx, None)
         )
     env: Cells | None = None
-    some: list[list[Match]] = []
+    groups: list[list[Match]] = []
     for start, chain in zip(starts, compiled_chains(p), strict=True):
         roots = ctx.nodes_near(near, start.depth - 1).get(start.op)
         if roots is not None:
             env = env or new_environment(p, ctx, near)
-            some.append(_matches_from(roots, start.slot, chain, env))
-    if len(some) < 2:
-        return some[0] if some else ()
+            groups.append(_matches_from(roots, start.slot, chain, env))
+    if len(groups) < 2:
+        return groups[0] if groups else ()
     # Matches that cover a node of `near` from several roots are found again.
-    every = {(m.roots, tuple([m.cells[s] for s in p.slots.values()])): m for f in some for m in f}
+    every = {(m.roots, tuple([m.cells[s] for s in p.slots.values()])): m for f in groups for m in f}
     return every.values()
 
 

@@ -65,7 +65,7 @@ def make_node(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) ->
     while args and args[-1] is None:
         args = args[:-1]
     given = tuple(attrs.items())
-    full, made = _resolve(op, tuple([None if v is None else v.type for v in args]), given)
+    full, types = _resolve(op, tuple([None if v is None else v.type for v in args]), given)
     if op.name in NARY_OPS and any(type(v) is Node and v.op is op for v in args):
         flat: list[Value | None] = []
         for k, v in enumerate(args):
@@ -75,8 +75,8 @@ def make_node(op: Op, values: Sequence[Value | None], attrs: dict[str, Attr]) ->
             else:
                 flat.append(v)
         args = tuple(flat)
-        made = infer(op, tuple([None if v is None else v.type for v in args]), full)
-    return intern_node(op, args, full, made)
+        types = infer(op, tuple([None if v is None else v.type for v in args]), full)
+    return intern_node(op, args, full, types)
 
 
 def flatten_operands(n: Node, inputs: tuple[Value | None, ...]) -> tuple[Value | None, ...]:

@@ -69,61 +69,7 @@ def show_source(v: Value | None) -> str:
 def operands_step(slot: int, given: Sequence[Operand], swap: bool) -> Step:
     """Match exactly these operands; with `swap` also in the other order."""
     count = len(given)
-
-    def one(go: Continuation) -> Continuation:
-        (a,) = given
-        at, op, accepts = a.slot, a.op, a.accepts
-
-        def run(env: Cells) -> None:
-            inputs = env[slot].inputs
-            if len(inputs) != 1:
-                return
-            (v,) = inputs
-            if op is not None:
-                if type(v) is not Node or v.op is not op:
-                    return
-            elif not accepts(v):
-                return
-            env[at] = v
-            go(env)
-
-        return run
-
-    def two(go: Continuation) -> Continuation:
-        a, b = given
-        left, right, op, other = a.slot, b.slot, a.op, b.op
-        first, second = a.accepts, b.accepts
-
-        def run(env: Cells) -> None:
-            inputs = env[slot].inputs
-            if len(inputs) != 2:
-                return
-            v, w = inputs
-            if (type(v) is Node and v.op is op if op is not None else first(v)) and (
-                type(w) is Node and w.op is other if other is not None else second(w)
-            ):
-                env[left] = v
-                env[right] = w
-                go(env)
-            if swap and v is not w and first(w) and second(v):
-                env[left] = w
-                env[right] = v
-                go(env)
-
-        return run
-
-    def several(go: Continuation) -> Continuation:
-        def run(env: Cells) -> None:
-            inputs = env[slot].inputs
-            if len(inputs) != count:
-                return
-            for o, v in zip(given, inputs, strict=True):
-                if not o.accepts(v):
-                    return
-                env[o.slot] = v
-            go(env)
-
-        return run
+    make = _match_one if count == 1 else _match_two if count == 2 else _match_several
 
     def why(env: Cells) -> str:
         n = env[slot]
@@ -136,7 +82,69 @@ def operands_step(slot: int, given: Sequence[Operand], swap: bool) -> Step:
                 return f"operand {number} of {n.op.name} is {found}, the rule wants {o.text}{order}"
         return "no order of its operands fits"
 
-    return Step(one if count == 1 else two if count == 2 else several, why)
+    return Step(lambda go: make(slot, given, swap, go), why)
+
+
+def _match_one(slot: int, given: Sequence[Operand], swap: bool, go: Continuation) -> Continuation:
+    (a,) = given
+    at, op, accepts = a.slot, a.op, a.accepts
+
+    def run(env: Cells) -> None:
+        inputs = env[slot].inputs
+        if len(inputs) != 1:
+            return
+        (v,) = inputs
+        if op is not None:
+            if type(v) is not Node or v.op is not op:
+                return
+        elif not accepts(v):
+            return
+        env[at] = v
+        go(env)
+
+    return run
+
+
+def _match_two(slot: int, given: Sequence[Operand], swap: bool, go: Continuation) -> Continuation:
+    a, b = given
+    left, right, op, other = a.slot, b.slot, a.op, b.op
+    first, second = a.accepts, b.accepts
+
+    def run(env: Cells) -> None:
+        inputs = env[slot].inputs
+        if len(inputs) != 2:
+            return
+        v, w = inputs
+        if (type(v) is Node and v.op is op if op is not None else first(v)) and (
+            type(w) is Node and w.op is other if other is not None else second(w)
+        ):
+            env[left] = v
+            env[right] = w
+            go(env)
+        if swap and v is not w and first(w) and second(v):
+            env[left] = w
+            env[right] = v
+            go(env)
+
+    return run
+
+
+def _match_several(
+    slot: int, given: Sequence[Operand], swap: bool, go: Continuation
+) -> Continuation:
+    count = len(given)
+
+    def run(env: Cells) -> None:
+        inputs = env[slot].inputs
+        if len(inputs) != count:
+            return
+        for o, v in zip(given, inputs, strict=True):
+            if not o.accepts(v):
+                return
+            env[o.slot] = v
+        go(env)
+
+    return run
 
 
 def nary_step(
@@ -149,7 +157,6 @@ def nary_step(
     """
     exact = operands_step(slot, given, swap)
     count = len(given)
-    apart = [o.op for o in given]
 
     def make(go: Continuation) -> Continuation:
         plain = exact.make(go)
@@ -168,28 +175,17 @@ def nary_step(
                 plain(env)
                 return
             ctx = env[CONTEXT_SLOT]
-            if not only:
-                for ends in _cuts(n.op.name, len(inputs), count):
-                    runs = list(zip((0, *ends), (*ends, len(inputs)), strict=True))
-                    for order in (runs, runs[::-1]) if swap else (runs,):
-                        if any(
-                            j - i > 1 and op is not None and op is not n.op
-                            for (i, j), op in zip(order, apart, strict=True)
-                        ):
-                            continue
-                        values = [join_operands(ctx, n, i, j) for i, j in order]
-                        if all(v is not None for v in values):
+            for values in () if only else _cut_operands(ctx, n, given, swap):
+                place(env, values)
+            for start in _part_starts(n, count) if allow_parts else ():
+                part = n.inputs[start : start + count]
+                for values in (part, part[::-1]) if swap else (part,):
+                    if all(o.accepts(v) for o, v in zip(given, values, strict=True)):
+                        whole = join_operands(ctx, n, start, start + count)
+                        if whole is not None:
+                            env[slot], env[PART_SLOT] = whole, (n, start, start + count)
                             place(env, values)
-            if allow_parts:
-                for i in range(1 if n.op.name == "Sum" else len(inputs) - count + 1):
-                    some = inputs[i : i + count]
-                    for values in (some, some[::-1]) if swap else (some,):
-                        if all(o.accepts(v) for o, v in zip(given, values, strict=True)):
-                            whole = join_operands(ctx, n, i, i + count)
-                            if whole is not None:
-                                env[slot], env[PART_SLOT] = whole, (n, i, i + count)
-                                place(env, values)
-                                env[slot], env[PART_SLOT] = n, None
+                            env[slot], env[PART_SLOT] = n, None
 
         return run
 
@@ -201,6 +197,29 @@ def nary_step(
         return f"none of its {len(n.inputs)} operands in a row are {wanted}"
 
     return Step(make, why)
+
+
+def _part_starts(n: Node, count: int) -> range:
+    """Return where a part of `count` operands may start: in a Sum, computed from the left, only at
+    the first."""
+    return range(1 if n.op.name == "Sum" else len(n.inputs) - count + 1)
+
+
+def _cut_operands(
+    ctx: GraphContext, n: Node, given: Sequence[Operand], swap: bool
+) -> Iterator[list[Value | None]]:
+    """Yield the operands of `n` cut into as many runs as are given, each run joined to a value."""
+    for ends in _cuts(n.op.name, len(n.inputs), len(given)):
+        runs = list(zip((0, *ends), (*ends, len(n.inputs)), strict=True))
+        for order in (runs, runs[::-1]) if swap else (runs,):
+            if any(
+                j - i > 1 and o.op is not None and o.op is not n.op
+                for (i, j), o in zip(order, given, strict=True)
+            ):
+                continue
+            values = [join_operands(ctx, n, i, j) for i, j in order]
+            if all(v is not None for v in values):
+                yield values
 
 
 def _cuts(name: str, n: int, count: int) -> Iterator[tuple[int, ...]]:

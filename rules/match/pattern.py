@@ -172,10 +172,10 @@ def compile_steps(c: PatternBuilder, first_root: int) -> tuple[Step, ...]:
     rule = c.rule
     given = set(bound_names(Rule(rule.name, rule.params, rule.lhs, rule.rhs)))
     for condition in rule.where:
-        made = definition(condition, frozenset(given))
-        if made is not None:
-            given.add(made[0])
-            c.defer(required_names(made[1]), partial(c.definition_step, *made))
+        defined = definition(condition, frozenset(given))
+        if defined is not None:
+            given.add(defined[0])
+            c.defer(required_names(defined[1]), partial(c.definition_step, *defined))
         else:
             own = required_names(condition) | ({END} if _has_single_use(condition) else set())
             c.defer(own, partial(c.condition_step, condition))

@@ -115,10 +115,10 @@ def rewrite(match: Match, ctx: GraphContext | None = None) -> dict[Value, Value]
     if len(new) != len(match.roots):
         return Refusal("shape", f"{len(match.roots)} results would become {len(new)}")
     change: dict[Value, Value] = {}
-    for old, made in zip(match.roots, new, strict=True):
-        if old.type != made.type:
-            return Refusal("shape", f"{old.type} would become {made.type}")
-        change[old] = made
+    for old, replacement in zip(match.roots, new, strict=True):
+        if old.type != replacement.type:
+            return Refusal("shape", f"{old.type} would become {replacement.type}")
+        change[old] = replacement
     return change
 
 
@@ -138,8 +138,8 @@ def apply(match: Match, ctx: GraphContext) -> Applied | Refusal:
     change = rewrite(match, ctx)
     if isinstance(change, Refusal):
         return change
-    made = tuple(n for n in nodes(change.values()) if n not in ctx.position)
-    return Applied(replace(ctx.graph, change, ctx.position), made, change)
+    new_nodes = tuple(n for n in nodes(change.values()) if n not in ctx.position)
+    return Applied(replace(ctx.graph, change, ctx.position), new_nodes, change)
 
 
 def depends_on_any(
@@ -191,14 +191,14 @@ class _RightSide:
 def _right_side(rule: Rule) -> _RightSide:
     p = compile_pattern(rule)
     b = _Builder(p, rule)
-    made = tuple(b.build_root(t, alone=len(rule.rhs) == 1) for t in rule.rhs)
+    builders = tuple(b.build_root(t, alone=len(rule.rhs) == 1) for t in rule.rhs)
     leaves = {
         p.slots[q.name]
         for t in rule.rhs
         for q in walk(t)
         if isinstance(q, (Var, OperandRun)) and q.name in p.slots
     }
-    return _RightSide(len(b.scope.cells), tuple(sorted(leaves)), made)
+    return _RightSide(len(b.scope.cells), tuple(sorted(leaves)), builders)
 
 
 class _Builder:

@@ -217,8 +217,8 @@ def _deduplicate(found: list[tuple[int, int, int, list[Match]]]) -> list[Match]:
     """Return the matches; those of several roots are found from each root, and kept once."""
     out: list[Match] = []
     seen: set[object] = set()
-    for _, _, _, some in found:
-        for m in some:
+    for _, _, _, matches in found:
+        for m in matches:
             if len(m.pattern.starts) > 1:
                 key = (m.rule.name, m.roots, tuple([m.cells[s] for s in m.pattern.slots.values()]))
                 if key in seen:

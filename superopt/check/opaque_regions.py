@@ -47,11 +47,6 @@ class Regions:
     graph: ir_graph.Graph
     opaque_results: Mapping[Attr, tuple[ir_graph.Input, ...]]
 
-    @property
-    def result_count(self) -> int:
-        """Return the number of results of all opaque nodes."""
-        return sum(map(len, self.opaque_results.values()))
-
 
 def opaque_nodes(graph: ir_graph.Graph) -> list[ir_graph.Node]:
     """Return the nodes without a tensor expression, in order."""

@@ -90,14 +90,9 @@ def bench(
             precision=precision,
             vendor=vendor,
         )
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import report_text
 
-        terminal.print_text(dumps(rows))
-    else:
-        from superopt.report.text import report_text
-
-        terminal.print_text(report_text.latency_table(rows))
+    terminal.print_result(rows, report_text.latency_table, as_json=as_json)
     return ExitCode.OK
 
 
@@ -165,12 +160,7 @@ def verify(
             progress=show,
             stop=stop,
         )
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import report_text
 
-        terminal.print_text(dumps(verdict))
-    else:
-        from superopt.report.text import report_text
-
-        terminal.print_text(report_text.verdict_text(verdict))
+    terminal.print_result(verdict, report_text.verdict_text, as_json=as_json)
     return EXIT_CODES[verdict.decision]

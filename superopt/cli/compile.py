@@ -76,14 +76,9 @@ def compile_(
         precision=precision,
         vendor=vendor,
     )
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.compilation import compile_report
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.compilation import compile_report
-
-        terminal.print_text(compile_report.compilation_text(found))
+    terminal.print_result(found, compile_report.compilation_text, as_json=as_json)
     return ExitCode.OK
 
 
@@ -124,14 +119,9 @@ def tune(
             model, threads=threads, shapes=shapes, budget=budget, store=store, progress=show,
             stop=stop, target=target, precision=precision, vendor=vendor, float_class=float_class,
         )  # fmt: skip
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.compilation import compile_report
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.compilation import compile_report
-
-        terminal.print_text(compile_report.tuning_text(found))
+    terminal.print_result(found, compile_report.tuning_text, as_json=as_json)
     return ExitCode.OK
 
 
@@ -196,14 +186,13 @@ def profile(
         )
     if svg is not None:
         svg.write_text(found.svg())
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.compilation.profile import MAX_KERNELS, profile_text
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.compilation.profile import MAX_KERNELS, profile_text
-
-        terminal.print_text(profile_text(found, len(found.parts) if whole else MAX_KERNELS))
+    terminal.print_result(
+        found,
+        lambda found: profile_text(found, len(found.parts) if whole else MAX_KERNELS),
+        as_json=as_json,
+    )
     return ExitCode.OK
 
 
@@ -246,14 +235,9 @@ def run(
         precision=precision,
         vendor=vendor,
     )
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.compilation import compile_report
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.compilation import compile_report
-
-        terminal.print_text(compile_report.outputs_text(found))
+    terminal.print_result(found, compile_report.outputs_text, as_json=as_json)
     return ExitCode.OK
 
 
@@ -291,12 +275,7 @@ def export(
     found = api.export_model(
         model, output=output, threads=threads, shapes=shapes, float_class=float_class
     )
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.compilation import compile_report
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.compilation import compile_report
-
-        terminal.print_text(compile_report.export_text(found))
+    terminal.print_result(found, compile_report.export_text, as_json=as_json)
     return ExitCode.OK

@@ -18,14 +18,9 @@ def doctor(as_json: bool) -> ExitCode:
     from superopt.api import functions as api
 
     rows = api.doctor()
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import report_text
 
-        terminal.print_text(dumps(rows))
-    else:
-        from superopt.report.text import report_text
-
-        terminal.print_text(report_text.findings_table(rows))
+    terminal.print_result(rows, report_text.findings_table, as_json=as_json)
     return ExitCode.OK
 
 
@@ -44,14 +39,9 @@ def stats(store: Path | None, as_json: bool) -> ExitCode:
     from superopt.api import functions as api
 
     found = api.cache_stats(store)
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import report_text
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.text import report_text
-
-        terminal.print_text(report_text.store_text(found))
+    terminal.print_result(found, report_text.store_text, as_json=as_json)
     return ExitCode.OK
 
 
@@ -86,14 +76,9 @@ def list_(files: bool, as_json: bool) -> ExitCode:
     from superopt.api import functions as api
 
     found = api.cache_list()
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text.cache_listing import listing_text
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.text.cache_listing import listing_text
-
-        terminal.print_text(listing_text(found, files))
+    terminal.print_result(found, lambda found: listing_text(found, files), as_json=as_json)
     return ExitCode.OK
 
 
@@ -113,14 +98,9 @@ def prune(max_size: str | None, older_than: str | None, as_json: bool) -> ExitCo
     from superopt.api import functions as api
 
     done = api.cache_prune(max_size, older_than)
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text.cache_listing import pruned_text
 
-        terminal.print_text(dumps(done))
-    else:
-        from superopt.report.text.cache_listing import pruned_text
-
-        terminal.print_text(pruned_text(done))
+    terminal.print_result(done, pruned_text, as_json=as_json)
     return ExitCode.OK
 
 

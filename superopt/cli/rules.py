@@ -28,14 +28,9 @@ def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
     from superopt.api import functions as api
 
     found = api.rules(rules)
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import rules_text
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.rule_list(found))
+    terminal.print_result(found, rules_text.rule_list, as_json=as_json)
     return ExitCode.OK
 
 
@@ -49,14 +44,9 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
     from superopt.api import functions as api
 
     found = api.rule_stats(rules)
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import rules_text
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.rule_counts(found))
+    terminal.print_result(found, rules_text.rule_counts, as_json=as_json)
     return ExitCode.OK
 
 
@@ -128,14 +118,9 @@ def _print_partial_rule(page: "PartialPage", svg: Path | None, as_json: bool) ->
         raise UsageError(
             f"--svg {svg}", f"{page.name} is not a rule, and has no drawing", "leave out --svg"
         )
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text.partial_rule import partial_page_text
 
-        terminal.print_text(dumps(page))
-    else:
-        from superopt.report.text.partial_rule import partial_page_text
-
-        terminal.print_text(partial_page_text(page))
+    terminal.print_result(page, partial_page_text, as_json=as_json)
     return ExitCode.OK
 
 
@@ -286,14 +271,9 @@ def generate(
         raise Aborted(
             "aborted", "interrupted", f"run the same command to continue in {out}"
         ) from None
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import rules_text
 
-        terminal.print_text(dumps(made))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.generation_text(made))
+    terminal.print_result(made, rules_text.generation_text, as_json=as_json)
     return ExitCode.OK
 
 
@@ -317,14 +297,9 @@ def _generate_mutants(
         raise Aborted(
             "aborted", "interrupted", f"run the same command to continue in {out}"
         ) from None
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import rules_text
 
-        terminal.print_text(dumps(made))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.mutation_text(made))
+    terminal.print_result(made, rules_text.mutation_text, as_json=as_json)
     return ExitCode.OK
 
 
@@ -358,14 +333,11 @@ def derive(
         found = api.derive(
             a, b, rules=rules, library=library, limit=limit, progress=show_event, stop=stop
         )
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import rules_text
 
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.derivation_text(found, a.name, b.name))
+    terminal.print_result(
+        found, lambda found: rules_text.derivation_text(found, a.name, b.name), as_json=as_json
+    )
     return ExitCode.OK if found.derived else ExitCode.UNDECIDED
 
 
@@ -386,14 +358,9 @@ def check(file: Path, limit: float, seed: int, as_json: bool, quiet: bool) -> Ex
 
     with terminal.progress(quiet) as show_event:
         verdicts = api.check_rules(file, seed=seed, limit=limit, progress=show_event)
-    if as_json:
-        from superopt.report.data.codec import dumps
+    from superopt.report.text import rules_text
 
-        terminal.print_text(dumps(verdicts))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.rule_verdicts(verdicts))
+    terminal.print_result(verdicts, rules_text.rule_verdicts, as_json=as_json)
     decisions = {verdict.decision for verdict in verdicts}
     if "refuted" in decisions:
         return ExitCode.REFUTED

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -22,6 +23,7 @@ PLAIN_LINE_SECONDS = 5.0  # seconds between two plain lines of one stage
 SIGNAL_GRACE_SECONDS = {signal.SIGINT: 20.0, signal.SIGTERM: 0.8}
 Progress = Callable[[Event], None]
 Stop = Callable[[], bool]
+Result = TypeVar("Result")
 
 
 def print_text(text: str, *, on_stderr: bool = False) -> None:
@@ -29,6 +31,12 @@ def print_text(text: str, *, on_stderr: bool = False) -> None:
     from superopt.report.formatting.phrases import printable
 
     click.echo("\n".join(map(printable, text.split("\n"))), nl=False, err=on_stderr)
+
+
+def print_result(result: Result, to_text: Callable[[Result], str], *, as_json: bool) -> None:
+    from superopt.report.data.codec import dumps
+
+    print_text(dumps(result) if as_json else to_text(result))
 
 
 def terminal_width() -> int:

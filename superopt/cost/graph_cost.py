@@ -136,12 +136,6 @@ class GraphCosts:
         known = self.constant_nodes.get(n)
         return is_constant(ir_graph.result(n, 0), self.constant_nodes) if known is None else known
 
-    def clear_nodes(self) -> None:
-        """Release the nodes of a finished search; prices stay."""
-        self._nodes.clear()
-        self._weights.clear()
-        self.constant_nodes.clear()
-
 
 def roofline_cost_model(threads: int) -> NodeCostModel:
     """Return a cost model that measures nothing."""

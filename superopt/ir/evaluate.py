@@ -41,13 +41,7 @@ def evaluate(
     held: dict[Value, np.ndarray] = {}
     held.update(given.items())
     order = nodes(graph)
-    last: dict[Value, int] = {}
-    for step, n in enumerate(order):
-        for v in n.inputs:
-            if v is not None:
-                last[v] = step
-    for v in graph.outputs:
-        last[v] = len(order)
+    last_read = _last_reads(order, graph.outputs)
 
     def value(v: Value) -> np.ndarray:
         found = held.get(v)
@@ -63,17 +57,7 @@ def evaluate(
         guard.check_time("evaluating a graph")
         operands = [None if v is None else value(v) for v in n.inputs]
         if n.op.opaque:
-            if evaluate_opaque is None:
-                raise InferError(f"{n.op.title} is opaque and evaluate_opaque was not given")
-            kinds = [NO_TENSOR if v is None else v.type for v in n.inputs]
-            given_to = zip(operands, kinds, strict=True)
-            out = evaluate_opaque(
-                n, [None if a is None else _to_domain(a, k, domain) for a, k in given_to]
-            )
-            for t, array in zip(n.types, out, strict=True):  # sizes that only results determine
-                for axis, d in enumerate(t.shape or ()):
-                    if isinstance(d, Size):
-                        sizes.setdefault(d.name, array.shape[axis])
+            out = _evaluate_opaque(n, operands, evaluate_opaque, domain, sizes)
         else:
             types = [None if v is None else v.type for v in n.inputs]
             out = _evaluate_operator(n.op, concrete_attrs(n.attrs, sizes), operands, types, domain)
@@ -85,12 +69,38 @@ def evaluate(
                 )
             if on_result is not None:
                 on_result(v, array)
-            if last.get(v, -1) > step:
+            if last_read.get(v, -1) > step:
                 held[v] = array
         for used in n.inputs:
-            if used is not None and last[used] == step:
+            if used is not None and last_read[used] == step:
                 held.pop(used, None)
     return [_to_domain(value(v), v.type, domain) for v in graph.outputs]
+
+
+def _last_reads(order: Sequence[Node], outputs: Sequence[Value]) -> dict[Value, int]:
+    """Return the last step at which each value is read; an output is read after all steps."""
+    reads = {v: step for step, n in enumerate(order) for v in n.inputs if v is not None}
+    return reads | dict.fromkeys(outputs, len(order))
+
+
+def _evaluate_opaque(
+    n: Node,
+    operands: Sequence[np.ndarray | None],
+    evaluate_opaque: OpaqueEvaluator | None,
+    domain: Domain,
+    sizes: dict[str, int],
+) -> list[np.ndarray]:
+    """Return the results of an opaque node; add the sizes that only results determine."""
+    if evaluate_opaque is None:
+        raise InferError(f"{n.op.title} is opaque and evaluate_opaque was not given")
+    types = [NO_TENSOR if v is None else v.type for v in n.inputs]
+    pairs = zip(operands, types, strict=True)
+    out = evaluate_opaque(n, [None if a is None else _to_domain(a, t, domain) for a, t in pairs])
+    for declared, array in zip(n.types, out, strict=True):
+        for axis, d in enumerate(declared.shape or ()):
+            if isinstance(d, Size):
+                sizes.setdefault(d.name, array.shape[axis])
+    return out
 
 
 def evaluate_node(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from superopt import guard, ort
 from superopt.cost.fusion import is_fused_in_onnxruntime, is_fused_when_compiled
@@ -254,23 +255,11 @@ class _OptimizationJob:
                 break
             if lossy_rules.intersection(s.rule for s in variant.steps):
                 continue
-            expected = CHECK_RUN_RATIO * original.run_us * 1e-6
-            if (
-                not passed
-                and expected > 2 * max(self.deadline.remaining(), 0.0) + MAX_OVERRUN_SECONDS
-            ):
-                add_note(
-                    f"{variant.label}: not checked and not used: the check would take about"
-                    f" {expected:.0f} s, far more than the budget of {self.request.budget:g} s"
-                )
-                break
-            if passed and self.deadline.remaining() < 2 * slowest:
-                more = count_text(len(new) - number, "more graph was", "more graphs were")
-                add_note(f"{more} found but not checked: no time left")
-                break
-            if passed and slowest > SLOW_CHECK_PART * self.request.budget:
-                more = count_text(len(new) - number, "more graph,", "more graphs,")
-                add_note(f"{more} of higher estimated cost not checked: each takes {slowest:.0f} s")
+            reason = self.reason_to_stop(
+                original, variant, len(new) - number, bool(passed), slowest
+            )
+            if reason:
+                add_note(reason)
                 break
             self.request.progress(
                 Event("check", f"the graph of {variant.label}", 0.6, variant.cost)
@@ -287,36 +276,62 @@ class _OptimizationJob:
                 add_note(f"the graph of {variant.label} was not used: {' '.join(str(e).split())}")
                 break
             slowest = max(slowest, time.monotonic() - begin)
-            match found:
-                case Candidate():
-                    untried = try_user_rules(self.request, variant, self.model.source.label)
-                    if untried:
-                        add_note(f"the graph of {variant.label} was not used: {untried}")
-                    else:
-                        passed.append(found)
-                case RejectedCandidate(reason, on):
-                    add_note(f"the graph of {variant.label} was not used: {reason}")
-                    if on is not None and not self.deadline.is_over():
-                        step = bisect_rounding(original, variant.steps, on, folder)
-                        lossy_rules.update(() if step is None else (step.step.rule,))
-                case WrongResult(_, _, _, bad) if (
-                    bad.compared.nonfinite_only and not used_user_rules(self.request, variant)
-                ):
-                    add_note(
-                        f"the graph of {variant.label} was not used: {bad.place}:"
-                        f" {bad.compared.failure} (inputs: {bad.kind})"
-                    )
-                case WrongResult():
-                    rules: Mapping[str, Rule] = {r.name: r for r in self.request.rules}
-                    self.request.progress(Event("check", "searching for the wrong step"))
-                    error = explain_wrong_result(
-                        original, variant.steps, found, rules, folder, self.request.threads
-                    )
-                    if not isinstance(error, ProvedButInaccurate):
-                        raise error
-                    said = error.what.removesuffix("; nothing was written")
-                    add_note(f"the graph of {variant.label} was not used: {said}; {error.why}")
+            reason = self.reason_to_reject(original, variant, found, folder, lossy_rules)
+            if reason:
+                add_note(f"the graph of {variant.label} was not used: {reason}")
+            elif isinstance(found, Candidate):
+                passed.append(found)
         return passed
+
+    def reason_to_stop(
+        self, original: Original, variant: Variant, left: int, has_passed: bool, slowest: float
+    ) -> str:
+        """Return why the variants that are left are not checked, or "". slowest: seconds."""
+        expected = CHECK_RUN_RATIO * original.run_us * 1e-6
+        remaining = self.deadline.remaining()
+        if not has_passed and expected > 2 * max(remaining, 0.0) + MAX_OVERRUN_SECONDS:
+            return (
+                f"{variant.label}: not checked and not used: the check would take about"
+                f" {expected:.0f} s, far more than the budget of {self.request.budget:g} s"
+            )
+        if has_passed and remaining < 2 * slowest:
+            more = count_text(left, "more graph was", "more graphs were")
+            return f"{more} found but not checked: no time left"
+        if has_passed and slowest > SLOW_CHECK_PART * self.request.budget:
+            more = count_text(left, "more graph,", "more graphs,")
+            return f"{more} of higher estimated cost not checked: each takes {slowest:.0f} s"
+        return ""
+
+    def reason_to_reject(
+        self,
+        original: Original,
+        variant: Variant,
+        checked: Candidate | RejectedCandidate | WrongResult,
+        folder: Path,
+        lossy_rules: set[str],
+    ) -> str:
+        """Return why a checked variant is not used, or "". Add the rule whose rounding errors are
+        too large. Raises CheckFailed if the variant is wrong, unless the rule to blame is
+        proved."""
+        match checked:
+            case Candidate():
+                return try_user_rules(self.request, variant, self.model.source.label)
+            case RejectedCandidate(reason, lossy_set):
+                if lossy_set is not None and not self.deadline.is_over():
+                    step = bisect_rounding(original, variant.steps, lossy_set, folder)
+                    lossy_rules.update(() if step is None else (step.step.rule,))
+                return reason
+            case WrongResult(_, _, _, bad):
+                if bad.compared.nonfinite_only and not used_user_rules(self.request, variant):
+                    return f"{bad.place}: {bad.compared.failure} (inputs: {bad.kind})"
+                rules: Mapping[str, Rule] = {r.name: r for r in self.request.rules}
+                self.request.progress(Event("check", "searching for the wrong step"))
+                error = explain_wrong_result(
+                    original, variant.steps, checked, rules, folder, self.request.threads
+                )
+                if not isinstance(error, ProvedButInaccurate):
+                    raise error
+                return f"{error.what.removesuffix('; nothing was written')}; {error.why}"
 
     def choose_winner(
         self, original: Original, passed: list[Candidate], add_note: AddNote

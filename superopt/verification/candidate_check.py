@@ -78,20 +78,6 @@ class WrongResult:
     result: PlaceResult
 
 
-@dataclass(slots=True)
-class _CheckState:
-    """The state of a check."""
-
-    results: list[PlaceResult] = field(default_factory=list)
-    skipped: dict[str, None] = field(default_factory=dict)
-    checked_sets: list[str] = field(default_factory=list)
-    untimed_sets: list[str] = field(default_factory=list)
-    used_own_evaluation: bool = False
-    compared_end_to_end: bool = (
-        False  # whether outputs were compared with float64 values of the whole model
-    )
-
-
 def check_candidate(
     original: Original,
     graph: ir_graph.Graph,
@@ -116,90 +102,168 @@ def check_candidate(
         wanted += [v for v in values if v is not None]
         place = session.path.parent / "watched" / session.path.name
         file = write_watched_file(original.model, folded, wanted, place, session.path)
-    tally = _CheckState()
-    second = ComparedModel("the rewritten model", original.model.source, folded, session)
+    compared = ComparedModel("the rewritten model", original.model.source, folded, session)
+    check = _CandidateCheck(original, graph, folded, regions, values, compared, deadline)
     if file is None:
-        found = _check_sets(tally, original, graph, folded, regions, values, None, second, deadline)
+        found = check.run(None, None)
     elif file.path == session.path:
-        run = (file, session)
-        found = _check_sets(tally, original, graph, folded, regions, values, run, second, deadline)
+        found = check.run(file, session)
     else:
         with OrtSession(file.path, session.threads) as held:
-            run = (file, held)
-            found = _check_sets(
-                tally, original, graph, folded, regions, values, run, second, deadline
-            )
-    return found or _check_result(tally, original, regions)
+            found = check.run(file, held)
+    return found or check.outcome()
 
 
-def _check_sets(
-    state: _CheckState,
-    original: Original,
-    graph: ir_graph.Graph,
-    folded: ir_graph.Graph,
-    regions: ir_graph.Graph,
-    values: Sequence[ir_graph.Value | None],
-    run: tuple[WatchedFile, OrtSession] | None,
-    compared_model: ComparedModel,
-    deadline: Deadline,
-) -> RejectedCandidate | WrongResult | None:
-    """Fill the state; return what ends the check early, if anything does."""
-    if run is not None and run[1].refusal:
-        return RejectedCandidate(f"onnxruntime rejects it: {run[1].refusal}")
-    # What a subgraph reads affects an output only if the subgraph runs.
-    lazy = any(captured_values(file_node(n)) for n in opaque_nodes(original.model.graph))
-    for n, s in enumerate(original.sets):
-        if not s.is_required and state.results and not _has_time_for(original, n, deadline):
-            far = _compare_with_runtime(original, n, compared_model)
+@dataclass(slots=True)
+class _CandidateCheck:
+    """The check of one candidate on all input sets; the lists grow from set to set.
+    compared_end_to_end: whether outputs were compared with float64 values of the whole model."""
+
+    original: Original
+    graph: ir_graph.Graph
+    folded: ir_graph.Graph
+    regions: ir_graph.Graph
+    values: Sequence[ir_graph.Value | None]
+    compared: ComparedModel
+    deadline: Deadline
+    results: list[PlaceResult] = field(default_factory=list)
+    skipped: dict[str, None] = field(default_factory=dict)
+    checked_sets: list[str] = field(default_factory=list)
+    untimed_sets: list[str] = field(default_factory=list)
+    used_own_evaluation: bool = False
+    compared_end_to_end: bool = False
+
+    def run(
+        self, file: WatchedFile | None, session: OrtSession | None
+    ) -> RejectedCandidate | WrongResult | None:
+        """Check all sets; return what ends the check early, if anything does."""
+        if session is not None and session.refusal:
+            return RejectedCandidate(f"onnxruntime rejects it: {session.refusal}")
+        # What a subgraph reads affects an output only if the subgraph runs.
+        nodes = opaque_nodes(self.original.model.graph)
+        lazy = any(captured_values(file_node(n)) for n in nodes)
+        for n in range(len(self.original.sets)):
+            failure = self.check_set(n, file, session, lazy)
+            if failure is not None:
+                return failure
+        return None
+
+    def check_set(
+        self, n: int, file: WatchedFile | None, session: OrtSession | None, lazy: bool
+    ) -> RejectedCandidate | WrongResult | None:
+        original, s = self.original, self.original.sets[n]
+        if not s.is_required and self.results and not _has_time_for(original, n, self.deadline):
+            far = _compare_with_runtime(original, n, self.compared)
             if isinstance(far, str):
-                state.skipped[far] = None
-                continue
+                self.skipped[far] = None
+                return None
             if far is None:
-                state.untimed_sets.append(s.feed.kind)
-                continue
-            if deadline.is_over():
+                self.untimed_sets.append(s.feed.kind)
+                return None
+            if self.deadline.is_over():
                 return far
-        whole = _compare_end_to_end(
-            original, n, compared_model, compare_float64=not state.checked_sets and graph != folded
-        )
+        exact = not self.checked_sets and self.graph != self.folded
+        whole = _compare_end_to_end(original, n, self.compared, compare_float64=exact)
         if original.regions.opaque_results and isinstance(whole, list):
-            state.results += whole
-            state.compared_end_to_end = True
-            if (
-                state.checked_sets and not lazy
-            ):  # other inputs reveal nothing more about the regions
-                state.checked_sets.append(s.feed.kind)
-                continue
+            self.results += whole
+            self.compared_end_to_end = True
+            if self.checked_sets and not lazy:  # others reveal nothing more about the regions
+                self.checked_sets.append(s.feed.kind)
+                return None
         ref = original.region_reference(n)
         if isinstance(ref, str):
-            state.skipped[ref] = None
-            continue
+            self.skipped[ref] = None
+            return None
+        failure = self.check_regions(n, ref, file, session)
+        if failure is not None:
+            return failure
+        if isinstance(whole, RejectedCandidate):
+            return whole
+        if isinstance(whole, str):
+            self.skipped[whole] = None
+        self.checked_sets.append(s.feed.kind)
+        return None
+
+    def check_regions(
+        self, n: int, ref: Reference, file: WatchedFile | None, session: OrtSession | None
+    ) -> RejectedCandidate | WrongResult | None:
+        """Compare the regions between opaque nodes: the runtime's values, or our own."""
+        original, s = self.original, self.original.sets[n]
         found: Values | None = None
-        if run is None or s.results is None:
-            state.used_own_evaluation = True
+        if file is None or session is None or s.results is None:
+            self.used_own_evaluation = True
         else:
-            got = run[1].run(s.feed)
+            got = session.run(s.feed)
             if isinstance(got, ort.Failure):
                 return RejectedCandidate(
                     f"onnxruntime fails on {s.feed.kind} inputs, but runs the original on them:"
                     f" {got.message}"
                 )
-            found, ref = _values_and_reference(original, folded, values, run[0], got, ref)
-        wrong = _compare_regions(state, original, graph, folded, regions, ref, found)
+            found, ref = _values_and_reference(original, self.folded, self.values, file, got, ref)
+        wrong = self.compare_regions(ref, found)
         if isinstance(wrong, RejectedCandidate):
             return replace(wrong, lossy_set=n)
-        if wrong is not None:
+        if wrong is not None or self.checked_sets:
             return wrong
-        if not state.checked_sets:
-            different = _float64_difference(original, graph, ref)
-            if different is not None:
-                return WrongResult(folded, ref, found, different)
-        if isinstance(whole, RejectedCandidate):
-            return whole
-        if isinstance(whole, str):
-            state.skipped[whole] = None
-        state.checked_sets.append(s.feed.kind)
-    return None
+        different = _float64_difference(original, self.graph, ref)
+        return None if different is None else WrongResult(self.folded, ref, found, different)
+
+    def compare_regions(
+        self, ref: Reference, runtime_values: Values | None
+    ) -> RejectedCandidate | WrongResult | None:
+        """Add the comparison on one input set to the self. Return WrongResult if it failed,
+        RejectedCandidate if it failed by rounding alone."""
+        try:
+            judged = compare_candidate(ref, self.original.regions, self.regions, runtime_values)
+        except NotEvaluable as e:
+            bad = PlaceResult(
+                "the graph", ref.feed.kind, failed_comparison(f"it cannot be evaluated: {e}")
+            )
+            return WrongResult(self.folded, ref, runtime_values, bad)
+        failures = [r for r in judged if isinstance(r, PlaceResult) and r.compared.failure]
+        if failures and not _is_near_tie(self.original, self.graph, ref, runtime_values, failures):
+            bad = min(failures, key=lambda r: r.compared.nonfinite_only)
+            if _is_rounding_only(self.original, self.graph, ref, failures):
+                return RejectedCandidate(
+                    f"rounding errors grow too large at {bad.place}: {bad.compared.failure};"
+                    " float64 is equal"
+                )
+            return WrongResult(self.folded, ref, runtime_values, bad)
+        for r in judged:
+            if isinstance(r, str):
+                self.skipped[r] = None
+            elif r.compared.failure:
+                self.skipped[
+                    f"{r.place}: on {r.kind} inputs rounding changes a choice in a few elements; in"
+                    f" float64 all elements are equal"
+                ] = None
+                self.results.append(replace(r, compared=Comparison(0, 0, 0, 0, 0, 0, "")))
+            else:
+                self.results.append(r)
+        return None
+
+    def outcome(self) -> CheckOutcome:
+        if self.untimed_sets:
+            self.skipped[
+                f"{', '.join(self.untimed_sets)} inputs: no time was left for float64; outputs are"
+                " close to those of the original in onnxruntime"
+            ] = None
+        method = OWN_METHOD if self.used_own_evaluation else RUNTIME_METHOD
+        if self.original.regions.opaque_results:
+            method += REGIONS_NOTE + (END_TO_END_NOTE if self.compared_end_to_end else "")
+        compared = {r.place for r in self.results}
+        rows = zip(
+            self.original.regions.observed,
+            self.original.regions.graph.outputs,
+            self.regions.outputs,
+            strict=True,
+        )
+        unchecked = tuple(
+            p.name for p, old, new in rows if old is not new and p.name not in compared
+        )
+        return CheckOutcome(
+            tuple(self.results), tuple(self.skipped), unchecked, tuple(self.checked_sets), method
+        )
 
 
 def _compare_with_runtime(
@@ -261,25 +325,6 @@ def _has_time_for(original: Original, n: int, deadline: Deadline) -> bool:
     return enough and deadline.remaining() > 2 * slowest + RESERVED_TIMING_SECONDS
 
 
-def _check_result(state: _CheckState, original: Original, regions: ir_graph.Graph) -> CheckOutcome:
-    if state.untimed_sets:
-        state.skipped[
-            f"{', '.join(state.untimed_sets)} inputs: no time was left for float64; outputs are"
-            " close to those of the original in onnxruntime"
-        ] = None
-    method = OWN_METHOD if state.used_own_evaluation else RUNTIME_METHOD
-    if original.regions.opaque_results:
-        method += REGIONS_NOTE + (END_TO_END_NOTE if state.compared_end_to_end else "")
-    compared = {r.place for r in state.results}
-    rows = zip(
-        original.regions.observed, original.regions.graph.outputs, regions.outputs, strict=True
-    )
-    unchecked = tuple(p.name for p, old, new in rows if old is not new and p.name not in compared)
-    return CheckOutcome(
-        tuple(state.results), tuple(state.skipped), unchecked, tuple(state.checked_sets), method
-    )
-
-
 def _values_and_reference(
     original: Original,
     graph: ir_graph.Graph,
@@ -303,47 +348,6 @@ def _are_equal(a: np.ndarray, b: np.ndarray | None) -> bool:
     if b is None or a.shape != b.shape or a.dtype != b.dtype:
         return False
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
-
-
-def _compare_regions(
-    state: _CheckState,
-    original: Original,
-    graph: ir_graph.Graph,
-    folded: ir_graph.Graph,
-    regions: ir_graph.Graph,
-    ref: Reference,
-    runtime_values: Values | None,
-) -> RejectedCandidate | WrongResult | None:
-    """Add the comparison on one input set to the state. Return WrongResult if it failed,
-    RejectedCandidate if it failed by rounding alone."""
-    try:
-        judged = compare_candidate(ref, original.regions, regions, runtime_values)
-    except NotEvaluable as e:
-        bad = PlaceResult(
-            "the graph", ref.feed.kind, failed_comparison(f"it cannot be evaluated: {e}")
-        )
-        return WrongResult(folded, ref, runtime_values, bad)
-    failures = [r for r in judged if isinstance(r, PlaceResult) and r.compared.failure]
-    if failures and not _is_near_tie(original, graph, ref, runtime_values, failures):
-        bad = min(failures, key=lambda r: r.compared.nonfinite_only)
-        if _is_rounding_only(original, graph, ref, failures):
-            return RejectedCandidate(
-                f"rounding errors grow too large at {bad.place}: {bad.compared.failure}; float64 is"
-                " equal"
-            )
-        return WrongResult(folded, ref, runtime_values, bad)
-    for r in judged:
-        if isinstance(r, str):
-            state.skipped[r] = None
-        elif r.compared.failure:
-            state.skipped[
-                f"{r.place}: on {r.kind} inputs rounding changes a choice in a few elements; in"
-                f" float64 all elements are equal"
-            ] = None
-            state.results.append(replace(r, compared=Comparison(0, 0, 0, 0, 0, 0, "")))
-        else:
-            state.results.append(r)
-    return None
 
 
 def _float64_difference(

@@ -1,4 +1,5 @@
-"""The folders of each part: small, described, and without import cycles at any level."""
+"""The folders of each part: small, described, and without import cycles at any level; the verifier
+without state of modules."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.module_state import module_state
 from tests.support.paths import ROOT
 
 MAX_FILES = 22  # of a folder, __init__.py included
@@ -149,3 +151,37 @@ def test_a_cycle_would_be_seen() -> None:
     text = "\nif TYPE_CHECKING:\n".join(both)
     assert _imports(text, typing=False) == {"superopt.te.expr.node"}
     assert _imports(text, typing=True) == {"superopt.te.expr.node", "superopt.te.expr.tensor"}
+
+
+def test_the_verifier_has_no_module_state() -> None:
+    """What a proof creates belongs to its context: no proof depends on another."""
+    sources = {m: p.read_text() for m, p in MODULES.items() if m.startswith("superopt.verifier.")}
+    assert len(sources) > 60
+    assert module_state(sources) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "COUNT = [0]\ndef f():\n    COUNT[0] += 1",
+        "CACHE: dict[int, int] = {}",
+        "TABLES = {'a': {}, 'b': {}}",
+        "SEEN = set()",
+        "LIMITS = Limits()\ndef f():\n    LIMITS.ticks += 1",
+        "STEPS = Steps()\ndef f():\n    STEPS.names.add('order')",
+        "BUDGET = 1\ndef f():\n    global BUDGET\n    BUDGET = 2",
+        "DEPTH = ContextVar('depth')",
+        "class C:\n    known = None\n\ndef f():\n    C.known = 1",
+        "from superopt.verifier import hooks\nhooks.QUOTIENT[0] = print",
+        "from superopt.verifier.hooks import QUOTIENT\nQUOTIENT[0] = print",
+    ],
+)
+def test_module_state_would_be_seen(text: str) -> None:
+    hooks = {"superopt.verifier.hooks": "QUOTIENT = [None]"}
+    assert module_state(hooks) == []
+    assert len(module_state({**hooks, "superopt.verifier.x": text})) >= 1
+
+
+def test_tables_and_locals_are_no_module_state() -> None:
+    text = "TABLE = {'a': 1}\nTABLE['b'] = 2\ndef f(x):\n    out = {}\n    out[x] = TABLE[x]"
+    assert module_state({"superopt.verifier.x": text}) == []

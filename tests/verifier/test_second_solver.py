@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from superopt.rules.library.load import load_library
+from superopt.verifier.context import ProofContext
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.facts import ge
 from superopt.verifier.poly.solver import is_implied, smt2
@@ -27,7 +28,7 @@ def test_answers_of_both_are_confirmed() -> None:
 
 
 def test_what_does_not_follow_is_sat() -> None:
-    n = polynomial.symbol("n")
+    n = polynomial.symbol(ProofContext(), "n")
     for goal, said in ((ge(n - 1), "unsat"), (ge(n - 2), "sat"), (ge(n * n - n), "unsat")):
         assert answer(smt2((), goal), 20.0) == said
         assert is_implied((), goal) == (said == "unsat")

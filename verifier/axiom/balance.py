@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from superopt.rules.lang.functions import NotKnown
 from superopt.rules.lang.rule import Rule
+from superopt.verifier.context import OutOfTime, ProofContext
 from superopt.verifier.instances.attributes import Unsupported
 from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.instances.instance import instance_of_state, instances
 from superopt.verifier.instances.scope import rank_scope
 from superopt.verifier.instances.sizes import Fork, Misfit
-from superopt.verifier.poly.facts import OutOfTime, start_budget
 
 FIRST_MAX_RANK = 3  # higher ranks add nothing about broadcasting
 MAX_INSTANCES = 2000  # instances checked
@@ -42,15 +42,15 @@ NO_INSTANCE = "no instance"
 
 def _imbalance_reason(rule: Rule, ranks: Ranks, seconds: float) -> str:
     alone = replace(rule, rhs=rule.lhs)
-    start_budget(seconds, 1e9)
+    context = ProofContext.with_limits(seconds, 1e9)
     count = 0
     try:
-        for one in instances(alone, ranks, NUMBER_TYPES[:1], include_covered=True):
+        for one in instances(context, alone, ranks, NUMBER_TYPES[:1], include_covered=True):
             count += 1
             if count > MAX_INSTANCES:
                 return f"more than {MAX_INSTANCES} ways for the left side to fit"
             try:
-                whole = instance_of_state(rule, one.state, ranks, NUMBER_TYPES[:1])
+                whole = instance_of_state(context, rule, one.state, ranks, NUMBER_TYPES[:1])
             except Fork:
                 return f"the right side asks for more than the left, for {one}"
             except (Misfit, NotKnown):

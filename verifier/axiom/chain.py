@@ -137,8 +137,8 @@ def _rewrites_inside(
 ) -> Iterator[FoTerm]:
     if t.sort in (VALUE_SORT, TRUTH_SORT):
         return
-    for bound, asked in matches(left, t, commutative):
-        if all(p is v or holds(fo("==", (p, v), TRUTH_SORT)) for p, v in asked(bound)) and all(
+    for bound, pending in matches(left, t, commutative):
+        if all(p is v or holds(fo("==", (p, v), TRUTH_SORT)) for p, v in pending(bound)) and all(
             holds(substitute(c, bound)) for c in a.conditions
         ):
             yield substitute(right, bound)

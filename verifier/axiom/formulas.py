@@ -104,35 +104,12 @@ class Formulas:
                 return self.sequence(items)
             case Spread(v):
                 return self.formula(v)
-            case Call("size", (t, Lit(int(i)))) if i < 0:
-                return size_from_end(shape(self.formula(t)), number(-i))
-            case Call("size", (t, i)):
-                x = self.formula(t)
-                return size_from_end(shape(x), arithmetic("-", self.rank(x), self.formula(i)))
-            case Call("shape", (t,)):
-                x = self.formula(t)
-                r = self.ranks.get(x)
-                if r is None:
-                    return shape(x)
-                return make_tuple(size_from_end(shape(x), number(r - i)) for i in range(r))
-            case Call("rank", (t,)):
-                return self.rank(self.formula(t))
-            case Call("len", (t,)):
-                some = self.formula(t)
-                some = some.args[1] if some.fn == "front" else some
-                return number(len(some.args)) if some.fn == "tuple" else fo("len", (some,))
-            case Call("numel", (t,)):
-                return fo("prod", (shape(self.formula(t)),))
             case Call(fn, args):
-                return fo(fn, tuple(self.formula(a) for a in args))
+                return self.call(fn, args)
             case Unary("-", v):
                 return arithmetic("-", number(0), self.formula(v))
-            case Binary("+", a, b) if self.is_tuple(a) or self.is_tuple(b):
-                return join_tuples((self.formula(a), self.formula(b)))
-            case Binary("*", a, b) if self.is_tuple(a) or self.is_tuple(b):
-                return fo("repeat", (self.formula(a), self.formula(b)))
             case Binary(op, a, b):
-                return arithmetic(op, self.formula(a), self.formula(b))
+                return self.binary(op, a, b)
             case Subscript(v, i):
                 return item(self.formula(v), self.formula(i))
             case Slice(v, start, stop, step):
@@ -147,6 +124,37 @@ class Formulas:
                 return conjunction(self.condition(f))
             case _:
                 raise NotExpressible(f"the formula {show(f)}")
+
+    def call(self, fn: str, args: tuple[Formula, ...]) -> FoTerm:
+        match fn, args:
+            case "size", (t, Lit(int(i))) if i < 0:
+                return size_from_end(shape(self.formula(t)), number(-i))
+            case "size", (t, i):
+                x = self.formula(t)
+                return size_from_end(shape(x), arithmetic("-", self.rank(x), self.formula(i)))
+            case "shape", (t,):
+                x = self.formula(t)
+                r = self.ranks.get(x)
+                if r is None:
+                    return shape(x)
+                return make_tuple(size_from_end(shape(x), number(r - i)) for i in range(r))
+            case "rank", (t,):
+                return self.rank(self.formula(t))
+            case "len", (t,):
+                x = self.formula(t)
+                x = x.args[1] if x.fn == "front" else x
+                return number(len(x.args)) if x.fn == "tuple" else fo("len", (x,))
+            case "numel", (t,):
+                return fo("prod", (shape(self.formula(t)),))
+            case _:
+                return fo(fn, tuple(self.formula(a) for a in args))
+
+    def binary(self, op: str, a: Formula, b: Formula) -> FoTerm:
+        is_tuple = op in ("+", "*") and (self.is_tuple(a) or self.is_tuple(b))
+        x, y = self.formula(a), self.formula(b)
+        if not is_tuple:
+            return arithmetic(op, x, y)
+        return join_tuples((x, y)) if op == "+" else fo("repeat", (x, y))
 
     def sequence(self, items: tuple[Formula, ...]) -> FoTerm:
         parts: list[FoTerm] = []
@@ -200,8 +208,8 @@ class Formulas:
             case Logic("and", parts):
                 return [c for p in parts for c in self.condition(p)]
             case Logic("or", parts):
-                some = [self.condition(p) for p in parts]
-                return [fo("or", tuple(conjunction(s) for s in some), TRUTH_SORT)]
+                cases = [self.condition(p) for p in parts]
+                return [fo("or", tuple(conjunction(s) for s in cases), TRUTH_SORT)]
             case Unary("not", v):
                 return [fo("not", (conjunction(self.condition(v)),), TRUTH_SORT)]
             case Compare(first, rest):

@@ -115,17 +115,17 @@ class Axioms:
         more = own.union(*(RELATED_OPERATORS.get(o, "").split() for o in own))
         spent = 0.0
         for these, effort in zip((own, more), RLIMITS, strict=True):
-            some = [
+            axioms = [
                 a for a in self.axioms if a.operators <= these and is_kind_applicable(a.kind, about)
             ]
-            theory = self.theory(some)
+            theory = self.theory(axioms)
             core, seconds = theory.prove(goal, effort)
             spent += seconds
             if core is None:
                 continue
             if not theory.is_consistent(goal, effort):  # everything would follow
                 return None
-            return tuple(a for a in some if a.clause.name in core), spent * 1000
+            return tuple(a for a in axioms if a.clause.name in core), spent * 1000
         return None
 
     def theory(self, axioms: Sequence[Axiom]) -> Theory:

@@ -128,8 +128,8 @@ class Theory:
         self.solver = s
         self.z3_terms = Z3Terms()
         self.typed_operators: set[tuple[object, ...]] = set()
-        for conditions, what, where in type_laws.broadcast_laws():
-            self.add_law("", conditions, what, where)
+        for conditions, law, where in type_laws.broadcast_laws():
+            self.add_law("", conditions, law, where)
 
     def assume(self, c: Clause, guarded: bool = False) -> None:
         """Add `c` as an axiom. guarded: only where both sides are known to have one type."""
@@ -172,7 +172,7 @@ class Theory:
         done = self.typed_operators
         while w.new_functions or w.new_operators:
             if w.new_functions:
-                some = type_laws.function_laws(w.new_functions.pop())
+                laws = type_laws.function_laws(w.new_functions.pop())
             else:
                 t = w.new_operators.pop()
                 if (t.fn, *t.args[1:]) in done or any(
@@ -180,9 +180,9 @@ class Theory:
                 ):
                     continue
                 done.add((t.fn, *t.args[1:]))
-                some = type_laws.attribute_laws(t)
-            for conditions, what, where in some:
-                self.add_law("", conditions, what, where)
+                laws = type_laws.attribute_laws(t)
+            for conditions, law, where in laws:
+                self.add_law("", conditions, law, where)
 
     def prove(self, c: Clause, rlimit: int) -> tuple[set[str] | None, float]:
         """Return the names of axioms from which `c` follows, None if that is not shown, and

@@ -154,7 +154,7 @@ class _Cover:
             next_ = (*corner[:a], s.start + 1, *corner[a + 1 :])
             beside.append(source.find(self.bits[next_], self.values[next_]))
         for first in at:
-            choices = [[int(b - first) for b in some] or [0] for some in beside]
+            choices = [[int(b - first) for b in offsets] or [0] for offsets in beside]
             for steps in product(*choices):
                 yield int(first), steps
 
@@ -177,10 +177,10 @@ class _Cover:
             n = n if good.all() else int(np.argmin(good))
             shape.append(max(n, 1))
             places = places[..., None] + step * np.arange(shape[-1])
-        some = tuple(slice(s.start, s.start + n) for s, n in zip(box, shape, strict=True))
+        region = tuple(slice(s.start, s.start + n) for s, n in zip(box, shape, strict=True))
         inside = (places >= 0) & (places < size)
         at = np.where(inside, places, 0)
-        return _good_prefix(inside & source.matches(at, self.bits[some], self.values[some]))
+        return _good_prefix(inside & source.matches(at, self.bits[region], self.values[region]))
 
 
 def _good_prefix(good: np.ndarray) -> tuple[int, ...]:

@@ -120,8 +120,8 @@ def _lookup_table(
     if not product and not ("elementwise" in n.op.laws and all(small)):
         return None
     given = [v if v is None or isinstance(v, ir_graph.Constant) else one[1] for v in n.inputs]
-    made = pool.make(n.op.name, *given, **dict(n.attrs)) if None not in given else None
-    return None if made is None else (one[0], made)
+    table = pool.make(n.op.name, *given, **dict(n.attrs)) if None not in given else None
+    return None if table is None else (one[0], table)
 
 
 def _scale_forms(f: Forms, k: ir_graph.Constant, op: str, pool: Pool) -> Forms:
@@ -135,18 +135,20 @@ def _scale_forms(f: Forms, k: ir_graph.Constant, op: str, pool: Pool) -> Forms:
 def _scale_weight(w: Weight, k: ir_graph.Value, op: str, pool: Pool) -> Weight | None:
     """Return a weight scaled by the scale of its product."""
     here = align(k, w.axis, w.result_axis)
-    made = None if here is None else pool.make(op, w.value, here)
-    if made is None or made.type != w.value.type:
+    scaled = None if here is None else pool.make(op, w.value, here)
+    if scaled is None or scaled.type != w.value.type:
         return None
-    return replace(w, value=made)
+    return replace(w, value=scaled)
 
 
 def _shift_forms(f: Forms, k: ir_graph.Constant, op: str, pool: Pool) -> Forms:
     minus = pool.make("Neg", k) if op == "Sub" else None
     shifts = [k if op == "Add" else minus, *(pool.make(op, t, k) for t in f.shifts)]
     for s in f.scales:  # x s + t is (x + t / s) s
-        of = s.inputs[0] if isinstance(s, ir_graph.Node) and s.op.name == "Reciprocal" else None
-        pool.make("Div", k, s) if of is None else pool.make("Mul", k, of)
+        divisor = (
+            s.inputs[0] if isinstance(s, ir_graph.Node) and s.op.name == "Reciprocal" else None
+        )
+        pool.make("Div", k, s) if divisor is None else pool.make("Mul", k, divisor)
     return Forms(f.scales, first_forms(shifts), f.weights)
 
 
@@ -181,8 +183,8 @@ def _add_weights(w: Weight, v: Weight, op: str, pool: Pool) -> Weight | None:
         p, q = fixed_shape(x), fixed_shape(y)
         large = [max(d) for d in zip(p, q, strict=True)]
         x, y = _pad_kernel(x, large), _pad_kernel(y, large)
-    made = pool.make(op, x, y)
-    return None if made is None else replace(w, value=made)
+    total = pool.make(op, x, y)
+    return None if total is None else replace(w, value=total)
 
 
 def _pad_kernel(v: ir_graph.Value, shape: Sequence[int]) -> ir_graph.Value:
@@ -193,18 +195,22 @@ def _pad_kernel(v: ir_graph.Value, shape: Sequence[int]) -> ir_graph.Value:
 def _scalar_forms(operand_forms: Sequence[Forms], pool: Pool) -> Forms:
     """Return the scalar scales of a product. Weights and shifts of either side may still be scaled
     by a number."""
-    some = [[s for s in f.scales if element_count(s) == 1] for f in operand_forms]
-    both = [pool.make("Mul", s, t) for s in some[0] for t in some[1]] if len(some) == 2 else []
+    scalars = [[s for s in f.scales if element_count(s) == 1] for f in operand_forms]
+    both = (
+        [pool.make("Mul", s, t) for s in scalars[0] for t in scalars[1]]
+        if len(scalars) == 2
+        else []
+    )
     weights = [replace(w, axis=0, result_axis=0) for f in operand_forms for w in f.weights]
     shifts = [t for f in operand_forms for t in f.shifts]
     for one, other in ((0, 1), (1, 0)) if len(operand_forms) == 2 else ():
-        for s in some[other]:  # a scalar may move from one operand to the other
+        for s in scalars[other]:  # a scalar may move from one operand to the other
             for t in operand_forms[one].shifts:
                 pool.make("Mul", t, s)
             for w in operand_forms[one].weights:
                 _scale_weight(w, s, "Mul", pool)
     return Forms(
-        first_forms([*both, *(s for one in some for s in one)]),
+        first_forms([*both, *(s for one in scalars for s in one)]),
         first_forms(shifts),
         first_weights(weights),
     )

@@ -182,11 +182,11 @@ def _linear_pattern(array: np.ndarray) -> _LinearPattern | None:
         int(wide[tuple(int(k == a) for k in range(wide.ndim))]) - first if n > 1 else 0
         for a, n in enumerate(wide.shape)
     ]
-    made = np.full(wide.shape, float(first))
+    expected = np.full(wide.shape, float(first))
     places: list[np.ndarray] = list(np.indices(wide.shape, sparse=True))
     for step, place in zip(steps, places, strict=True):
-        made += step * place
-    return _LinearPattern(first, steps) if np.array_equal(made, wide) else None
+        expected += step * place
+    return _LinearPattern(first, steps) if np.array_equal(expected, wide) else None
 
 
 def _is_long_fraction(v: float) -> bool:

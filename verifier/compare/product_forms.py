@@ -34,13 +34,13 @@ def matmul_forms(
     root = [Weight(x, "MatMul", w, out, out)]
     for s in f.scales:
         here = align(s, 3 - out, out)
-        if here is not None and (made := pool.make("Mul", w, here)) is not None:
-            root.append(Weight(x, "MatMul", made, out, out))
+        if here is not None and (product := pool.make("Mul", w, here)) is not None:
+            root.append(Weight(x, "MatMul", product, out, out))
     for v in f.weights:
         pair = (v.value, w) if right else (w, v.value)
-        made = pool.make("MatMul", *pair) if v.kind == "MatMul" else None
-        if made is not None:
-            root.append(Weight(v.root, "MatMul", made, out, out))
+        product = pool.make("MatMul", *pair) if v.kind == "MatMul" else None
+        if product is not None:
+            root.append(Weight(v.root, "MatMul", product, out, out))
         if v.heads > 1 and right and v.kind == "MatMul":
             by_head = pool.make("MatMul", *_split_heads(v.value, w, v.heads))
             if by_head is not None:
@@ -131,8 +131,8 @@ def conv_forms(f: Forms, n: ir_graph.Node, x: ir_graph.Value, pool: Pool) -> For
     root = [Weight(x, "Conv", w, rank, rank - 1)]
     for s in f.scales:
         here = align(s, rank - 1, rank - 1) if n.attr("group") == 1 else None
-        if here is not None and (made := pool.make("Mul", w, here)) is not None:
-            root.append(Weight(x, "Conv", made, rank, rank - 1))
+        if here is not None and (product := pool.make("Mul", w, here)) is not None:
+            root.append(Weight(x, "Conv", product, rank, rank - 1))
     shifts: list[ir_graph.Value] = []
     if b is not None:
         shifts.append(reshape(b, (element_count(b), *(1 for _ in range(rank - 2)))))

@@ -205,19 +205,19 @@ class _Round:
     ) -> Iterator[graph.Value]:
         """Yield the values of the first graph that cut off both values at this depth, and
         constants; with `numbers` only constants whose numbers are not read anyway."""
-        far: dict[graph.Value, int] = {x: 0, y: 0}
-        front = list(far)
+        distances: dict[graph.Value, int] = {x: 0, y: 0}
+        front = list(distances)
         while front:
             after: list[graph.Value] = []
             for v in front:
-                if self.is_cut(v, x, far[v] >= depth, numbers):
+                if self.is_cut(v, x, distances[v] >= depth, numbers):
                     continue
                 for w in graph.operands(v):
-                    if w not in far:
-                        far[w] = far[v] + 1
+                    if w not in distances:
+                        distances[w] = distances[v] + 1
                         after.append(w)
             front = after
-        for v, k in far.items():
+        for v, k in distances.items():
             if self.is_cut(v, x, k >= depth, numbers):
                 yield v
 

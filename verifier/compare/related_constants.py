@@ -68,8 +68,8 @@ def relate_constants(
     if left:
         every = foldable_constants(a, MAX_SIZE_RATIO * max(map(element_count, (*left, *mine))))
         quick = [v for v in every if all(n.op.name != "MatMul" for n in graph.nodes([v]))]
-        for some in (quick, every):  # products are slower
-            found += _relate_computed(some, left, exact, set(theirs), end)
+        for sources in (quick, every):  # products are slower
+            found += _relate_computed(sources, left, exact, set(theirs), end)
             left = [c for c in left if all(r.constant is not c for r in found)]
     change: dict[graph.Value, graph.Value] = {r.constant: r.value for r in found}
     return (replace_all(b, change) if change else b), tuple(found)
@@ -154,9 +154,10 @@ def _own_sources(
     first_constants: Sequence[graph.Constant], second_constants: set[graph.Constant], dtype: object
 ) -> list[Source]:
     """Return the first graph's constants, those first that the second graph lacks."""
-    some = [c for c in first_constants if c.type.dtype == dtype and c.nbytes]
+    constants = [c for c in first_constants if c.type.dtype == dtype and c.nbytes]
     return [
-        _make_source(c, c.load(), None) for c in sorted(some, key=lambda c: c in second_constants)
+        _make_source(c, c.load(), None)
+        for c in sorted(constants, key=lambda c: c in second_constants)
     ]
 
 
@@ -200,12 +201,12 @@ def _computed_sources(
         ):
             continue
         value, size = known.value_of(v)
-        made = _rounded_source(v, value, size)
-        if made is None or not _may_contain(made, flat[dtype]):
+        computed = _rounded_source(v, value, size)
+        if computed is None or not _may_contain(computed, flat[dtype]):
             continue
-        if any(_is_near_given(made, s) for s in exact[dtype]):
+        if any(_is_near_given(computed, s) for s in exact[dtype]):
             continue
-        out.setdefault(dtype, []).append(made)
+        out.setdefault(dtype, []).append(computed)
     return out
 
 
@@ -274,8 +275,8 @@ class _Values:
         return self.known[v]
 
     def node(self, n: graph.Node) -> tuple[np.ndarray, np.ndarray]:
-        some = [self.leaf(v) for v in n.inputs if v is not None]
-        values, sizes = [x for x, _ in some], [s for _, s in some]
+        operands = [self.leaf(v) for v in n.inputs if v is not None]
+        values, sizes = [x for x, _ in operands], [s for _, s in operands]
         with np.errstate(all="ignore"):
             (value,) = node_results(n, values, Reals(F64))
             match n.op.name:

@@ -13,14 +13,12 @@ from dataclasses import dataclass, field
 from superopt.ir.graph import Constant, Node, Value, producer, results
 from superopt.te.expr.tensor import Tensor, placeholder
 from superopt.verifier.compare.constant_patterns import constant_tensor
-from superopt.verifier.elements import normal, quotients
+from superopt.verifier.context import OutOfTime, ProofContext
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
 from superopt.verifier.elements.scalars import POWERS_NOTE
 from superopt.verifier.equality.element_equality import are_equal
-from superopt.verifier.instances.size_questions import SCOPE_NOTES
-from superopt.verifier.poly import bounds, facts, guards, solver
-from superopt.verifier.poly.facts import Facts, OutOfTime
+from superopt.verifier.poly.facts import Facts
 from superopt.verifier.poly.polynomial import atom_poly, fresh_var
 from superopt.verifier.prove import ASSUMPTIONS, Limits
 from superopt.verifier.verdict import Proved, Scope, Unknown
@@ -38,10 +36,7 @@ def prove_equal(
     work."""
     limit = limits or Limits()
     begin = time.thread_time()
-    for table in (bounds, guards, normal, quotients, solver):
-        table.forget()
-    SCOPE_NOTES.clear()
-    tally = facts.start_budget(limit.seconds, limit.work, deadline)
+    context = ProofContext.with_limits(limit.seconds, limit.work, deadline)
 
     def since() -> float:
         return time.thread_time() - begin
@@ -51,8 +46,8 @@ def prove_equal(
     try:
         known = _Tensors(frozenset(given))
         left, right = known.tensor_of(a), known.tensor_of(b)
-        reader = Reader({})
-        nothing = Facts()
+        reader = Reader(context, {})
+        nothing = Facts(context)
         axes = tuple(fresh_var(reader.dim(d), "i") for d in left.shape)
         place = tuple(atom_poly(v) for v in axes)
         one = reader.element(left, place, nothing)
@@ -69,11 +64,13 @@ def prove_equal(
         return Unknown(str(e), since())
     except RecursionError:
         return Unknown("nested too deep", since())
-    if POWERS_NOTE in SCOPE_NOTES:
+    finally:
+        context.close()
+    if POWERS_NOTE in context.scope_notes:
         return Unknown(f"shown of {POWERS_NOTE} only", since())
-    scope = Scope("these shapes", 1, (*ASSUMPTIONS, *sorted(SCOPE_NOTES)))
-    shown = reader.reads_checked + 1 + tally.matched_sums
-    return Proved(scope, (), (), shown, tally.queries, since(), 0)
+    scope = Scope("these shapes", 1, (*ASSUMPTIONS, *sorted(context.scope_notes)))
+    shown = reader.reads_checked + 1 + context.matched_sums
+    return Proved(scope, (), (), shown, context.queries, since(), 0)
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ Guards are hoisted out of arguments first: f(x where g, else y) is f(x) where g,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 from superopt.verifier.elements import normal, substitute
@@ -26,19 +25,7 @@ class Undefined(Exception):
     """The value does not exist, as 1 / 0."""
 
 
-@dataclass(slots=True)
-class ProofSteps:
-    """Names of the proof steps used, which the float class depends on."""
-
-    names: set[str] = field(default_factory=set)
-
-
-STEPS = ProofSteps()
 INFINITY = "inf"
-
-
-def record_step(step: str) -> None:
-    STEPS.names.add(step)
 
 
 def hoist_guards(args: Sequence[NF], facts: Facts, build: Callable[[list[NF], Facts], NF]) -> NF:
@@ -51,7 +38,7 @@ def hoist_guards(args: Sequence[NF], facts: Facts, build: Callable[[list[NF], Fa
                 more = facts.with_guards(side)
                 inner = hoist_guards([simplify_under(b, more) for b in args], more, build)
                 out.append(restrict(inner, side, facts))
-            return normal.add(*out)
+            return normal.add_all(facts.context, out)
     return build(list(args), facts)
 
 
@@ -76,7 +63,7 @@ def _expand_sums(a: NF, facts: Facts) -> NF:
     if not sums:
         return a
     rest = tuple((f, e) for f, e in one.powers if not _is_expandable(f, e))
-    out = normal.from_terms((Term(one.coefficient, (), frozenset(), rest),))
+    out = normal.from_terms(facts.context, (Term(one.coefficient, (), frozenset(), rest),))
     for f, e in sums:
         assert isinstance(f, normal.Sum)
         for _ in range(int(e)):
@@ -96,12 +83,12 @@ def _reciprocal(a: NF) -> NF:
         if any(isinstance(f, normal.Truth) for f, _ in one.powers):
             return power(normal.sum_factor(a), -1)
         powers = tuple((f, -e) for f, e in one.powers)
-        return normal.from_terms((Term(1 / one.coefficient, (), frozenset(), powers),))
+        return normal.from_terms(a.context, (Term(1 / one.coefficient, (), frozenset(), powers),))
     content, rest = factor_out(a)
     powers = tuple(
         sorted((*((f, -e) for f, e in content.powers), (normal.sum_factor(rest), Fraction(-1))))
     )
-    return normal.from_terms((Term(1 / content.coefficient, (), frozenset(), powers),))
+    return normal.from_terms(a.context, (Term(1 / content.coefficient, (), frozenset(), powers),))
 
 
 def factor_out(a: NF) -> tuple[Term, NF]:
@@ -142,7 +129,7 @@ def divide_by_powers(a: NF, powers: Sequence[normal.Power]) -> NF:
         left = normal.merge_powers(u.powers, back)
         assert left is not None
         out.append(substitute.close(Term(u.coefficient, u.bound, u.guards, left)))
-    return normal.from_terms(out)
+    return normal.from_terms(a.context, out)
 
 
 def common_powers(forms: Sequence[NF], bound: frozenset[Var]) -> list[normal.Power]:
@@ -178,17 +165,21 @@ def exponential(a: NF, facts: Facts) -> NF:
 def _exponential(a: NF, facts: Facts) -> NF:
     powers: dict[Factor, Fraction] = {}
     if len(a.terms) > 1:
-        record_step("exp-sum")
-    out = normal.constant(1)
+        facts.context.steps.add("exp-sum")
+    out = normal.constant(facts.context, 1)
     for t in a.terms:
         log = t.powers[0][0] if len(t.powers) == 1 and not (t.bound or t.guards) else None
         whole = t.coefficient.denominator == 1 and abs(t.coefficient) <= 4
         if isinstance(log, normal.Fn) and log.name == "log" and t.powers[0][1] == 1 and whole:
             out = multiply(out, integer_power(log.args[0], int(t.coefficient), facts), facts)
             continue
-        f = normal.exp(normal.from_terms((Term(Fraction(1), t.bound, t.guards, t.powers),)))
+        f = normal.exp(
+            normal.from_terms(facts.context, (Term(Fraction(1), t.bound, t.guards, t.powers),))
+        )
         powers[f] = powers.get(f, Fraction(0)) + t.coefficient
-    first = normal.from_terms((Term(Fraction(1), (), frozenset(), tuple(sorted(powers.items()))),))
+    first = normal.from_terms(
+        facts.context, (Term(Fraction(1), (), frozenset(), tuple(sorted(powers.items()))),)
+    )
     return multiply(first, out, facts)
 
 
@@ -204,7 +195,7 @@ def integer_power(a: NF, n: int, facts: Facts) -> NF:
     """Return a ** n for an integer n."""
     if n < 0:
         return reciprocal(integer_power(a, -n, facts), facts)
-    out = normal.constant(1)
+    out = normal.constant(facts.context, 1)
     for _ in range(n):
         out = multiply(out, a, facts)
     return simplify_roots(out, facts)
@@ -220,12 +211,12 @@ def simplify_roots(a: NF, facts: Facts) -> NF:
             else [(f, e) for f, e in t.powers if _is_even_root_power(f, e)]
         )
         rest = tuple(p for p in t.powers if p not in roots)
-        one = normal.from_terms((Term(t.coefficient, t.bound, t.guards, rest),))
+        one = normal.from_terms(facts.context, (Term(t.coefficient, t.bound, t.guards, rest),))
         for f, e in roots:
             assert isinstance(f, normal.Fn)
             one = multiply(one, integer_power(f.args[0], int(e / 2), facts), facts)
         out.append(one)
-    return normal.add(*out)
+    return normal.add_all(facts.context, out)
 
 
 def _is_even_root_power(f: Factor, e: Fraction) -> bool:
@@ -239,9 +230,9 @@ def _reduce_root_powers(t: Term) -> Term:
     """Reduce powers of roots of numbers: sqrt(2) / 2 for 1 / sqrt(2)."""
     c, powers = t.coefficient, []
     for f, e in t.powers:
-        of = f.args[0].constant if isinstance(f, normal.Fn) and f.name == "sqrt" else None
-        if of and e.denominator == 1 and abs(e) <= 8:
-            c *= of ** (int(e) // 2)
+        radicand = f.args[0].constant if isinstance(f, normal.Fn) and f.name == "sqrt" else None
+        if radicand and e.denominator == 1 and abs(e) <= 8:
+            c *= radicand ** (int(e) // 2)
             e = Fraction(int(e) % 2)
         if e:
             powers.append((f, e))
@@ -251,7 +242,7 @@ def _reduce_root_powers(t: Term) -> Term:
 def odd_function(name: str, a: NF) -> NF:
     """Return an odd function of `a`: f(-x) is -f(x), and f(0) is 0."""
     if not a.terms:
-        return normal.zero()
+        return normal.zero(a.context)
     if a.terms[0].coefficient < 0:
         return normal.scale(power(normal.fn(name, (normal.scale(a, -1),))), -1)
     return power(normal.fn(name, (a,)))

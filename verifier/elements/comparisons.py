@@ -37,7 +37,7 @@ def less_than_zero(a: NF, facts: Facts) -> NF:
         d = _normalize_sign(args[0], more)
         c = d.constant
         if c is not None:
-            return normal.constant(int(c < 0))
+            return normal.constant(facts.context, int(c < 0))
         return power(normal.truth("lt", normal.scale(d, 1 / abs(d.terms[0].coefficient))))
 
     return hoist_guards([a], facts, build)
@@ -50,9 +50,9 @@ def equals_zero(a: NF, facts: Facts) -> NF:
         d = _normalize_sign(args[0], more)
         c = d.constant
         if c is not None:
-            return normal.constant(int(c == 0))
+            return normal.constant(facts.context, int(c == 0))
         if sum(_is_infinite(t) for t in d.terms) == 1:
-            return normal.zero()
+            return normal.zero(facts.context)
         return power(normal.truth("eq", normal.scale(d, 1 / d.terms[0].coefficient)))
 
     return hoist_guards([a], facts, build)
@@ -101,8 +101,9 @@ def _cancel_monotone(d: NF, facts: Facts) -> NF | None:
         return None
     if ratio == 1 and all(isinstance(f, normal.Exp) for u in (s, t) for f, _ in u.powers):
         x, y = (
-            normal.add(
-                *(normal.scale(f.argument, e) for f, e in u.powers if isinstance(f, normal.Exp))
+            normal.add_all(
+                facts.context,
+                (normal.scale(f.argument, e) for f, e in u.powers if isinstance(f, normal.Exp)),
             )
             for u in (s, t)
         )

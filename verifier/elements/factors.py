@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from superopt.verifier.context import ProofContext
 from superopt.verifier.poly.polynomial import Atom, Poly, Var
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 class Factor:
     """An atom of a product. `number` orders atoms; `level` is above all variables bound inside."""
 
-    __slots__ = ("free_vars", "level", "number")
+    __slots__ = ("context", "free_vars", "level", "number")
+    context: ProofContext
     number: int
     level: int
     free_vars: frozenset[Var]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from itertools import chain
 
+from superopt.verifier.context import ProofContext
 from superopt.verifier.elements import normal, substitute
 from superopt.verifier.elements.normal import NF, Piece, Term
 from superopt.verifier.poly.bounds import lower_bound
@@ -50,19 +51,20 @@ def _split_index(v: Var, polys: Iterable[Poly], name: str) -> tuple[Var, Var] | 
 def split_sum_indices(d: NF) -> NF:
     """Return the form with sums over a and b in place of sums over v = q * a + b, if v // q is read
     and q divides the extent of v. The same object if there are none."""
-    terms = [_split_term_indices(t) for t in d.terms]
+    terms = [_split_term_indices(t, d.context) for t in d.terms]
     if all(new is t for new, t in zip(terms, d.terms, strict=True)):
         return d
-    return normal.from_terms(
+    closed = (
         t if new is t else substitute.close(new) for new, t in zip(terms, d.terms, strict=True)
     )
+    return normal.from_terms(d.context, closed)
 
 
-def _split_term_indices(closed: Term) -> Term:
+def _split_term_indices(closed: Term, context: ProofContext) -> Term:
     """Split the indices of a term; an open term if it changed."""
     t = substitute.open_term(closed)
     found = _split_bound_vars(
-        t.bound, normal.from_terms([Term(t.coefficient, (), t.guards, t.powers)])
+        t.bound, normal.from_terms(context, [Term(t.coefficient, (), t.guards, t.powers)])
     )
     if found is None:
         return closed
@@ -73,7 +75,7 @@ def _split_term_indices(closed: Term) -> Term:
 
 def split_piece_indices(p: Piece) -> Piece:
     """Split the indices of an open piece: a maximum or product ranges over both parts."""
-    guarded = normal.from_terms([Term(Fraction(1), (), p.guards, ())])
+    guarded = normal.from_terms(p.value.context, [Term(Fraction(1), (), p.guards, ())])
     found = _split_bound_vars(p.bound, p.value, guarded)
     if found is None:
         return p
@@ -124,7 +126,7 @@ def remainder_cases(d: NF, facts: Facts) -> list[tuple[Var, Poly, tuple[Guard, .
                 continue
             if not facts.holds(ge(a.p)):
                 continue
-            whole = atom_poly(fresh_var(const(1) - low, "i")) * n
+            whole = atom_poly(fresh_var(const(facts.context, 1) - low, "i")) * n
             out: list[tuple[Var, Poly, tuple[Guard, ...]]] = []
             for r in range(n):
                 value = whole + r - split[1] if split[0].value == 1 else split[1] - whole - r

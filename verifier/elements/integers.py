@@ -27,7 +27,7 @@ def truncated_quotient(args: list[NF], facts: Facts) -> NF:
         if isinstance(f, normal.Fn) and f.name == QUOTIENT and f.args[1] == b:
             left = normal.subtract(f.args[0], multiply(b, power(f), facts))
             if a in (left, normal.scale(left, -1)):
-                return normal.zero()
+                return normal.zero(facts.context)
     if a.terms[0].coefficient < 0:
         return normal.scale(truncated_quotient([normal.scale(a, -1), b], facts), -1)
     inner = _function_args(a.single_term, QUOTIENT)
@@ -61,7 +61,7 @@ def _drop_multiples(a: NF, n: Poly, facts: Facts) -> NF:
     multiples of n."""
     out: list[NF] = []
     sizes = [t for t in a.terms if all(isinstance(f, normal.Num) for f, _ in t.powers)]
-    plain = as_poly(normal.from_terms(sizes), facts)
+    plain = as_poly(normal.from_terms(facts.context, sizes), facts)
     if plain is not None:
         divided = polynomial.divide if len(n.terms) == 1 else polynomial.divide_by_sum
         out.append(normal.from_poly(divided(plain, n)[1]))
@@ -76,12 +76,12 @@ def _drop_multiples(a: NF, n: Poly, facts: Facts) -> NF:
         if inner is not None and period is not None and _divides(n, period * int(c), facts):
             out.append(normal.scale(inner[0], c))
             continue
-        one = normal.from_terms((Term(c, t.bound, t.guards, t.powers),))
+        one = normal.from_terms(facts.context, (Term(c, t.bound, t.guards, t.powers),))
         p = as_poly(one, facts)
         multiple = n.value is not None and int(c) % n.value == 0
         if not multiple and (p is None or not _divides(n, p, facts)):
             out.append(one)
-    return normal.add(*out)
+    return normal.add_all(facts.context, out)
 
 
 def _divides(n: Poly, p: Poly, facts: Facts) -> bool:
@@ -101,11 +101,11 @@ def _function_args(t: Term | None, name: str) -> tuple[NF, NF] | None:
 
 def as_poly(a: NF, facts: Facts) -> Poly | None:
     """Return a form as a polynomial of sizes and indices, None if it is not one."""
-    out = polynomial.const(0)
+    out = polynomial.const(facts.context, 0)
     for t in a.terms:
         if t.bound or t.guards or t.coefficient.denominator != 1:
             return None
-        term = polynomial.const(int(t.coefficient))
+        term = polynomial.const(facts.context, int(t.coefficient))
         for f, e in t.powers:
             one = _factor_poly(f, facts)
             if one is None or e.denominator != 1 or e < 0:

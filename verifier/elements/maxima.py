@@ -101,10 +101,10 @@ def max_of_pieces(pieces: Sequence[Piece], facts: Facts) -> NF:
             continue
         kept[done] = None
     if best is not None:
-        kept[Piece((), frozenset(), normal.constant(best))] = None
+        kept[Piece((), frozenset(), normal.constant(facts.context, best))] = None
     kept = _split_absolute_products(kept, facts)
     if not kept:
-        return normal.scale(power(normal.fn(INFINITY, (normal.zero(),))), -1)
+        return normal.scale(power(normal.fn(INFINITY, (normal.zero(facts.context),))), -1)
     shift = _common_terms(list(kept))
     back = normal.scale(shift, -1)
     moved = frozenset(
@@ -129,7 +129,7 @@ def _split_absolute_products(pieces: dict[Piece, None], facts: Facts) -> dict[Pi
         if other not in out or len(one.powers) < 2:
             continue
         del out[p], out[other]
-        value = normal.constant(one.coefficient)
+        value = normal.constant(facts.context, one.coefficient)
         for f, e in one.powers:
             x = power(f, e)
             if e.denominator == 1 and int(e) % 2 and (_power_sign((f, e), facts) or 0) < 1:
@@ -147,15 +147,21 @@ def _power_sign(p: normal.Power, facts: Facts) -> int | None:
 
 def _hoist_factors(pieces: Sequence[Piece], facts: Facts) -> NF:
     """Replace max(c a, c b) by c max(a, b) for c > 0, and for c = 0 if a value exists."""
-    some = any(not p.guards and all(facts.holds(ge(v.extent - 1)) for v in p.bound) for p in pieces)
+    is_inhabited = any(
+        not p.guards and all(facts.holds(ge(v.extent - 1)) for v in p.bound) for p in pieces
+    )
     shared = common_powers([p.value for p in pieces], frozenset(v for p in pieces for v in p.bound))
     signs = {p: _power_sign(p, facts) for p in shared}
-    scale = tuple(p for p in shared if signs[p] == 2 or (signs[p] == 1 and p[1] > 0 and some))
+    scale = tuple(
+        p for p in shared if signs[p] == 2 or (signs[p] == 1 and p[1] > 0 and is_inhabited)
+    )
     if not scale:
         return _max_or_monotone(pieces, facts)
     rest = [Piece(p.bound, p.guards, divide_by_powers(p.value, scale)) for p in pieces]
     out = max_of_pieces(rest, facts)
-    return multiply(normal.from_terms((Term(Fraction(1), (), frozenset(), scale),)), out, facts)
+    return multiply(
+        normal.from_terms(facts.context, (Term(Fraction(1), (), frozenset(), scale),)), out, facts
+    )
 
 
 def _max_or_monotone(pieces: Sequence[Piece], facts: Facts) -> NF:
@@ -190,8 +196,8 @@ def _flatten(p: Piece, facts: Facts, out: list[Piece]) -> None:
         beside = tuple(q for q in t.powers if q[0] is not f)
         if beside and sign(Term(Fraction(1), (), frozenset(), beside), known_signs(facts)) != 2:
             continue
-        scale = normal.from_terms((Term(t.coefficient, (), frozenset(), beside),))
-        rest = normal.subtract(p.value, normal.from_terms((t,)))
+        scale = normal.from_terms(facts.context, (Term(t.coefficient, (), frozenset(), beside),))
+        rest = normal.subtract(p.value, normal.from_terms(facts.context, (t,)))
         for q in f.pieces:
             inner = open_piece(q)
             value = normal.add(multiply(scale, inner.value, facts), rest)
@@ -212,8 +218,8 @@ def _common_terms(pieces: list[Piece]) -> NF:
         }
         shared = here if shared is None else {t: t for t in shared if t in here}  # type: ignore
     if len(pieces) == 1 and not pieces[0].bound and not pieces[0].guards:
-        return normal.zero()
-    return normal.from_terms(shared.values() if shared else ())
+        return normal.zero(pieces[0].value.context)
+    return normal.from_terms(pieces[0].value.context, shared.values() if shared else ())
 
 
 def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
@@ -222,11 +228,11 @@ def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
     plus = _added_constant(pieces[0].value)
     if plus and all(_added_constant(p.value) == plus for p in pieces):
         rest = [
-            Piece(p.bound, p.guards, normal.subtract(p.value, normal.constant(plus)))
+            Piece(p.bound, p.guards, normal.subtract(p.value, normal.constant(facts.context, plus)))
             for p in pieces
         ]
         found = _hoist_monotone(rest, facts)
-        return None if found is None else normal.add(found, normal.constant(plus))
+        return None if found is None else normal.add(found, normal.constant(facts.context, plus))
     values = [one for p in pieces if (one := p.value.single_term) is not None and one.powers]
     c = abs(values[0].coefficient) if values else Fraction(0)
     if len(values) < len(pieces) or any(abs(t.coefficient) != c for t in values):
@@ -234,11 +240,11 @@ def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
 
     def greatest(args: Sequence[NF], up: bool) -> NF:
         scale = 1 if up else -1
-        some = [
+        scaled = [
             Piece(p.bound, p.guards, normal.scale(a, scale))
             for p, a in zip(pieces, args, strict=True)
         ]
-        return normal.scale(max_of_pieces(some, facts), scale)
+        return normal.scale(max_of_pieces(scaled, facts), scale)
 
     name = odd_function_name(values[0])
     if name and all(odd_function_name(t) == name for t in values):
@@ -253,8 +259,9 @@ def _hoist_monotone(pieces: Sequence[Piece], facts: Facts) -> NF | None:
     if all(isinstance(f, normal.Exp) for t in values for f, _ in t.powers):
         k = abs(values[0].powers[0][1])
         args = [
-            normal.add(
-                *(normal.scale(f.argument, e / k) for f, e in t.powers if isinstance(f, normal.Exp))
+            normal.add_all(
+                facts.context,
+                (normal.scale(f.argument, e / k) for f, e in t.powers if isinstance(f, normal.Exp)),
             )
             for t in values
         ]

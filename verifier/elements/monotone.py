@@ -38,7 +38,7 @@ def is_positive_reciprocal(t: Term) -> bool:
 
 def expand_reciprocal(t: Term, facts: Facts) -> NF:
     """Return 1 / t without its coefficient, expanded: 1 + exp(-x) for exp(x) / (1 + exp(x))."""
-    out = normal.constant(1)
+    out = normal.constant(facts.context, 1)
     for f, e in t.powers:
         out = multiply(out, f.argument if isinstance(f, normal.Sum) else power(f, -e), facts)
     return out

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from superopt.verifier.context import ProofContext
 from superopt.verifier.elements.factors import Exp as Exp
 from superopt.verifier.elements.factors import Factor as Factor
 from superopt.verifier.elements.factors import Fn as Fn
@@ -25,7 +26,6 @@ from superopt.verifier.elements.factors import TermKey as TermKey
 from superopt.verifier.elements.factors import Truth as Truth
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.facts import Guard
-from superopt.verifier.poly.guards import tick
 from superopt.verifier.poly.polynomial import Atom, ElementIndex, Min, Poly, Quotient, Var
 
 
@@ -73,10 +73,10 @@ class Term:
 class NF:
     """A normal form; equal forms are identical."""
 
-    __slots__ = ("_vars", "level", "number", "terms")
+    __slots__ = ("_vars", "context", "level", "number", "terms")
 
-    def __init__(self, terms: tuple[Term, ...], number: int) -> None:
-        self.terms, self.number = terms, number
+    def __init__(self, context: ProofContext, terms: tuple[Term, ...], number: int) -> None:
+        self.context, self.terms, self.number = context, terms, number
         self.level = max((term_level(t) for t in terms), default=0)
         self._vars: frozenset[Var] | None = None
 
@@ -130,26 +130,15 @@ def term_free_vars(t: Term) -> frozenset[Var]:
 
 # --- interning ------------------------------------------------------------------------------------
 
-_FORMS: dict[frozenset[Term], NF] = {}
-_FACTORS: dict[object, Factor] = {}
-_CREATED_COUNT = [0]
+
+def _next_number(context: ProofContext) -> int:
+    context.created_forms += 1
+    return context.created_forms
 
 
-def forget() -> None:
-    """Clear the tables."""
-    _FORMS.clear()
-    _FACTORS.clear()
-    _CREATED_COUNT[0] = 0
-
-
-def _next_number() -> int:
-    _CREATED_COUNT[0] += 1
-    return _CREATED_COUNT[0]
-
-
-def from_terms(terms: Iterable[Term]) -> NF:
+def from_terms(context: ProofContext, terms: Iterable[Term]) -> NF:
     """Return the sum of closed terms."""
-    tick()
+    context.tick()
     merged: dict[object, Term] = {}
     for t in terms:
         old = merged.get(t.key)
@@ -159,10 +148,10 @@ def from_terms(terms: Iterable[Term]) -> NF:
             merged[t.key] = Term(old.coefficient + t.coefficient, t.bound, t.guards, t.powers)
     rest = [t for t in merged.values() if t.coefficient]
     key = frozenset(rest)
-    found = _FORMS.get(key)
+    found = context.forms.get(key)
     if found is None:
         rest.sort(key=_term_order)
-        found = _FORMS[key] = NF(tuple(rest), _next_number())
+        found = context.forms[key] = NF(context, tuple(rest), _next_number(context))
     return found
 
 
@@ -176,20 +165,22 @@ def _term_order(t: Term) -> tuple[object, ...]:
     )
 
 
-def _intern_factor(key: object, f: Factor, free: frozenset[Var], level: int) -> Factor:
-    found = _FACTORS.get(key)
+def _intern_factor(
+    context: ProofContext, key: object, f: Factor, free: frozenset[Var], level: int
+) -> Factor:
+    found = context.factors.get(key)
     if found is None:
-        f.number, f.free_vars, f.level = _next_number(), free, level
-        found = _FACTORS[key] = f
+        f.context, f.number, f.free_vars, f.level = context, _next_number(context), free, level
+        found = context.factors[key] = f
     return found
 
 
 NO_VARS: frozenset[Var] = frozenset()
 
 
-def read(name: str, index: tuple[Poly, ...]) -> Factor:
+def read(context: ProofContext, name: str, index: tuple[Poly, ...]) -> Factor:
     free = NO_VARS.union(*(p.vars for p in index))
-    return _intern_factor(("read", name, index), Read(name, index), free, _level(index))
+    return _intern_factor(context, ("read", name, index), Read(name, index), free, _level(index))
 
 
 def _level(polys: Iterable[Poly]) -> int:
@@ -209,26 +200,29 @@ def _level(polys: Iterable[Poly]) -> int:
 
 def num(a: Atom) -> Factor:
     p = polynomial.atom_poly(a)
-    return _intern_factor(("num", a), Num(a), p.vars, _level((p,)))
+    return _intern_factor(a.context, ("num", a), Num(a), p.vars, _level((p,)))
 
 
 def fn(name: str, args: tuple[NF, ...]) -> Factor:
     free = NO_VARS.union(*(a.vars for a in args))
-    return _intern_factor(("fn", name, args), Fn(name, args), free, max(a.level for a in args))
+    level = max(a.level for a in args)
+    return _intern_factor(args[0].context, ("fn", name, args), Fn(name, args), free, level)
 
 
 def exp(argument: NF) -> Factor:
-    return _intern_factor(("exp", argument), Exp(argument), argument.vars, argument.level)
+    return _intern_unary(("exp", argument), Exp(argument), argument)
 
 
 def sum_factor(argument: NF) -> Factor:
-    return _intern_factor(("total", argument), Sum(argument), argument.vars, argument.level)
+    return _intern_unary(("total", argument), Sum(argument), argument)
 
 
 def truth(name: str, argument: NF) -> Factor:
-    return _intern_factor(
-        ("truth", name, argument), Truth(name, argument), argument.vars, argument.level
-    )
+    return _intern_unary(("truth", name, argument), Truth(name, argument), argument)
+
+
+def _intern_unary(key: object, f: Factor, argument: NF) -> Factor:
+    return _intern_factor(argument.context, key, f, argument.vars, argument.level)
 
 
 def piece_free_vars(p: Piece) -> frozenset[Var]:
@@ -249,40 +243,46 @@ def maximum(pieces: frozenset[Piece]) -> Factor:
     free = NO_VARS.union(*(piece_free_vars(p) for p in pieces))
     level = max((piece_level(p) for p in pieces), default=0)
     ordered = tuple(sorted(pieces, key=lambda p: (p.value.number, [v.number for v in p.bound])))
-    return _intern_factor(("top", pieces), Max(ordered), free, level)
+    return _intern_factor(ordered[0].value.context, ("top", pieces), Max(ordered), free, level)
 
 
 def prod(piece: Piece) -> Factor:
-    return _intern_factor(("prod", piece), Prod(piece), piece_free_vars(piece), piece_level(piece))
+    free, level = piece_free_vars(piece), piece_level(piece)
+    return _intern_factor(piece.value.context, ("prod", piece), Prod(piece), free, level)
 
 
 # --- building -------------------------------------------------------------------------------------
 
-ZERO = "zero"
+
+def zero(context: ProofContext) -> NF:
+    return from_terms(context, ())
 
 
-def zero() -> NF:
-    return from_terms(())
-
-
-def constant(c: Fraction | int) -> NF:
-    return from_terms((Term(Fraction(c), (), frozenset(), ()),)) if c else from_terms(())
+def constant(context: ProofContext, c: Fraction | int) -> NF:
+    return from_terms(context, (Term(Fraction(c), (), frozenset(), ()),) if c else ())
 
 
 def factor_power(f: Factor, power: Fraction | int = 1) -> NF:
-    return from_terms((Term(Fraction(1), (), frozenset(), ((f, Fraction(power)),)),))
+    return from_terms(f.context, (Term(Fraction(1), (), frozenset(), ((f, Fraction(power)),)),))
 
 
 def scale(a: NF, c: Fraction | int) -> NF:
     if c == 1:
         return a
     if not c:
-        return from_terms(())
-    return from_terms(Term(t.coefficient * c, t.bound, t.guards, t.powers) for t in a.terms)
+        return zero(a.context)
+    return from_terms(
+        a.context, (Term(t.coefficient * c, t.bound, t.guards, t.powers) for t in a.terms)
+    )
 
 
-def add(*forms: NF) -> NF:
-    return from_terms(t for a in forms for t in a.terms)
+def add(first: NF, *rest: NF) -> NF:
+    return from_terms(first.context, (t for a in (first, *rest) for t in a.terms))
+
+
+def add_all(context: ProofContext, forms: Iterable[NF]) -> NF:
+    """Return the sum of any number of forms."""
+    return from_terms(context, (t for a in forms for t in a.terms))
 
 
 def subtract(a: NF, b: NF) -> NF:
@@ -298,7 +298,7 @@ def from_poly(p: Poly) -> NF:
             f = num(a)
             powers[f] = powers.get(f, Fraction(0)) + 1
         out.append(Term(Fraction(c), (), frozenset(), tuple(sorted(powers.items()))))
-    return from_terms(out)
+    return from_terms(p.context, out)
 
 
 def merge_powers(a: Iterable[Power], b: Iterable[Power]) -> tuple[Power, ...] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import combinations, islice
@@ -12,9 +11,9 @@ from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import factor_out
 from superopt.verifier.elements.normal import NF, Factor, Term
 from superopt.verifier.elements.simplify import multiply
-from superopt.verifier.poly import guards, solver
 from superopt.verifier.poly.facts import Facts, is_nonnegative
 from superopt.verifier.poly.polynomial import Symbol, Var, atom_poly
+from superopt.verifier.poly.solver import solver
 
 if TYPE_CHECKING:
     import z3
@@ -44,8 +43,8 @@ def is_order_implied(gap: NF, facts: Facts, strict: bool = False) -> bool:
 
 
 def _prove_order(gap: NF, facts: Facts, strict: bool) -> bool:
-    guards.check_budget()
-    start = time.perf_counter()
+    facts.context.check_budget()
+    s = solver(facts.context)
     names: dict[object, z3.ArithRef] = {}
     known = known_signs(facts)
     against_one: dict[object, int] = {}  # before the solver call, since this calls it, too
@@ -55,15 +54,15 @@ def _prove_order(gap: NF, facts: Facts, strict: bool) -> bool:
     sides: list[z3.BoolRef] = []
 
     def real(a: NF) -> z3.ArithRef:
-        parts: list[z3.ArithRef] = [z3.RealVal(0, solver.context())]
+        parts: list[z3.ArithRef] = [z3.RealVal(0, s.ctx)]
         for t in a.terms:
-            c = z3.RealVal(str(Fraction(t.coefficient)), solver.context())
+            c = z3.RealVal(str(Fraction(t.coefficient)), s.ctx)
             if not (t.bound or t.guards or t.powers):
                 parts.append(c)
                 continue
             x = names.get(t.key)
             if x is None:
-                x = names[t.key] = z3.Real(f"r{len(names)}", solver.context())
+                x = names[t.key] = z3.Real(f"r{len(names)}", s.ctx)
                 if (one := against_one.get(t.key)) is not None:
                     sides.append(x >= 1 if one > 0 else x <= 1)
                 match sign(t, known):
@@ -77,7 +76,6 @@ def _prove_order(gap: NF, facts: Facts, strict: bool) -> bool:
             parts.append(c * x)
         return z3.Sum(parts)
 
-    s = solver.solver()
     s.push()
     try:
         for h in facts.nonneg:
@@ -95,16 +93,15 @@ def _prove_order(gap: NF, facts: Facts, strict: bool) -> bool:
             out = bool(s.check() == z3.unsat)
     finally:
         s.pop()
-    guards.BUDGET.queries += 1
-    guards.BUDGET.solver_seconds += time.perf_counter() - start
+    facts.context.queries += 1
     return out
 
 
 def _fact_products(facts: Facts) -> Iterator[tuple[NF, bool]]:
     """Yield products of two nonnegative order facts, one of them a single term, and whether the
     product is positive."""
-    some = [o for o in facts.nonneg if isinstance(o, NF) and len(o.terms) <= MAX_TERMS_PER_FACT]
-    for a, b in islice(combinations(some, 2), MAX_ORDER_PAIRS):
+    short = [o for o in facts.nonneg if isinstance(o, NF) and len(o.terms) <= MAX_TERMS_PER_FACT]
+    for a, b in islice(combinations(short, 2), MAX_ORDER_PAIRS):
         if a.single_term is not None or b.single_term is not None:
             yield multiply(a, b, facts), a in facts.positive and b in facts.positive
 
@@ -120,12 +117,13 @@ def _exponential_bounds(a: NF, facts: Facts) -> dict[object, int]:
             or not all(isinstance(f, normal.Exp) for f, _ in t.powers)
         ):
             continue
-        of = normal.add(
-            *(normal.scale(f.argument, e) for f, e in t.powers if isinstance(f, normal.Exp))
+        exponent = normal.add_all(
+            facts.context,
+            (normal.scale(f.argument, e) for f, e in t.powers if isinstance(f, normal.Exp)),
         )
-        if is_order_implied(of, facts):
+        if is_order_implied(exponent, facts):
             out[t.key] = 1
-        elif is_order_implied(normal.scale(of, -1), facts):
+        elif is_order_implied(normal.scale(exponent, -1), facts):
             out[t.key] = -1
     return out
 
@@ -236,7 +234,7 @@ def drop_known_factor(a: NF, facts: Facts) -> NF:
 
 def is_order_contradictory(facts: Facts) -> bool:
     """True if the order facts contradict the known signs."""
-    return bool(facts.nonneg) and _prove_order(normal.constant(-1), facts, False)
+    return bool(facts.nonneg) and _prove_order(normal.constant(facts.context, -1), facts, False)
 
 
 def split_element(d: NF) -> NF | None:
@@ -295,9 +293,9 @@ def definedness_conditions(a: NF) -> Iterator[tuple[NF, bool]]:
             continue
         for f, _ in t.powers:
             match f:
-                case normal.Fn(name="log" | "sqrt" as name, args=(of,)):
-                    yield of, name == "log"
-                    yield from definedness_conditions(of)
+                case normal.Fn(name="log" | "sqrt" as name, args=(argument,)):
+                    yield argument, name == "log"
+                    yield from definedness_conditions(argument)
                 case normal.Exp() | normal.Sum():
                     yield from definedness_conditions(f.argument)
                 case _:

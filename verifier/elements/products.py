@@ -39,7 +39,7 @@ def product_over(
         )
     if len(guards) >= MAX_GUARD_DEPTH:
         raise Undefined("too many parts of a product")
-    out = normal.constant(1)
+    out = normal.constant(facts.context, 1)
     for side in (g, negate(g)):
         part = simplify_under(a, facts.with_guards(*guards, side))
         out = multiply(out, product_over(part, bound, facts, guards | {side}), facts)
@@ -52,23 +52,24 @@ def _product_over_unguarded(
     """Return the product of a value without outer guards."""
     found = normalize_domain(bound, guards, facts)
     if found is None:
-        return normal.constant(1)
+        return normal.constant(facts.context, 1)
     bound, guards, env = found
     a = substitute.form_at(a, env)
     apart = next((g for g in sorted(guards) if g.p.vars.isdisjoint(bound)), None)
     if apart is not None:  # a guard on the outer index
         inner = _product_over_unguarded(a, bound, guards - {apart}, facts.with_guards(apart))
         return normal.add(
-            restrict(inner, apart, facts), restrict(normal.constant(1), negate(apart), facts)
+            restrict(inner, apart, facts),
+            restrict(normal.constant(facts.context, 1), negate(apart), facts),
         )
     if not bound:
         return a
     one = a.single_term
     if one is None or not one.powers:
         return _prod_factor(a, bound, guards)
-    out = normal.constant(1)
+    out = normal.constant(facts.context, 1)
     if one.coefficient != 1:
-        out = _prod_factor(normal.constant(one.coefficient), bound, guards)
+        out = _prod_factor(normal.constant(facts.context, one.coefficient), bound, guards)
     for f, e in one.powers:
         if isinstance(f, normal.Exp):
             inside = [
@@ -76,7 +77,11 @@ def _product_over_unguarded(
                 for t in f.argument.terms
             ]
             out = multiply(
-                out, exponential(sum_over(normal.from_terms(inside), bound, facts), facts), facts
+                out,
+                exponential(
+                    sum_over(normal.from_terms(facts.context, inside), bound, facts), facts
+                ),
+                facts,
             )
         elif isinstance(f, normal.Prod) and e == 1:
             q = open_piece(f.piece)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from superopt.verifier.elements import substitute
+from superopt.verifier.context import ProofContext
 from superopt.verifier.poly import polynomial
-from superopt.verifier.poly.facts import Facts, ge
-from superopt.verifier.poly.polynomial import Poly, Quotient
+from superopt.verifier.poly.facts import Facts, ge, without_hypotheses
+from superopt.verifier.poly.polynomial import Monomial, Poly, Quotient
 
 
 def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
     """Return p // q for q >= 1."""
-    known = facts or NO_FACTS
+    known = facts or without_hypotheses(p.context)
     if known.equal_products:
         p = _apply_equal_products(p, q, known)
     whole, rest = polynomial.divide(p, q)
@@ -30,9 +30,9 @@ def quotient(p: Poly, q: Poly, facts: Facts | None = None) -> Poly:
         return whole
     if rest.value is not None and rest.value < 0 and known.holds(ge(q + rest)):
         return whole - 1
-    near = _known_quotient(rest, q, known)
-    if near is not None:
-        return whole + near
+    same = _known_quotient(rest, q, known)
+    if same is not None:
+        return whole + same
     inner = _nested_quotient(rest, q, known)
     return whole + (
         polynomial.atom_poly(polynomial.quotient_atom(rest, q)) if inner is None else inner
@@ -67,7 +67,7 @@ def _apply_equal_products(p: Poly, q: Poly, facts: Facts) -> Poly:
 def canonical_products(p: Poly, facts: Facts) -> Poly:
     """Return `p` with one representative for products that are equal."""
     for old, new in facts.equal_products:
-        if polynomial.from_terms({old: 1}).number > polynomial.from_terms({new: 1}).number:
+        if _monomial(facts.context, old).number > _monomial(facts.context, new).number:
             p = polynomial.replace_product(p, old, new)
     return p
 
@@ -82,44 +82,33 @@ def _nested_quotient(p: Poly, q: Poly, facts: Facts) -> Poly | None:
         return None
     ((qm, qc),) = q.terms
     found: Poly | None = None
-    for g in _proper_factors(qm, qc):
+    use_solver = facts.context.use_solver
+    for g in _proper_factors(facts.context, qm, qc):
         whole, rest = polynomial.divide(p, g)
         if not whole.terms:
             continue
         smaller, none = polynomial.divide(q, g)
         if none.terms or smaller is q:
             continue
-        if facts.holds(ge(rest), USE_SOLVER[0]) and facts.holds(ge(g - 1 - rest), USE_SOLVER[0]):
+        if facts.holds(ge(rest), use_solver) and facts.holds(ge(g - 1 - rest), use_solver):
             return quotient(whole, smaller, facts)
         if found is None and g.value is None:  # a numeric factor would only change the notation
             found = quotient(whole + quotient(rest, g, facts), smaller, facts)
     return found
 
 
-def _proper_factors(m: polynomial.Monomial, c: int) -> Iterable[Poly]:
+def _monomial(context: ProofContext, m: Monomial, c: int = 1) -> Poly:
+    return polynomial.from_terms(context, {m: c})
+
+
+def _proper_factors(context: ProofContext, m: Monomial, c: int) -> Iterable[Poly]:
     """Yield the proper factors of a monomial."""
     for k in range(1, 1 << len(m)):
         atoms = tuple(a for n, a in enumerate(m) if k >> n & 1)
         if len(atoms) < len(m) or c != 1:
-            yield polynomial.from_terms({atoms: 1})
-            yield from (polynomial.from_terms({atoms: d}) for d in range(2, c) if c % d == 0)
+            yield _monomial(context, atoms)
+            yield from (_monomial(context, atoms, d) for d in range(2, c) if c % d == 0)
     if c != 1 and m:
-        yield polynomial.const(c)
+        yield polynomial.const(context, c)
     if not m:
-        yield from (polynomial.const(d) for d in range(2, c) if c % d == 0)
-
-
-NO_FACTS = Facts()
-
-
-def forget() -> None:
-    """Clear the answers without hypotheses and draw new samples."""
-    NO_FACTS.answers.clear()
-    NO_FACTS.weak_answers.clear()
-    NO_FACTS.children.clear()
-    NO_FACTS.order_answers.clear()
-    NO_FACTS.samples = None
-
-
-USE_SOLVER = [False]  # True while guards may use Z3: only after a first attempt failed
-substitute.QUOTIENT[0] = quotient
+        yield from (polynomial.const(context, d) for d in range(2, c) if c % d == 0)

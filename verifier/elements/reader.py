@@ -11,8 +11,9 @@ from fractions import Fraction
 import numpy as np
 
 from superopt.te.expr.dtype import BOOL, INDEX, DType, is_widening, to_numpy
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce, Size
 from superopt.te.expr.tensor import Dim, Tensor
+from superopt.verifier.context import ProofContext
 from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import power, uninterpreted_function
 from superopt.verifier.elements.comparisons import equals_zero, less_than_zero
@@ -24,7 +25,6 @@ from superopt.verifier.elements.products import product_over
 from superopt.verifier.elements.quotients import canonical_products, quotient
 from superopt.verifier.elements.scalars import apply_function, number_of
 from superopt.verifier.elements.simplify import multiply, outer_guard, restrict, sum_over
-from superopt.verifier.instances.attributes import unknown_name
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.bounds import is_nonnegative
 from superopt.verifier.poly.facts import Facts, Guard, eq, ge, negate
@@ -48,6 +48,7 @@ class Reader:
     representative_types: types that stand for others; a cast that widens another type changes
     nothing. input_types: the types of inputs."""
 
+    context: ProofContext
     min_sizes: Mapping[str, int]
     memo: dict[object, NF] = field(default_factory=dict)
     out_of_bounds: list[str] = field(default_factory=list)
@@ -58,22 +59,27 @@ class Reader:
     size_roots: Mapping[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
     # keeps alive the tensors whose identities are keys
     kept_alive: list[Tensor] = field(default_factory=list)
-    size_facts: Facts = field(default_factory=Facts)  # about sizes
+    size_facts: Facts = field(init=False)  # about sizes
+
+    def __post_init__(self) -> None:
+        self.size_facts = Facts(self.context)
 
     def dim(self, d: Dim, axis_values: AxisValues | None = None) -> Poly:
         if isinstance(d, int):
-            return polynomial.const(d)
+            return polynomial.const(self.context, d)
         if isinstance(d, Size):
-            return polynomial.symbol(d.name, self.min_sizes.get(d.name, 1))
+            return self.size(d.name)
         return self.index(d, axis_values or {}, self.size_facts)
+
+    def size(self, name: str) -> Poly:
+        return polynomial.symbol(self.context, name, self.min_sizes.get(name, 1))
 
     def element(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> NF:
         """Return the element of `t` at `index`."""
-        self.check_bounds(t, index, facts)
-        index = tuple(ZERO if d == 1 else p for p, d in zip(index, t.shape, strict=True))
+        index = self.check_bounds(t, index, facts)
         if t.body is None:
             self.input_types[t.name] = t.dtype
-            one = power(normal.read(t.name, index))
+            one = power(normal.read(self.context, t.name, index))
             return power(normal.truth("is", one)) if t.dtype == BOOL else one
         key = (id(t), index, facts.hypotheses)
         found = self.memo.get(key)
@@ -83,7 +89,9 @@ class Reader:
             found = self.memo[key] = self.value(t.body, places, facts)
         return found
 
-    def check_bounds(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> None:
+    def check_bounds(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> tuple[Poly, ...]:
+        """Record the axes along which `index` is not shown to be in bounds, and return the index
+        with 0 along axes of one element."""
         for p, d in zip(index, t.shape, strict=True):
             self.reads_checked += 1
             n = self.dim(d)
@@ -93,54 +101,34 @@ class Reader:
                     continue
             if not (facts.holds(ge(p)) and facts.holds(ge(n - 1 - p))):
                 self.out_of_bounds.append(f"{t.name}[{p}] of {n} where {facts.hypotheses}")
+        zero = polynomial.const(self.context, 0)
+        return tuple(zero if d == 1 else p for p, d in zip(index, t.shape, strict=True))
 
     # --- indices ----------------------------------------------------------------------------------
 
     def index(self, e: Expr, axis_values: AxisValues, facts: Facts) -> Poly:
         match e:
             case Const(v):
-                return polynomial.const(int(v))
+                return polynomial.const(self.context, int(v))
             case Size(name):
-                return polynomial.symbol(name, self.min_sizes.get(name, 1))
+                return self.size(name)
             case Axis(name, _):
                 return axis_values[name]
             case Apply(fn, args, _):
-                some = [self.index(a, axis_values, facts) for a in args]
-                out = some[0]
-                match fn:
-                    case "add":
-                        for p in some[1:]:
-                            out = out + p
-                        return out
-                    case "mul":
-                        for p in some[1:]:
-                            out = out * p
-                        return out
-                    case "floordiv" | "mod":
-                        q = some[1]
-                        if not facts.holds(ge(q - 1)):
-                            raise Unreadable(f"{e}: is {q} at least 1?")
-                        whole = quotient(out, q, facts)
-                        return (
-                            whole
-                            if fn == "floordiv"
-                            else canonical_products(out - q * whole, facts)
-                        )
-                    case "min":
-                        return _minimum(some[0], some[1], facts)
-                    case "max":
-                        return -_minimum(-some[0], -some[1], facts)
-                raise Unreadable(f"{fn} of indices")
+                operands = [self.index(a, axis_values, facts) for a in args]
+                if fn in ("floordiv", "mod") and not facts.holds(ge(operands[1] - 1)):
+                    raise Unreadable(f"{e}: is {operands[1]} at least 1?")
+                return _index_function(fn, operands, facts)
             case Index(element, bound):
-                of = self.value(element, axis_values, facts)
+                at = self.value(element, axis_values, facts)
                 n = self.index(bound, axis_values, facts)
-                at = as_poly(of, facts)
-                if at is not None and facts.holds(ge(n - 1 - at)):
-                    if facts.holds(ge(at)):
-                        return at
-                    if facts.holds(ge(at + n)) and facts.holds(ge(-at - 1)):
-                        return at + n
-                return polynomial.element_index(of, n)
+                known = as_poly(at, facts)
+                if known is not None and facts.holds(ge(n - 1 - known)):
+                    if facts.holds(ge(known)):
+                        return known
+                    if facts.holds(ge(known + n)) and facts.holds(ge(-known - 1)):
+                        return known + n
+                return polynomial.element_index(at, n)
             case _:
                 raise Unreadable(f"index {e}")
 
@@ -177,41 +165,23 @@ class Reader:
             return self.truth_value(e, True, axis_values, facts)
         match e:
             case Const(v):
-                if isinstance(v, float) and not v.is_integer():
-                    self.is_type_dependent = True  # no integer equals it
-                size = self.size_roots.get(unknown_name(v) or "")
-                if size is not None:
-                    root = apply_function(
-                        "sqrt", [normal.from_poly(self.index(size, {}, facts))], True, facts
-                    )
-                    return apply_function("div", [normal.constant(1), root], True, facts)
-                return number_of(v)
+                return self.literal(v, facts)
             case Load(tensor, index, _):
                 g = next((g for i in index if (g := self.index_guard(i, axis_values, facts))), None)
-                if g is not None:
-                    sides = [(s, facts.with_guards(s)) for s in (g, negate(g))]
-                    return normal.add(
-                        *(restrict(self.value(e, axis_values, more), s, facts) for s, more in sides)
+                if g is None:
+                    return self.element(
+                        tensor, tuple(self.index(i, axis_values, facts) for i in index), facts
                     )
-                return self.element(
-                    tensor, tuple(self.index(i, axis_values, facts) for i in index), facts
+                sides = [(s, facts.with_guards(s)) for s in (g, negate(g))]
+                return normal.add(
+                    *(restrict(self.value(e, axis_values, more), s, facts) for s, more in sides)
                 )
             case Reduce(fn, axes, body, _):
                 return self.reduce(fn, axes, body, axis_values, facts)
             case Apply("select", (guard, yes, no), _):
                 return self.select(guard, yes, no, axis_values, facts)
             case Apply("cast", (x,), kind):
-                self.is_type_dependent = True
-                of = self.value(x, axis_values, facts)
-                if kind.is_number and (x.dtype in (BOOL, INDEX) or _is_zero_one(of)):
-                    return of
-                if self.is_widening_cast(x.dtype, kind, of):
-                    return of
-                if of.constant is not None and _is_representable(kind, of.constant):
-                    return of
-                if kind.is_float and x.dtype.is_int:
-                    return uninterpreted_function(f"cast of an integer to {kind}", [of], facts)
-                return uninterpreted_function(f"cast to {kind}", [of], facts)
+                return self.cast(self.value(x, axis_values, facts), x.dtype, kind, facts)
             case Apply(fn, args, kind):
                 if (
                     kind not in self.representative_types
@@ -221,10 +191,32 @@ class Reader:
                 ):
                     raise Unreadable(f"{fn} of {kind} may wrap")
                 self.is_type_dependent = self.is_type_dependent or fn not in TYPE_INDEPENDENT
-                some = [self.value(a, axis_values, facts) for a in args]
-                return apply_function(fn, some, kind.is_float, facts)
+                operands = [self.value(a, axis_values, facts) for a in args]
+                return apply_function(fn, operands, kind.is_float, facts)
             case _:
                 raise Unreadable(str(e))
+
+    def literal(self, v: Number | bool, facts: Facts) -> NF:
+        if isinstance(v, float) and not v.is_integer():
+            self.is_type_dependent = True  # no integer equals it
+        size = self.size_roots.get(self.context.unknowns.name(v) or "")
+        if size is None:
+            return number_of(self.context, v)
+        n = normal.from_poly(self.index(size, {}, facts))
+        root = apply_function("sqrt", [n], True, facts)
+        return apply_function("div", [normal.constant(self.context, 1), root], True, facts)
+
+    def cast(self, element: NF, source: DType, target: DType, facts: Facts) -> NF:
+        self.is_type_dependent = True
+        constant = element.constant
+        if (
+            (target.is_number and (source in (BOOL, INDEX) or _is_zero_one(element)))
+            or self.is_widening_cast(source, target, element)
+            or (constant is not None and _is_representable(target, constant))
+        ):
+            return element
+        kind = " of an integer" if target.is_float and source.is_int else ""
+        return uninterpreted_function(f"cast{kind} to {target}", [element], facts)
 
     def is_widening_cast(self, kind: DType, target: DType, element: NF) -> bool:
         """True if a cast changes nothing: it widens the type, or the type of the input element that
@@ -250,19 +242,21 @@ class Reader:
             **axis_values,
             **{a.name: polynomial.atom_poly(v) for a, v in zip(axes, fresh, strict=True)},
         }
-        fresh, of = split_bound_indices(fresh, self.value(body, inner, facts))
+        fresh, element = split_bound_indices(fresh, self.value(body, inner, facts))
         match fn:
             case "sum":
-                return sum_over(of, fresh, facts)
+                return sum_over(element, fresh, facts)
             case "max" | "any":
-                return max_over(of, fresh, facts)
+                return max_over(element, fresh, facts)
             case "min":
-                return normal.scale(max_over(normal.scale(of, -1), fresh, facts), -1)
+                return normal.scale(max_over(normal.scale(element, -1), fresh, facts), -1)
             case "all":
-                flipped = normal.subtract(normal.constant(1), of)
-                return normal.subtract(normal.constant(1), max_over(flipped, fresh, facts))
+                flipped = normal.subtract(normal.constant(facts.context, 1), element)
+                return normal.subtract(
+                    normal.constant(facts.context, 1), max_over(flipped, fresh, facts)
+                )
             case _:
-                return product_over(of, fresh, facts)
+                return product_over(element, fresh, facts)
 
     def select(self, guard: Expr, yes: Expr, no: Expr, axis_values: AxisValues, facts: Facts) -> NF:
         out: list[NF] = []
@@ -272,35 +266,30 @@ class Reader:
                 continue
             for t in condition.terms:
                 more = facts.with_guards(*t.guards)
-                of = self.value(branch, axis_values, more)
+                element = self.value(branch, axis_values, more)
                 if t.powers or t.coefficient != 1:
                     plain = Term(t.coefficient, (), frozenset(), t.powers)
-                    of = multiply(normal.from_terms((plain,)), of, more)
+                    element = multiply(normal.from_terms(facts.context, (plain,)), element, more)
                 for g in sorted(t.guards):
-                    of = restrict(of, g, facts)
-                out.append(of)
-        return normal.add(*out)
+                    element = restrict(element, g, facts)
+                out.append(element)
+        return normal.add_all(facts.context, out)
 
     def truth_value(self, e: Expr, expected: bool, axis_values: AxisValues, facts: Facts) -> NF:
         """Return 1 where the bool `e` is `expected`, else 0; guards on indices stay guards."""
         match e:
             case Const(v):
-                return normal.constant(int(bool(v) == expected))
+                return normal.constant(facts.context, int(bool(v) == expected))
             case Apply("lt" | "le" | "eq" | "ne", (a, _), _) if a.dtype == INDEX:
                 g = self.guard(e, axis_values, facts)
-                return restrict(normal.constant(1), g if expected else negate(g), facts)
+                return restrict(
+                    normal.constant(facts.context, 1), g if expected else negate(g), facts
+                )
             case Apply("lt" | "le" | "eq" | "ne" as fn, (a, b), _):
                 x, y = self.value(a, axis_values, facts), self.value(b, axis_values, facts)
-                match fn:
-                    case "lt":
-                        out = less_than_zero(normal.subtract(x, y), facts)
-                    case "le":
-                        out, expected = less_than_zero(normal.subtract(y, x), facts), not expected
-                    case _:
-                        out, expected = (
-                            equals_zero(normal.subtract(x, y), facts),
-                            expected == (fn == "eq"),
-                        )
+                d = normal.subtract(y, x) if fn == "le" else normal.subtract(x, y)
+                out = less_than_zero(d, facts) if fn in ("lt", "le") else equals_zero(d, facts)
+                expected = expected == (fn in ("lt", "eq"))
             case Apply("not", (a,), _):
                 return self.truth_value(a, not expected, axis_values, facts)
             case Apply("and" | "or" as fn, (a, b), _):
@@ -312,7 +301,7 @@ class Reader:
                 other = self.truth_value(a, not expected, axis_values, facts)
                 return normal.add(x, multiply(other, y, facts))
             case Apply("isnan" | "isinf", _, _):
-                return normal.constant(int(not expected))
+                return normal.constant(facts.context, int(not expected))
             case Apply("xor", (a, b), _):
                 x, y = (
                     self.truth_value(a, True, axis_values, facts),
@@ -323,24 +312,41 @@ class Reader:
                 out = self.select(guard, yes, no, axis_values, facts)
             case Load(tensor, index, _):
                 at = tuple(self.index(i, axis_values, facts) for i in index)
-                if tensor.body is None:
-                    self.check_bounds(tensor, at, facts)
-                    at = tuple(ZERO if d == 1 else p for p, d in zip(at, tensor.shape, strict=True))
-                    out = power(normal.truth("is", power(normal.read(tensor.name, at))))
-                else:
-                    out = self.element(tensor, at, facts)
+                out = self.element(tensor, at, facts)
             case Reduce(fn, axes, body, _):
                 out = self.reduce(fn, axes, body, axis_values, facts)
             case Apply("cast", (x,), _):
                 out = normal.subtract(
-                    normal.constant(1), equals_zero(self.value(x, axis_values, facts), facts)
+                    normal.constant(facts.context, 1),
+                    equals_zero(self.value(x, axis_values, facts), facts),
                 )
             case _:
                 raise Unreadable(str(e))
-        return out if expected else normal.subtract(normal.constant(1), out)
+        return out if expected else normal.subtract(normal.constant(facts.context, 1), out)
 
 
-ZERO = polynomial.const(0)
+def _index_function(fn: str, operands: list[Poly], facts: Facts) -> Poly:
+    """Return a function of indices; a divisor is at least 1."""
+    out = operands[0]
+    match fn:
+        case "add":
+            for p in operands[1:]:
+                out = out + p
+        case "mul":
+            for p in operands[1:]:
+                out = out * p
+        case "floordiv":
+            out = quotient(out, operands[1], facts)
+        case "mod":
+            whole = quotient(out, operands[1], facts)
+            out = canonical_products(out - operands[1] * whole, facts)
+        case "min":
+            out = _minimum(out, operands[1], facts)
+        case "max":
+            out = -_minimum(-out, -operands[1], facts)
+        case _:
+            raise Unreadable(f"{fn} of indices")
+    return out
 
 
 def tighten_equality(g: Guard) -> Guard:
@@ -361,8 +367,8 @@ def _is_representable(kind: DType, c: Fraction) -> bool:
     if not kind.is_float:
         return kind.is_int and c.denominator == 1 and 0 <= c < 1 << (kind.bits - (kind.kind == "i"))
     with np.errstate(all="ignore"):
-        near = float(np.asarray(float(c)).astype(to_numpy(kind)))
-    return math.isfinite(near) and Fraction(near) == c
+        rounded = float(np.asarray(float(c)).astype(to_numpy(kind)))
+    return math.isfinite(rounded) and Fraction(rounded) == c
 
 
 def _minimum(p: Poly, q: Poly, facts: Facts) -> Poly:

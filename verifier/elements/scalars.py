@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 import numpy as np
 
+from superopt.verifier.context import ProofContext
 from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import (
     INFINITY,
@@ -21,7 +22,6 @@ from superopt.verifier.elements.algebra import (
     odd_function,
     power,
     reciprocal,
-    record_step,
     simplify_roots,
     uninterpreted_function,
 )
@@ -30,8 +30,6 @@ from superopt.verifier.elements.maxima import max_of
 from superopt.verifier.elements.normal import NF, Factor, Term
 from superopt.verifier.elements.order import known_signs, sign
 from superopt.verifier.elements.simplify import multiply
-from superopt.verifier.instances.attributes import unknown_name, unknown_root_name
-from superopt.verifier.instances.size_questions import SCOPE_NOTES
 from superopt.verifier.poly.facts import Facts
 
 MAX_EXPANDED_POWER = 8
@@ -45,36 +43,36 @@ HALF, ONE = Fraction(1, 2), Fraction(1)
 NEAREST_NOTE = "a literal is the simple number that it is the nearest float of"
 
 
-def number_of(v: int | Fraction | float) -> NF:
+def number_of(context: ProofContext, v: int | Fraction | float) -> NF:
     """Return a literal as an exact number: 0.16666666666666666 is 1 / 6."""
     if isinstance(v, float) and not math.isfinite(v):
         if v != v:
             raise Undefined("nan")
-        return normal.scale(power(normal.fn(INFINITY, (normal.zero(),))), 1 if v > 0 else -1)
+        return normal.scale(power(normal.fn(INFINITY, (normal.zero(context),))), 1 if v > 0 else -1)
     exact = Fraction(v)
-    name = unknown_name(exact)
+    name = context.unknowns.name(exact)
     if name is not None:
-        return power(normal.fn(f"any {name}", (normal.zero(),)))
+        return power(normal.fn(f"any {name}", (normal.zero(context),)))
     if exact.denominator <= 2**16:
-        return normal.constant(exact)
-    root = unknown_root_name(exact)
+        return normal.constant(context, exact)
+    root = context.unknowns.root_name(exact)
     if root is not None:
-        return power(normal.fn(f"any {root}", (normal.zero(),)), HALF)
+        return power(normal.fn(f"any {root}", (normal.zero(context),)), HALF)
     for simple in (exact.limit_denominator(1000), Fraction(f"{float(exact):.6g}")):
         if _rounds_to(float(simple), exact):
             if simple != exact:
-                SCOPE_NOTES.add(NEAREST_NOTE)
-            return normal.constant(simple)
+                context.scope_notes.add(NEAREST_NOTE)
+            return normal.constant(context, simple)
     for roots in (1, 2):  # as 1 / sqrt(8), or its root, which scales both factors of scores
         size = abs(float(exact))
         simple = Fraction(size ** (2**roots)).limit_denominator(MAX_ROOT_ARGUMENT)
         if _rounds_to(float(simple) ** (0.5**roots), abs(exact)):
-            SCOPE_NOTES.add(NEAREST_NOTE)
-            found = normal.constant(simple)
+            context.scope_notes.add(NEAREST_NOTE)
+            found = normal.constant(context, simple)
             for _ in range(roots):
-                found = _root([found], Facts())
+                found = _root([found], Facts(context))
             return normal.scale(found, 1 if exact > 0 else -1)
-    return normal.constant(exact)
+    return normal.constant(context, exact)
 
 
 def _rounds_to(simple: float, exact: Fraction) -> bool:
@@ -87,71 +85,68 @@ def _rounds_to(simple: float, exact: Fraction) -> bool:
 
 def apply_function(fn: str, args: list[NF], over_reals: bool, facts: Facts) -> NF:
     """Return a scalar function of elements. `over_reals`: over real numbers, else over integers."""
-    match fn, args:
-        case "add", [a, b]:
-            return normal.add(a, b)
-        case "sub", [a, b]:
-            return normal.subtract(a, b)
-        case "neg", [a]:
-            return normal.scale(a, -1)
-        case "mul", [a, b]:
-            if len(a.terms) > 1 or len(b.terms) > 1:
-                record_step("distribute")
-            return simplify_roots(multiply(a, b, facts), facts)
-        case "div", [a, b] if over_reals:
-            record_step("divide")
-            return simplify_roots(multiply(a, reciprocal(b, facts), facts), facts)
-        case (("div" | "div of integers"), [_, _]):
-            return hoist_guards(args, facts, truncated_quotient)
-        case "fmod", [a, b] if not over_reals:  # a - b * quotient
-            part = hoist_guards(args, facts, truncated_quotient)
-            return normal.subtract(a, multiply(b, part, facts))
-        case "mod of integers", [_, _]:
-            return hoist_guards(args, facts, floor_remainder)
-        case "mod", [_, _] if not over_reals:
-            return hoist_guards(args, facts, floor_remainder)
-        case "sign", [_]:
-            name = fn if over_reals else f"{fn} of integers"
-            return hoist_guards(args, facts, lambda x, _: _sign_function(name, x[0]))
-        case "ceil", [a] if over_reals:
-            return normal.scale(
-                apply_function("floor", [normal.scale(a, -1)], over_reals, facts), -1
-            )
-        case _ if over_reals and fn in ROUNDING_FUNCTIONS:
-            return hoist_guards(args, facts, lambda x, _: _round(fn, x[0]))
-        case "max", [a, b]:
-            return max_of([a, b], facts)
-        case "min", [a, b]:
-            return normal.scale(max_of([normal.scale(a, -1), normal.scale(b, -1)], facts), -1)
-        case "abs", [a] if over_reals:
-            return max_of([a, normal.scale(a, -1)], facts)
-        case "exp", [a] if over_reals:
-            return exponential(a, facts)
-        case "sigmoid", [a] if over_reals:
-            down = exponential(normal.scale(a, -1), facts)
-            return reciprocal(normal.add(normal.constant(1), down), facts)
-        case "tanh", [a] if over_reals:  # as a sigmoid: 2 / (1 + exp(-2 x)) - 1
-            down = exponential(normal.scale(a, -2), facts)
-            whole = reciprocal(normal.add(normal.constant(1), down), facts)
-            return normal.subtract(normal.scale(whole, 2), normal.constant(1))
-        case "log", [a] if over_reals:
-            return hoist_guards([a], facts, lambda x, more: _logarithm(x[0], known_signs(more)))
-        case "sqrt", [a] if over_reals:
-            return hoist_guards([a], facts, _root)
-        case "pow", [a, b] if over_reals:
-            n = b.constant
-            if n is not None and n.denominator == 1 and abs(n) <= MAX_EXPANDED_POWER:
-                return integer_power(a, int(n), facts)
-            if n in (HALF, -HALF):
-                root = hoist_guards([a], facts, _root)
-                return root if n == HALF else reciprocal(root, facts)
-            return hoist_guards([a, b], facts, _general_power)
-        case _ if over_reals and fn in ODD_FUNCTIONS and len(args) == 1:
-            return hoist_guards(args, facts, lambda x, _: odd_function(fn, x[0]))
-        case _ if over_reals and fn in EVEN_FUNCTIONS:
-            return hoist_guards(args, facts, lambda x, _: _even_function(fn, x[0]))
-        case _:
-            return uninterpreted_function(fn if over_reals else f"{fn} of integers", args, facts)
+    function = (FUNCTIONS_OF_REALS if over_reals else FUNCTIONS_OF_INTEGERS).get(fn)
+    if function is not None:
+        return function(args, facts)
+    return uninterpreted_function(fn if over_reals else f"{fn} of integers", args, facts)
+
+
+Function = Callable[[list[NF], Facts], NF]
+
+
+def _by_cases(function: Function) -> Function:
+    """Return the function, with the guards of its arguments hoisted out of it."""
+    return lambda args, facts: hoist_guards(args, facts, function)
+
+
+def _negation(a: NF) -> NF:
+    return normal.scale(a, -1)
+
+
+def _product(args: list[NF], facts: Facts) -> NF:
+    a, b = args
+    if len(a.terms) > 1 or len(b.terms) > 1:
+        facts.context.steps.add("distribute")
+    return simplify_roots(multiply(a, b, facts), facts)
+
+
+def _quotient(args: list[NF], facts: Facts) -> NF:
+    a, b = args
+    facts.context.steps.add("divide")
+    return simplify_roots(multiply(a, reciprocal(b, facts), facts), facts)
+
+
+def _truncated_remainder(args: list[NF], facts: Facts) -> NF:
+    """Return a - b * quotient."""
+    a, b = args
+    return normal.subtract(a, multiply(b, hoist_guards(args, facts, truncated_quotient), facts))
+
+
+def _minimum(args: list[NF], facts: Facts) -> NF:
+    return _negation(max_of([_negation(a) for a in args], facts))
+
+
+def _sigmoid(a: NF, factor: int, facts: Facts) -> NF:
+    """Return 1 / (1 + exp(-factor * a))."""
+    down = exponential(normal.scale(a, -factor), facts)
+    return reciprocal(normal.add(normal.constant(facts.context, 1), down), facts)
+
+
+def _tanh(args: list[NF], facts: Facts) -> NF:
+    """Return 2 / (1 + exp(-2 x)) - 1."""
+    doubled = normal.scale(_sigmoid(args[0], 2, facts), 2)
+    return normal.subtract(doubled, normal.constant(facts.context, 1))
+
+
+def _power(args: list[NF], facts: Facts) -> NF:
+    a, b = args
+    n = b.constant
+    if n is not None and n.denominator == 1 and abs(n) <= MAX_EXPANDED_POWER:
+        return integer_power(a, int(n), facts)
+    if n in (HALF, -HALF):
+        root = hoist_guards([a], facts, _root)
+        return root if n == HALF else reciprocal(root, facts)
+    return hoist_guards(args, facts, _general_power)
 
 
 def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
@@ -163,7 +158,7 @@ def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
     plain = power(normal.fn("log", (a,)))
     one = a.single_term
     if one is not None:
-        content, rest = one, normal.constant(1)
+        content, rest = one, normal.constant(a.context, 1)
         for f, e in one.powers if one.coefficient == 1 and len(one.powers) == 1 else ():
             if isinstance(f, normal.Fn) and f.name == "sqrt":
                 return normal.scale(_logarithm(f.args[0], known), e / 2)
@@ -173,20 +168,22 @@ def _logarithm(a: NF, known: Mapping[Factor, int]) -> NF:
         if base is not None and base.coefficient > 0 and sign(base, known) == 2:
             assert isinstance(f, normal.Fn)
             log = _logarithm(f.args[0], known)
-            return normal.scale(multiply(f.args[1], log, Facts()), e)
+            return normal.scale(multiply(f.args[1], log, Facts(a.context)), e)
     positive = [p for p in content.powers if sign(Term(ONE, (), frozenset(), (p,)), known) == 2]
     others = tuple(p for p in content.powers if p not in positive)
     if not positive:
         return plain
     left = multiply(
-        normal.from_terms((Term(content.coefficient, (), frozenset(), others),)), rest, Facts()
+        normal.from_terms(a.context, (Term(content.coefficient, (), frozenset(), others),)),
+        rest,
+        Facts(a.context),
     )
-    out = normal.zero() if left.constant == 1 else power(normal.fn("log", (left,)))
+    out = normal.zero(a.context) if left.constant == 1 else power(normal.fn("log", (left,)))
     for f, e in positive:
-        of = f.argument if isinstance(f, normal.Exp) else None
-        if of is None:
-            of = power(normal.fn("log", (f.argument if isinstance(f, normal.Sum) else power(f),)))
-        out = normal.add(out, normal.scale(of, e))
+        term = f.argument if isinstance(f, normal.Exp) else None
+        if term is None:
+            term = power(normal.fn("log", (f.argument if isinstance(f, normal.Sum) else power(f),)))
+        out = normal.add(out, normal.scale(term, e))
     return out
 
 
@@ -195,34 +192,36 @@ def _general_power(args: list[NF], facts: Facts) -> NF:
     undefined."""
     a, b = args
     one = a.single_term
-    of = (
+    exponents = (
         [normal.scale(f.argument, e) for f, e in one.powers if isinstance(f, normal.Exp)]
         if one
         else []
     )
-    if one is None or one.coefficient != 1 or not of or len(of) < len(one.powers):
+    if one is None or one.coefficient != 1 or not exponents or len(exponents) < len(one.powers):
         return _split_exponent(a, b, facts)
-    return exponential(multiply(normal.add(*of), b, facts), facts)
+    return exponential(multiply(normal.add_all(facts.context, exponents), b, facts), facts)
 
 
 def _split_exponent(a: NF, b: NF, facts: Facts) -> NF:
     """Expand x ** (y + z) to x ** y x ** z, wherever these are defined."""
     if len(b.terms) == 1 and b.terms[0].coefficient == 1:
         return power(normal.fn("pow", (a, b)))
-    SCOPE_NOTES.add(POWERS_NOTE)
-    out = normal.constant(1)
+    facts.context.scope_notes.add(POWERS_NOTE)
+    out = normal.constant(facts.context, 1)
     for t in b.terms:
         c = t.coefficient
-        plain = normal.from_terms((Term(ONE, t.bound, t.guards, t.powers),))
+        plain = normal.from_terms(facts.context, (Term(ONE, t.bound, t.guards, t.powers),))
         if plain.constant is not None:
-            whole = apply_function("pow", [a, normal.constant(c)], True, facts)
+            whole = apply_function("pow", [a, normal.constant(facts.context, c)], True, facts)
             out = multiply(
                 out, power(normal.fn("pow", (a, b))) if len(b.terms) == 1 else whole, facts
             )
         elif c.denominator == 1 and abs(c) <= MAX_EXPANDED_POWER:
             out = multiply(out, power(normal.fn("pow", (a, plain)), int(c)), facts)
         else:
-            out = multiply(out, power(normal.fn("pow", (a, normal.from_terms((t,))))), facts)
+            out = multiply(
+                out, power(normal.fn("pow", (a, normal.from_terms(facts.context, (t,))))), facts
+            )
     return out
 
 
@@ -234,9 +233,11 @@ def _root(args: list[NF], facts: Facts) -> NF:
     if c is not None and c >= 0:  # sqrt(p / q) is sqrt(p q) / q, without square factors
         whole, rest = _square_part(c.numerator * c.denominator)
         if rest > MAX_ROOT_ARGUMENT**2:
-            return number_of(math.sqrt(c))
+            return number_of(facts.context, math.sqrt(c))
         out = (
-            normal.constant(1) if rest == 1 else power(normal.fn("sqrt", (normal.constant(rest),)))
+            normal.constant(facts.context, 1)
+            if rest == 1
+            else power(normal.fn("sqrt", (normal.constant(facts.context, rest),)))
         )
         return normal.scale(out, Fraction(whole, c.denominator))
     one = a.single_term
@@ -245,10 +246,11 @@ def _root(args: list[NF], facts: Facts) -> NF:
         if outside and (len(one.powers) > 1 or one.coefficient != 1):
             left = tuple(p for p in one.powers if p not in outside)
             inner = _root(
-                [normal.from_terms((Term(one.coefficient, (), frozenset(), left),))], facts
+                [normal.from_terms(facts.context, (Term(one.coefficient, (), frozenset(), left),))],
+                facts,
             )
             for p in outside:
-                alone = normal.from_terms((Term(ONE, (), frozenset(), (p,)),))
+                alone = normal.from_terms(facts.context, (Term(ONE, (), frozenset(), (p,)),))
                 inner = multiply(inner, _root([alone], facts), facts)
             return inner
     if one is None:  # sqrt(x * x * y) is max(x, -x) sqrt(y), also for sums y
@@ -261,7 +263,7 @@ def _root(args: list[NF], facts: Facts) -> NF:
         if outside:
             inner = _root([divide_by_powers(a, outside)], facts)
             for p in outside:
-                alone = normal.from_terms((Term(ONE, (), frozenset(), (p,)),))
+                alone = normal.from_terms(facts.context, (Term(ONE, (), frozenset(), (p,)),))
                 inner = multiply(inner, _root([alone], facts), facts)
             return inner
     if one is not None and one.coefficient == 1 and len(one.powers) == 1:
@@ -271,12 +273,12 @@ def _root(args: list[NF], facts: Facts) -> NF:
     if one is not None and one.coefficient == 1 and one.powers:
         if all(e.denominator == 1 and int(e) % 2 == 0 for _, e in one.powers):
             half = tuple((f, e / 2) for f, e in one.powers)
-            x = normal.from_terms((Term(Fraction(1), (), frozenset(), half),))
+            x = normal.from_terms(facts.context, (Term(Fraction(1), (), frozenset(), half),))
             return max_of([x, normal.scale(x, -1)], facts)
         if len(one.powers) == 1 and one.powers[0][1] == -1:
             f = one.powers[0][0]
-            of = f.argument if isinstance(f, normal.Sum) else power(f)
-            return power(normal.fn("sqrt", (of,)), -1)
+            base = f.argument if isinstance(f, normal.Sum) else power(f)
+            return power(normal.fn("sqrt", (base,)), -1)
     return power(normal.fn("sqrt", (a,)))
 
 
@@ -325,7 +327,7 @@ def _round(fn: str, a: NF) -> NF:
 def _even_function(fn: str, a: NF) -> NF:
     """Return an even function of `a`: f(-x) is f(x), and f(0) is 1."""
     if not a.terms:
-        return normal.constant(1)
+        return normal.constant(a.context, 1)
     return power(normal.fn(fn, (normal.scale(a, -1) if a.terms[0].coefficient < 0 else a,)))
 
 
@@ -337,3 +339,45 @@ def _sign_function(name: str, a: NF) -> NF:
         if e == 1 and isinstance(f, normal.Fn) and f.name == name:
             return a
     return odd_function(name, a)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "add": lambda args, _: normal.add(*args),
+    "sub": lambda args, _: normal.subtract(*args),
+    "neg": lambda args, _: _negation(*args),
+    "mul": _product,
+    "max": max_of,
+    "min": _minimum,
+    "div of integers": _by_cases(truncated_quotient),
+    "mod of integers": _by_cases(floor_remainder),
+}
+FUNCTIONS_OF_INTEGERS: dict[str, Function] = {
+    **FUNCTIONS,
+    "div": _by_cases(truncated_quotient),
+    "fmod": _truncated_remainder,
+    "mod": _by_cases(floor_remainder),
+    "sign": _by_cases(lambda x, _: _sign_function("sign of integers", x[0])),
+}
+FUNCTIONS_OF_REALS: dict[str, Function] = {
+    **FUNCTIONS,
+    "div": _quotient,
+    "sign": _by_cases(lambda x, _: _sign_function("sign", x[0])),
+    "floor": _by_cases(lambda x, _: _round("floor", x[0])),
+    "round": _by_cases(lambda x, _: _round("round", x[0])),
+    "ceil": lambda x, facts: _negation(apply_function("floor", [_negation(x[0])], True, facts)),
+    "abs": lambda x, facts: max_of([x[0], _negation(x[0])], facts),
+    "exp": lambda x, facts: exponential(x[0], facts),
+    "sigmoid": lambda x, facts: _sigmoid(x[0], 1, facts),
+    "tanh": _tanh,
+    "log": _by_cases(lambda x, facts: _logarithm(x[0], known_signs(facts))),
+    "sqrt": _by_cases(_root),
+    "pow": _power,
+    **{
+        fn: _by_cases(lambda x, _, fn=fn: odd_function(fn, x[0]))  # type: ignore[misc]
+        for fn in ODD_FUNCTIONS
+    },
+    **{
+        fn: _by_cases(lambda x, _, fn=fn: _even_function(fn, x[0]))  # type: ignore[misc]
+        for fn in EVEN_FUNCTIONS
+    },
+}

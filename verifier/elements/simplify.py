@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from superopt.verifier.elements import normal, substitute
 from superopt.verifier.elements.normal import NF, Piece, Term
-from superopt.verifier.elements.quotients import USE_SOLVER
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.facts import Facts, Guard, coarsen, eq, ge, is_nonnegative, negate
 from superopt.verifier.poly.polynomial import Poly, Var
@@ -33,7 +32,7 @@ def simplify_term(t: Term, facts: Facts) -> list[Term]:
     kept = tuple(v for v in bound if v not in idle)
     if not idle:
         return [substitute.close(Term(t.coefficient, kept, guards, powers))]
-    count = polynomial.const(1)
+    count = polynomial.const(facts.context, 1)
     for v in idle:
         count = count * v.extent
     out: list[Term] = []
@@ -73,12 +72,13 @@ def normalize_domain(
 def _prune_guards(guards: frozenset[Guard], facts: Facts) -> frozenset[Guard] | None:
     """Drop guards that follow from the facts and the other guards; None if they are
     contradictory."""
+    use_solver = facts.context.use_solver
     rest: list[Guard] = []
     for g in sorted(guards, key=lambda g: (g.kind, g.p.number)):
-        g = coarsen(g, facts, USE_SOLVER[0])
-        if facts.holds(g, USE_SOLVER[0]):
+        g = coarsen(g, facts, use_solver)
+        if facts.holds(g, use_solver):
             continue
-        if facts.holds(negate(g), USE_SOLVER[0]):
+        if facts.holds(negate(g), use_solver):
             return None
         rest.append(g)
     if len(rest) < 2:
@@ -88,9 +88,9 @@ def _prune_guards(guards: frozenset[Guard], facts: Facts) -> frozenset[Guard] | 
         others = [g for k, g in enumerate(rest) if k != n and _share_vars(g, rest[n])]
         if others:
             more = facts.with_guards(*others)
-            if more.holds(negate(rest[n]), USE_SOLVER[0]):
+            if more.holds(negate(rest[n]), use_solver):
                 return None
-            if more.holds(rest[n], USE_SOLVER[0]):
+            if more.holds(rest[n], use_solver):
                 del rest[n]
                 continue
         n += 1
@@ -110,23 +110,33 @@ def _domain_step(
 ) -> _DomainStep | bool | None:
     """Fix or move one variable: (variables, new guards, substitution, guards used). False:
     empty."""
-    own = frozenset(bound)
     for v in bound:
         n = v.extent.value
         if n is not None and n <= 0:
             return False
         if n == 1:
-            return _drop_var(bound, v), NO_GUARDS, {v: polynomial.const(0)}, NO_GUARDS
+            return _drop_var(bound, v), NO_GUARDS, {v: polynomial.const(v.context, 0)}, NO_GUARDS
+    return _solve_equation(bound, guards) or _narrow_range(bound, guards, facts)
+
+
+def _solve_equation(bound: tuple[Var, ...], guards: frozenset[Guard]) -> _DomainStep | None:
+    """Fix a variable that an equation determines."""
     for g in guards:
-        if g.kind != "eq":
-            continue
-        for v in bound:
+        for v in bound if g.kind == "eq" else ():
             split = polynomial.linear_coefficients(g.p, v)
             if split is None or split[0].value not in (1, -1):
                 continue
             value = split[1] if split[0].value == -1 else -split[1]
             extra = frozenset((ge(value), ge(v.extent - 1 - value)))
             return _drop_var(bound, v), extra, {v: value}, frozenset((g,))
+    return None
+
+
+def _narrow_range(
+    bound: tuple[Var, ...], guards: frozenset[Guard], facts: Facts
+) -> _DomainStep | None:
+    """Replace a variable and one of its bounds by a variable with a smaller extent."""
+    own = frozenset(bound)
     for v in bound:
         low: list[tuple[Guard, Poly]] = []
         high: list[tuple[Guard, Poly]] = []
@@ -143,21 +153,13 @@ def _domain_step(
         for g, end in high:
             if facts.holds(ge(v.extent - end)):
                 w = polynomial.fresh_var(end)
-                return (
-                    _replace_var(bound, v, w),
-                    NO_GUARDS,
-                    {v: polynomial.atom_poly(w)},
-                    frozenset((g,)),
-                )
+                value = polynomial.atom_poly(w)
+                return _replace_var(bound, v, w), NO_GUARDS, {v: value}, frozenset((g,))
         for g, begin in low:
             if facts.holds(ge(begin)):
                 w = polynomial.fresh_var(v.extent - begin)
-                return (
-                    _replace_var(bound, v, w),
-                    NO_GUARDS,
-                    {v: polynomial.atom_poly(w) + begin},
-                    frozenset((g,)),
-                )
+                value = polynomial.atom_poly(w) + begin
+                return _replace_var(bound, v, w), NO_GUARDS, {v: value}, frozenset((g,))
     return None
 
 
@@ -202,7 +204,7 @@ def is_inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
         )
         return all(more.holds(g) for g in wanted)
 
-    zero = polynomial.const(0)
+    zero = polynomial.const(facts.context, 0)
     if works(zero, facts):
         return True
     for g in guards:
@@ -218,7 +220,7 @@ def is_inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
         if step.value == 1:
             first, there = low, at
         else:  # the first multiple of `step` that is at least `low`
-            first = polynomial.symbol("first", 0)
+            first = polynomial.symbol(facts.context, "first", 0)
             there = at.with_guards(ge(first * step - low)).with_guards(
                 ge(low + step - 1 - first * step)
             )
@@ -258,7 +260,7 @@ def multiply(a: NF, b: NF, facts: Facts) -> NF:
                 out += simplify_term(product, facts)
             else:
                 out.append(product)
-    return normal.from_terms(out)
+    return normal.from_terms(a.context, out)
 
 
 def sum_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
@@ -267,7 +269,7 @@ def sum_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
     for t in a.terms:
         u = substitute.open_term(t)
         out += simplify_term(Term(u.coefficient, u.bound + bound, u.guards, u.powers), facts)
-    return normal.from_terms(out)
+    return normal.from_terms(a.context, out)
 
 
 def restrict(a: NF, g: Guard, facts: Facts) -> NF:
@@ -276,7 +278,7 @@ def restrict(a: NF, g: Guard, facts: Facts) -> NF:
     for t in a.terms:
         u = substitute.open_term(t)
         out += simplify_term(Term(u.coefficient, u.bound, u.guards | {g}, u.powers), facts)
-    return normal.from_terms(out)
+    return normal.from_terms(a.context, out)
 
 
 def simplify_under(a: NF, facts: Facts) -> NF:
@@ -289,7 +291,7 @@ def simplify_under(a: NF, facts: Facts) -> NF:
             out += simplify_term(substitute.open_term(t), facts)
         else:
             out.append(t)
-    return normal.from_terms(out)
+    return normal.from_terms(a.context, out)
 
 
 def outer_guard(a: NF) -> Guard | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -31,12 +31,12 @@ from superopt.verifier.elements.normal import (
     sum_factor,
     truth,
 )
+from superopt.verifier.elements.quotients import quotient
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.guards import Guard
 from superopt.verifier.poly.polynomial import Atom, ElementIndex, Min, Poly, Quotient, Var
 
 Env = Mapping[Var, Poly]
-QuotientFunction = Callable[[Poly, Poly], Poly]
 
 
 def open_term(t: Term) -> Term:
@@ -63,12 +63,12 @@ def fresh_vars(bound: tuple[Var, ...]) -> tuple[dict[Var, Poly], tuple[Var, ...]
 
 
 def poly_at(p: Poly, env: Env) -> Poly:
-    """Return `p` with variables replaced; `simplify` rewrites its quotients."""
+    """Return `p` with variables replaced and its quotients simplified."""
     if not env or p.vars.isdisjoint(env):
         return p
-    out = polynomial.const(0)
+    out = polynomial.const(p.context, 0)
     for m, c in p.terms:
-        term = polynomial.const(c)
+        term = polynomial.const(p.context, c)
         for a in m:
             term = term * atom_at(a, env)
         out = out + term
@@ -80,7 +80,7 @@ def atom_at(a: Atom, env: Env) -> Poly:
         case Var():
             return env.get(a) or polynomial.atom_poly(a)
         case Quotient():
-            return QUOTIENT[0](poly_at(a.p, env), poly_at(a.q, env))
+            return quotient(poly_at(a.p, env), poly_at(a.q, env))
         case Min():
             return polynomial.minimum(poly_at(a.p, env), poly_at(a.q, env))
         case ElementIndex():
@@ -89,13 +89,6 @@ def atom_at(a: Atom, env: Env) -> Poly:
             return polynomial.element_index(form_at(element, env), poly_at(a.bound, env))
         case _:
             return polynomial.atom_poly(a)
-
-
-def _plain_quotient(p: Poly, q: Poly) -> Poly:
-    return polynomial.atom_poly(polynomial.quotient_atom(p, q))
-
-
-QUOTIENT: list[QuotientFunction] = [_plain_quotient]  # `simplify` installs its own here
 
 
 def guard_at(g: Guard, env: Env) -> Guard:
@@ -129,7 +122,7 @@ def factor_at(f: Factor, env: Env) -> Factor:
         return f
     match f:
         case Read():
-            return read(f.name, tuple(poly_at(p, env) for p in f.index))
+            return read(f.context, f.name, tuple(poly_at(p, env) for p in f.index))
         case Fn():
             return fn(f.name, tuple(form_at(a, env) for a in f.args))
         case Exp():
@@ -158,7 +151,7 @@ def form_at(a: NF, env: Env) -> NF:
     """Return `a` with free variables replaced; bound variables are renumbered."""
     if a.vars.isdisjoint(env):
         return a
-    return from_terms(close(term_at(t, env)) for t in a.terms)
+    return from_terms(a.context, (close(term_at(t, env)) for t in a.terms))
 
 
 def term_at(t: Term, env: Env) -> Term:

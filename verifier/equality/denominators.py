@@ -31,8 +31,8 @@ def _multiply_by_sum(d: NF, f: normal.Sum, n: int, facts: Facts) -> NF:
         rest = Term(
             t.coefficient, t.bound, t.guards, tuple((g, e) for g, e in t.powers if g is not f)
         )
-        product = normal.from_terms((substitute.close(substitute.open_term(rest)),))
+        product = normal.from_terms(facts.context, (substitute.close(substitute.open_term(rest)),))
         for _ in range(int(have + n)):
             product = multiply(product, f.argument, facts)
         out.append(product)
-    return normal.add(*out)
+    return normal.add_all(facts.context, out)

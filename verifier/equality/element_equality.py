@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from superopt.verifier.elements import normal, substitute
-from superopt.verifier.elements.algebra import record_step
 from superopt.verifier.elements.index_digits import (
     MAX_CASE_VALUES,
     remainder_cases,
@@ -25,7 +24,6 @@ from superopt.verifier.elements.order import (
     is_order_implied,
     split_element,
 )
-from superopt.verifier.elements.quotients import USE_SOLVER
 from superopt.verifier.elements.simplify import outer_guard
 from superopt.verifier.equality.denominators import clear_denominators
 from superopt.verifier.equality.max_matching import cancel_equal_maxima
@@ -85,45 +83,24 @@ def is_zero(d: NF, facts: Facts, budget: CaseBudget, depth: int) -> bool:
             return True
         return _is_zero_for_each_value(d, facts, budget, depth)
     rest = cancel_equal_maxima(cancel_equal_sums(d, facts), facts)
-    if not rest.terms:
-        return True
-    if rest is not d:
+    if rest is not d or not rest.terms:
         return is_zero(rest, facts, budget, depth)
     apart = split_sum_indices(d)
     if apart is not d:
         return is_zero(refine(apart, facts), facts, budget, depth)
-    if depth == 0 and not USE_SOLVER[0]:
-        USE_SOLVER[0] = True
+    if depth == 0 and not facts.context.use_solver:
+        facts.context.use_solver = True
         try:
             again = refine(d, facts)
             if again is not d:
                 return is_zero(again, facts, budget, 1)
         finally:
-            USE_SOLVER[0] = False
+            facts.context.use_solver = False
     if depth < MAX_ORDER_SPLITS:
-        clear = clear_denominators(d, facts)
-        if clear is not None and clear is not d:
-            record_step("clear denominators")
-            return is_zero(clear, facts, budget, depth + 1)
-        if (
-            facts.nonneg
-            and is_order_implied(d, facts)
-            and is_order_implied(normal.scale(d, -1), facts)
-        ):
-            return True
-        element = split_element(d)
-        if element is not None:
-            record_step("order")
-            element = drop_known_factor(element, facts)
-            sides = (
-                facts.with_order(element, False),
-                facts.with_order(normal.scale(element, -1), True),
-            )
-            return all(
-                is_order_contradictory(more) or is_zero(refine(d, more), more, budget, depth + 1)
-                for more in sides
-            )
-    if facts.nonneg and is_order_implied(d, facts) and is_order_implied(normal.scale(d, -1), facts):
+        known = _is_zero_by_order(d, facts, budget, depth)
+        if known is not None:
+            return known
+    elif _is_ordered_both_ways(d, facts):
         return True
     out = unroll(d, facts) if budget.unrolled else d
     if out is not d:
@@ -132,10 +109,39 @@ def is_zero(d: NF, facts: Facts, budget: CaseBudget, depth: int) -> bool:
     return _is_zero_for_each_value(d, facts, budget, depth)
 
 
+def _is_zero_by_order(d: NF, facts: Facts, budget: CaseBudget, depth: int) -> bool | None:
+    """Clear denominators, or split by the sign of an element; None if neither applies."""
+    clear = clear_denominators(d, facts)
+    if clear is not None and clear is not d:
+        facts.context.steps.add("clear denominators")
+        return is_zero(clear, facts, budget, depth + 1)
+    if _is_ordered_both_ways(d, facts):
+        return True
+    element = split_element(d)
+    if element is None:
+        return None
+    facts.context.steps.add("order")
+    element = drop_known_factor(element, facts)
+    sides = (facts.with_order(element, False), facts.with_order(normal.scale(element, -1), True))
+    return all(
+        is_order_contradictory(more) or is_zero(refine(d, more), more, budget, depth + 1)
+        for more in sides
+    )
+
+
+def _is_ordered_both_ways(d: NF, facts: Facts) -> bool:
+    """True if d >= 0 and d <= 0 follow from the order facts."""
+    return (
+        bool(facts.nonneg)
+        and is_order_implied(d, facts)
+        and is_order_implied(normal.scale(d, -1), facts)
+    )
+
+
 def _drop_undefined(d: NF) -> NF:
     """Drop terms that are nonzero only where they divide by 0."""
     kept = [t for t in d.terms if not any(_divides_by_zero(f, t) for f, _ in t.powers)]
-    return d if len(kept) == len(d.terms) else normal.from_terms(kept)
+    return d if len(kept) == len(d.terms) else normal.from_terms(d.context, kept)
 
 
 def _divides_by_zero(f: Factor, t: Term) -> bool:
@@ -155,7 +161,10 @@ def _is_zero_for_each_value(d: NF, facts: Facts, budget: CaseBudget, depth: int)
     for v in sorted(d.vars, key=lambda v: v.number):
         n = v.extent.value
         if n is not None and n <= MAX_CASE_VALUES:
-            return all(_is_zero_at(d, facts, v, const(k), (), budget, depth) for k in range(n))
+            return all(
+                _is_zero_at(d, facts, v, const(facts.context, k), (), budget, depth)
+                for k in range(n)
+            )
     return False
 
 
@@ -170,9 +179,10 @@ def _is_zero_at(
 ) -> bool:
     """True if `d` is zero where the variable v has this value."""
     env = {v: value}
-    some = (*(substitute.guard_at(h, env) for h in facts.hypotheses), *extra)
+    hypotheses = (*(substitute.guard_at(h, env) for h in facts.hypotheses), *extra)
     more = Facts(
-        tuple(h for h in some if h.p.value is None or not Facts().holds(h)),
+        facts.context,
+        tuple(h for h in hypotheses if h.p.value is None or not Facts(facts.context).holds(h)),
         nonneg=tuple(substitute.form_at(o, env) for o in facts.nonneg if isinstance(o, NF)),
         positive=tuple(substitute.form_at(o, env) for o in facts.positive if isinstance(o, NF)),
     )

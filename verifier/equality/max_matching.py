@@ -30,7 +30,7 @@ def cancel_equal_maxima(d: NF, facts: Facts) -> NF:
             ):
                 terms.remove(a)
                 terms.remove(b)
-    return d if len(terms) == len(d.terms) else normal.from_terms(terms)
+    return d if len(terms) == len(d.terms) else normal.from_terms(facts.context, terms)
 
 
 def _differ_in_equal_maxima(a: Term, b: Term, facts: Facts) -> bool:
@@ -94,7 +94,7 @@ def _join_adjacent(p: Piece, q: Piece, facts: Facts) -> Piece | None:
                 longer = fresh_var(v.extent + w.extent)
                 return _substitute_var(p, v, atom_poly(longer), (*rest, longer))
         longer = fresh_var(v.extent + 1)
-        for end, shift in ((v.extent, 0), (const(-1), 1)):
+        for end, shift in ((v.extent, 0), (const(facts.context, -1), 1)):
             if substitute.close_piece(_substitute_var(p, v, end, rest)) == other:
                 return _substitute_var(p, v, atom_poly(longer) - shift, (*rest, longer))
     return None

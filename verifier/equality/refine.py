@@ -35,7 +35,9 @@ def _refine(a: NF, facts: Facts, memo: dict[object, NF]) -> NF:
     key = (a, facts.hypotheses)
     found = memo.get(key)
     if found is None:
-        found = memo[key] = normal.add(*(_refine_term(t, facts, memo) for t in a.terms))
+        found = memo[key] = normal.add_all(
+            facts.context, (_refine_term(t, facts, memo) for t in a.terms)
+        )
     return found
 
 
@@ -47,7 +49,7 @@ def _refine_term(t: Term, facts: Facts, memo: dict[object, NF]) -> NF:
             continue
         u = substitute.open_term(s)
         inner = facts.with_guards(*u.guards)
-        product = normal.constant(u.coefficient)
+        product = normal.constant(facts.context, u.coefficient)
         for f, e in u.powers:
             product = multiply(product, _refine_power(f, e, inner, memo), inner)
         for p in product.terms:
@@ -55,7 +57,7 @@ def _refine_term(t: Term, facts: Facts, memo: dict[object, NF]) -> NF:
             out += simplify_term(
                 Term(v.coefficient, v.bound + u.bound, v.guards | u.guards, v.powers), facts
             )
-    return normal.from_terms(out)
+    return normal.from_terms(facts.context, out)
 
 
 def _has_arguments(f: Factor) -> bool:
@@ -64,10 +66,13 @@ def _has_arguments(f: Factor) -> bool:
 
 def _refine_power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) -> NF:
     base: NF
+    exponent = e
     match f:
         case normal.Fn(name="sign" | "sign of integers") if facts.nonneg:
-            of = _refine(f.args[0], facts, memo)
-            above, below = (_is_less_than_zero(x, facts) for x in (normal.scale(of, -1), of))
+            argument = _refine(f.args[0], facts, memo)
+            above, below = (
+                _is_less_than_zero(x, facts) for x in (normal.scale(argument, -1), argument)
+            )
             base = normal.subtract(above, below)
         case normal.Fn():
             base = apply_function(f.name, [_refine(x, facts, memo) for x in f.args], True, facts)
@@ -78,43 +83,48 @@ def _refine_power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) 
                 lambda args, more: exponential(normal.scale(args[0], e), more),
             )
         case normal.Sum():
-            of = _refine(f.argument, facts, memo)
-            if of is f.argument:
+            argument = _refine(f.argument, facts, memo)
+            if argument is f.argument:
                 return power(f, e)
-            base = reciprocal(of, facts)
-            e = -e
+            base = reciprocal(argument, facts)
+            exponent = -e
         case normal.Truth():
-            of = _refine(f.argument, facts, memo)
+            argument = _refine(f.argument, facts, memo)
             if f.fn == "is":
                 return power(f)
-            known = _decide_comparison(f.fn, of, facts)
+            known = _decide_comparison(f.fn, argument, facts)
             if known is not None:
-                return normal.constant(int(known))
-            return less_than_zero(of, facts) if f.fn == "lt" else equals_zero(of, facts)
+                return normal.constant(facts.context, int(known))
+            return less_than_zero(argument, facts) if f.fn == "lt" else equals_zero(argument, facts)
         case normal.Max():
-            pieces = []
-            for p in f.pieces:
-                q = split_piece_indices(open_piece(p))
-                value = _refine(q.value, facts.with_guards(*q.guards), memo)
-                pieces.append(Piece(q.bound, q.guards, value))
-            base = _max_under_order(pieces, facts)
+            base = _max_under_order([_refine_piece(p, facts, memo) for p in f.pieces], facts)
         case normal.Prod():
-            q = split_piece_indices(open_piece(f.piece))
-            value = _refine(q.value, facts.with_guards(*q.guards), memo)
-            base = product_over(value, q.bound, facts, q.guards)
+            p = _refine_piece(f.piece, facts, memo)
+            base = product_over(p.value, p.bound, facts, p.guards)
         case _:
             return power(f, e)
+    result = _form_power(base, exponent, facts)
+    return power(f, e) if result is None else result
+
+
+def _refine_piece(closed: Piece, facts: Facts, memo: dict[object, NF]) -> Piece:
+    p = split_piece_indices(open_piece(closed))
+    return Piece(p.bound, p.guards, _refine(p.value, facts.with_guards(*p.guards), memo))
+
+
+def _form_power(base: NF, e: Fraction, facts: Facts) -> NF | None:
+    """Return base ** e, None for a fractional power of a sum."""
     one = base.single_term
-    if one is not None and len(base.terms) == 1:
+    if one is not None:
         if e == 1:
             return base
         if one.coefficient == 1 or e.denominator == 1:
             scale = Fraction(one.coefficient) ** int(e) if e.denominator == 1 else Fraction(1)
             powers = tuple((g, x * e) for g, x in one.powers)
-            return normal.from_terms((Term(scale, (), frozenset(), powers),))
+            return normal.from_terms(facts.context, (Term(scale, (), frozenset(), powers),))
     if e.denominator != 1:
-        return power(f, e)
-    out = normal.constant(1)
+        return None
+    out = normal.constant(facts.context, 1)
     for _ in range(abs(int(e))):
         out = multiply(out, base, facts)
     return reciprocal(out, facts) if e < 0 else out
@@ -123,7 +133,11 @@ def _refine_power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) 
 def _is_less_than_zero(element: NF, facts: Facts) -> NF:
     """Return 1 where of < 0, else 0, using the order facts."""
     known = _decide_comparison("lt", element, facts)
-    return less_than_zero(element, facts) if known is None else normal.constant(int(known))
+    return (
+        less_than_zero(element, facts)
+        if known is None
+        else normal.constant(facts.context, int(known))
+    )
 
 
 def _decide_comparison(fn: str, element: NF, facts: Facts) -> bool | None:
@@ -152,7 +166,7 @@ def _max_under_order(pieces: list[Piece], facts: Facts) -> NF:
                 more = facts.with_guards(side)
                 again = [Piece(q.bound, q.guards, refine(q.value, more)) for q in pieces]
                 out.append(restrict(_max_under_order(again, more), side, facts))
-            return normal.add(*out)
+            return normal.add_all(facts.context, out)
     if facts.nonneg:
         kept = list(pieces)
         n = 0

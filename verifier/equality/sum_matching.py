@@ -11,12 +11,11 @@ from fractions import Fraction
 from itertools import islice
 
 from superopt.verifier.elements import normal, substitute
-from superopt.verifier.elements.algebra import factor_out, record_step
+from superopt.verifier.elements.algebra import factor_out
 from superopt.verifier.elements.normal import NF, Term
 from superopt.verifier.elements.simplify import simplify_term
 from superopt.verifier.equality.unify import MAX_PAIRINGS, solve_equations, unify_powers
 from superopt.verifier.equality.unroll import unroll
-from superopt.verifier.poly import guards as poly_guards
 from superopt.verifier.poly.facts import Facts, Guard, eq, ge, negate
 from superopt.verifier.poly.polynomial import Poly, Var, atom_poly, fresh_var, linear_coefficients
 
@@ -32,11 +31,11 @@ def cancel_equal_sums(d: NF, facts: Facts) -> NF:
             if a.coefficient == -b.coefficient and are_sums_equal(a, b, facts):
                 del terms[k], terms[n]
                 changed = True
-                record_step("reorder sums")
+                facts.context.steps.add("reorder sums")
                 break
         else:
             n += 1
-    rest = normal.from_terms(terms) if changed else d
+    rest = normal.from_terms(facts.context, terms) if changed else d
     return _cancel_own_sums(rest if changed else _cancel_partial_sum(d, facts), facts)
 
 
@@ -48,10 +47,10 @@ def _cancel_partial_sum(d: NF, facts: Facts) -> NF:
                 continue
             rest = _remaining_terms(a, b, facts)
             if rest is not None:
-                record_step("split sums")
+                facts.context.steps.add("split sums")
                 return normal.add(
-                    normal.from_terms(t for t in d.terms if t is not a and t is not b),
-                    normal.from_terms(rest),
+                    normal.from_terms(d.context, (t for t in d.terms if t is not a and t is not b)),
+                    normal.from_terms(facts.context, rest),
                 )
     return d
 
@@ -68,7 +67,7 @@ def _remaining_terms(whole: Term, part: Term, facts: Facts) -> list[Term] | None
             continue
         if not _is_left_inverse(phi, psi, s, facts):
             continue
-        poly_guards.BUDGET.matched_sums += 1
+        facts.context.matched_sums += 1
         # t restricted to the image of phi: v = psi(u) is in the domain of s, and phi(v) is u
         here = [substitute.guard_at(g, psi) for g in sorted(s.guards)]
         for v in s.bound:
@@ -99,7 +98,7 @@ def are_sums_equal(a: Term, b: Term, facts: Facts) -> bool:
             continue
         both = _is_mapped_by(s, t, phi, facts) and _is_mapped_by(t, s, psi, facts)
         if both and _is_left_inverse(phi, psi, s, facts) and _is_left_inverse(psi, phi, t, facts):
-            poly_guards.BUDGET.matched_sums += 1
+            facts.context.matched_sums += 1
             return True
     return False
 
@@ -150,7 +149,7 @@ def _cancel_own_sums(d: NF, facts: Facts) -> NF:
         new = _cancel_own_sum(t, facts)
         changed = changed or new is not None
         out += [t] if new is None else new
-    return normal.from_terms(out) if changed else d
+    return normal.from_terms(facts.context, out) if changed else d
 
 
 def _cancel_own_sum(t: Term, facts: Facts) -> list[Term] | None:
@@ -207,7 +206,8 @@ def _sum_out(
     own = [(g, x) for g, x in u.powers if not g.free_vars.isdisjoint(inner)]
     guards = frozenset(g for g in u.guards if not g.p.vars.isdisjoint(inner))
     bound = tuple(v for v in u.bound if v in inner)
-    one = normal.from_terms((substitute.close(Term(Fraction(1), bound, guards, tuple(own))),))
+    closed = substitute.close(Term(Fraction(1), bound, guards, tuple(own)))
+    one = normal.from_terms(facts.context, (closed,))
     content, rest = factor_out(one)
     if rest is not f.argument and unroll(normal.subtract(rest, f.argument), facts).terms:
         return None
@@ -215,7 +215,7 @@ def _sum_out(
     left += [(f, e + 1)] if e + 1 else []
     merged = normal.merge_powers(left, content.powers)
     assert merged is not None
-    record_step("clear denominators")
+    facts.context.steps.add("clear denominators")
     return simplify_term(
         Term(
             u.coefficient * content.coefficient,

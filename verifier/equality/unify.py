@@ -12,7 +12,7 @@ from superopt.verifier.elements import normal, substitute
 from superopt.verifier.elements.normal import NF, Factor, Piece, Power, Term
 from superopt.verifier.elements.quotients import quotient
 from superopt.verifier.poly import polynomial
-from superopt.verifier.poly.guards import Guard, tick
+from superopt.verifier.poly.guards import Guard
 from superopt.verifier.poly.polynomial import Poly, Var
 
 Equations = tuple[tuple[Poly, Poly], ...]
@@ -37,31 +37,27 @@ def unify_powers(ps: Sequence[Power], qs: Sequence[Power]) -> Iterator[Equations
 
 def unify_factors(f: Factor, g: Factor) -> Iterator[Equations]:
     """Yield the equations under which the factor f is g."""
-    tick()
+    f.context.tick()
     if f is g:
         yield ()
         if not isinstance(f, normal.Read):
             return
     match f, g:
-        case normal.Read(), normal.Read():
-            if f is not g and f.name == g.name and len(f.index) == len(g.index):
+        case normal.Read(), normal.Read() if f.name == g.name and len(f.index) == len(g.index):
+            if f is not g:
                 yield tuple(zip(f.index, g.index, strict=True))
         case normal.Num(), normal.Num():
-            if f is not g:
-                yield ((polynomial.atom_poly(f.atom), polynomial.atom_poly(g.atom)),)
-        case normal.Fn(), normal.Fn():
-            if f.name == g.name and len(f.args) == len(g.args):
-                yield from unify_form_lists(f.args, g.args)
+            yield ((polynomial.atom_poly(f.atom), polynomial.atom_poly(g.atom)),)
+        case normal.Fn(), normal.Fn() if f.name == g.name and len(f.args) == len(g.args):
+            yield from unify_form_lists(f.args, g.args)
         case normal.Exp(), normal.Exp():
             yield from unify_forms(f.argument, g.argument)
         case normal.Sum(), normal.Sum():
             yield from unify_forms(f.argument, g.argument)
-        case normal.Truth(), normal.Truth():
-            if f.fn == g.fn:
-                yield from unify_forms(f.argument, g.argument)
-        case normal.Max(), normal.Max():
-            if len(f.pieces) == len(g.pieces):
-                yield from unify_pieces(f.pieces, g.pieces)
+        case normal.Truth(), normal.Truth() if f.fn == g.fn:
+            yield from unify_forms(f.argument, g.argument)
+        case normal.Max(), normal.Max() if len(f.pieces) == len(g.pieces):
+            yield from unify_pieces(f.pieces, g.pieces)
         case normal.Prod(), normal.Prod():
             yield from unify_pieces((f.piece,), (g.piece,))
         case _:

@@ -24,34 +24,36 @@ def unroll(d: NF, facts: Facts) -> NF:
     out: list[Term] = []
     changed = False
     for t in d.terms:
-        some = _unroll_term(t, facts)
-        changed = changed or some is not None
-        out += [t] if some is None else some
+        unrolled = _unroll_term(t, facts)
+        changed = changed or unrolled is not None
+        out += [t] if unrolled is None else unrolled
         if len(out) > MAX_TERMS:
             return d
-    return normal.from_terms(out) if changed else d
+    return normal.from_terms(facts.context, out) if changed else d
 
 
 def _unroll_term(closed: Term, facts: Facts) -> list[Term] | None:
     t = substitute.open_term(closed)
-    few = _small_vars(t.bound)
+    small = _small_vars(t.bound)
     tops = [] if t.bound else [f for f, e in t.powers if e == 1 and _is_unrollable(f)]
-    if not few and not tops:
+    if not small and not tops:
         return None
     if tops:
         rest = tuple((f, e) for f, e in t.powers if f not in tops)
-        one = normal.from_terms((substitute.close(Term(t.coefficient, (), t.guards, rest)),))
+        one = normal.from_terms(
+            facts.context, (substitute.close(Term(t.coefficient, (), t.guards, rest)),)
+        )
         for f in tops:
             assert isinstance(f, normal.Max)
             pieces = [q for p in f.pieces for q in _unroll_piece(open_piece(p))]
             one = multiply(one, max_of_pieces(pieces, facts), facts)
         return list(one.terms)
     out: list[Term] = []
-    kept = tuple(v for v in t.bound if v not in few)
-    for env in _assignments(few):
+    kept = tuple(v for v in t.bound if v not in small)
+    for env in _assignments(small):
         guards = frozenset(substitute.guard_at(g, env) for g in t.guards)
-        made = Term(t.coefficient, kept, guards, substitute.powers_at(t.powers, env))
-        out += simplify_term(made, facts)
+        summand = Term(t.coefficient, kept, guards, substitute.powers_at(t.powers, env))
+        out += simplify_term(summand, facts)
     return out
 
 
@@ -60,9 +62,9 @@ def _is_unrollable(f: normal.Factor) -> bool:
 
 
 def _unroll_piece(p: Piece) -> Iterator[Piece]:
-    few = _small_vars(p.bound)
-    kept = tuple(v for v in p.bound if v not in few)
-    for env in _assignments(few):
+    small = _small_vars(p.bound)
+    kept = tuple(v for v in p.bound if v not in small)
+    for env in _assignments(small):
         guards = frozenset(substitute.guard_at(g, env) for g in p.guards)
         yield Piece(kept, guards, substitute.form_at(p.value, env))
 
@@ -79,7 +81,7 @@ def _small_vars(bound: tuple[Var, ...]) -> tuple[Var, ...]:
     return tuple(out)
 
 
-def _assignments(few: tuple[Var, ...]) -> Iterator[dict[Var, Poly]]:
-    ranges = [range(int(v.extent.value or 0)) for v in few]
+def _assignments(small: tuple[Var, ...]) -> Iterator[dict[Var, Poly]]:
+    ranges = [range(int(v.extent.value or 0)) for v in small]
     for values in product(*ranges):
-        yield {v: const(k) for v, k in zip(few, values, strict=True)}
+        yield {v: const(v.extent.context, k) for v, k in zip(small, values, strict=True)}

@@ -56,20 +56,21 @@ def _accepted_sizes(
                 names |= index.symbols(x)
     if not names:
         return None
-    some = hypotheses
-    for h in some:
+    for h in hypotheses:
         names |= index.symbols(h)
     rng = Random(5)
     order = sorted(names)
     refused = 0
-    near = sorted({k + d for h in some for k in _literals(h) for d in (-1, 0, 1, 2) if k + d > 0})
+    boundary = sorted(
+        {k + d for h in hypotheses for k in _literals(h) for d in (-1, 0, 1, 2) if k + d > 0}
+    )
     for n in range(MAX_TRIES_UNMATCHED):
         if n >= MAX_TRIES and refused:
             break
         sizes = {name: n + 1 if n < 2 else rng.randint(1, 4) for name in order}
-        if n >= MAX_TRIES and near:  # hypotheses may need large sizes
-            sizes = {name: rng.choice((sizes[name], *near)) for name in order}
-        if not all(holds_at(h, sizes) for h in some):
+        if n >= MAX_TRIES and boundary:  # hypotheses may need large sizes
+            sizes = {name: rng.choice((sizes[name], *boundary)) for name in order}
+        if not all(holds_at(h, sizes) for h in hypotheses):
             continue
         if _accepts(op, types, attrs, sizes):
             return sizes
@@ -99,18 +100,18 @@ def _accepts(
 
     try:
         fixed = tuple((k, _attribute_at(v, sizes)) for k, v in attrs)
-        some = [
+        operands = [
             None
             if t is None or t.dtype is None or t.shape is None
             else Tensor(f"a{n}", t.dtype, tuple(map(at, t.shape)))
             for n, t in enumerate(given)
         ]
-        if any(n < 1 for t in some if t is not None for n in t.shape if isinstance(n, int)):
+        if any(n < 1 for t in operands if t is not None for n in t.shape if isinstance(n, int)):
             return False
-        types = tuple(None if t is None else t.type for t in some)
+        types = tuple(None if t is None else t.type for t in operands)
         full = dict(_canonical_attrs.__wrapped__(op, types, fixed))
         assert op.compute is not None
-        out = op.compute(*some, **full)
+        out = op.compute(*operands, **full)
     except (
         InferError,
         ValueError,
@@ -121,8 +122,8 @@ def _accepts(
         AssertionError,
     ):
         return False
-    made = out if isinstance(out, tuple) else (out,)
-    return all(isinstance(d, int) and d >= 1 for t in made for d in t.shape)
+    tensors = out if isinstance(out, tuple) else (out,)
+    return all(isinstance(d, int) and d >= 1 for t in tensors for d in t.shape)
 
 
 def _attribute_at(v: Attr, sizes: dict[str, int]) -> Attr:

@@ -6,15 +6,16 @@ are enumerated.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from fractions import Fraction
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import combinations, permutations
 
 from superopt.ir.op import Attr, Op
 from superopt.te.expr import index
 from superopt.te.expr.dtype import BOOL, F16, F32, F64, I64
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import Dim
+from superopt.verifier.context import ProofContext
 
 FreshSize = Callable[[str], Dim]
 Options = list[Callable[[FreshSize], Attr]]
@@ -35,39 +36,6 @@ FIXED_ATTRIBUTES: dict[str, Attr] = {
     "output_shape": None,
     "training_mode": 0,
 }
-
-
-# Each open float attribute has one of these marker numbers, which the reader turns back into an
-# unknown. A marker is exact in float32 and unlikely to occur in a rule.
-_MARK_BY_NAME: dict[str, float] = {}
-_NAME_BY_MARK: dict[Fraction, str] = {}
-
-
-def unknown_mark(name: str) -> float:
-    """Return the marker number of the unknown with this name."""
-    found = _MARK_BY_NAME.get(name)
-    if found is None:
-        n = (len(_MARK_BY_NAME) + 1) * 0x9E3779B1 % 2**24 | 1
-        while Fraction(n, 2**24) in _NAME_BY_MARK:
-            n = (n + 2) % 2**24
-        found = _MARK_BY_NAME[name] = n / 2**24
-        _NAME_BY_MARK[Fraction(n, 2**24)] = name
-    return found
-
-
-def unknown_name(v: object) -> str | None:
-    """Return the name of the unknown that the number `v` marks, None for other numbers."""
-    if not isinstance(v, (float, Fraction)) or not 0 < v < 1:
-        return None
-    return _NAME_BY_MARK.get(Fraction(v))
-
-
-def unknown_root_name(v: Fraction) -> str | None:
-    """Return the name of the unknown of which `v` is the computed square root."""
-    square = float(v) ** 2
-    return next(
-        (name for name, m in _MARK_BY_NAME.items() if abs(m - square) < 1e-14 and v > 0), None
-    )
 
 
 # What the options leave out; the scope of a proof that used one lists it.
@@ -96,9 +64,9 @@ RUNS_NOTE = f"runs of at most {MAX_PARTS} operands"
 
 def scope_limits(op: Op, key: str) -> list[str]:
     """Return what a proof leaves out if this attribute is open."""
-    some = COUNT_LIMITS.get((op.name, key))
-    if some is not None:
-        return [some]
+    limit = COUNT_LIMITS.get((op.name, key))
+    if limit is not None:
+        return [limit]
     if key == "axes" and op.name.startswith("Reduce"):
         return ["reductions over at least one axis"]
     if op.name == "ConvTranspose" and key in ENUMERATED_ATTRIBUTES:
@@ -110,117 +78,174 @@ class Unsupported(Exception):
     """The prover has no scope for something that a rule leaves open."""
 
 
-def attribute_options(
-    op: Op, key: str, ranks: list[int], known_attrs: dict[str, Attr], max_rank: int, name: str
-) -> Options:
-    """Return the possible values of attribute `key` of `op` for operands of these ranks. `name` is
-    the rule's name of the attribute."""
-    rank = ranks[0] if ranks else 0
-    space = rank - 2
+@dataclass(frozen=True, slots=True)
+class OpenAttribute:
+    """Attribute `key` of `op`, for operands of these ranks. name: the rule's name of the attribute;
+    known: the attributes that have values."""
 
-    def each(values: list[Attr]) -> Options:
-        return [lambda fresh, v=v: v for v in values]  # type: ignore[misc]
+    context: ProofContext
+    op: Op
+    key: str
+    name: str
+    ranks: list[int]
+    known: dict[str, Attr]
+    max_rank: int
 
-    def symbols(count: int, what: str) -> Options:
-        return [lambda fresh: tuple(fresh(f"{what}{n}") for n in range(count))]
+    @property
+    def rank(self) -> int:
+        return self.ranks[0] if self.ranks else 0
 
-    match op.name, key:
-        case (("Conv" | "ConvTranspose"), "kernel_shape"):
-            return each([None])
-        case _, "kernel_shape" if op.name.endswith("Pool"):
-            return symbols(space, "k")
-        case "ConvTranspose", ("strides" | "dilations"):
-            return each([(1,) * space, (2,) * space])
-        case _, ("strides" | "dilations"):
-            return symbols(space, key[0])
-        case "Pad", "pads":
-            return [lambda fresh: tuple(_signed_dim(fresh, n) for n in range(2 * rank))]
-        case "ConvTranspose", "pads":
-            return each([(0,) * 2 * space, (1,) * 2 * space, (0,) * space + (1,) * space])
-        case _, "pads":
-            return [lambda fresh: tuple(_natural(fresh, f"p{n}") for n in range(2 * space))]
-        case _, "group":
-            return [lambda fresh: fresh("g")]
-        case "Flatten", "axis":
-            return each(list(range(rank + 1)))
-        case _, "axis":
-            return each(list(range(rank)))
-        case "Unsqueeze", "axes":
-            return each(
-                [
-                    s
-                    for n in range(1, 3)
-                    if rank + n <= max_rank + 1
-                    for s in itertools.combinations(range(rank + n), n)
-                ]
-            )
-        case "Slice", "axes":
-            counts = [len(v) for v in known_attrs.values() if isinstance(v, tuple)] or [0, 1, 2]
-            return each([s for n in counts[:3] for s in itertools.combinations(range(rank), n)])
-        case "Slice", "steps":
-            axes = known_attrs.get("axes")
-            if not isinstance(axes, tuple):
-                raise Unsupported("Slice with open steps and axes")
-            return each([(1,) * len(axes), (2,) * len(axes), (-1,) * len(axes)])
-        case "Slice", "starts":
-            if "ends" in known_attrs:
-                raise Unsupported("Slice with open starts and given ends")
-            return each([None])
-        case "Slice", "ends":
-            return each([None])
-        case "ConvTranspose", "output_padding":
-            return each([(0,) * space, (1,) * space])
-        case (("DepthToSpace" | "SpaceToDepth"), "blocksize"):
-            return [lambda fresh: fresh("b")]
-        case "GroupNormalization", "num_groups":
-            return [lambda fresh: fresh("g")]
-        case "Upsample", "scales":
-            return symbols(rank, "s")
-        case (("DepthToSpace" | "SpaceToDepth"), "mode"):
-            return each(["DCR", "CRD"])
-        case "Squeeze", "axes":
-            sizes = range(rank + 1)
-            return each([s for n in sizes for s in itertools.combinations(range(rank), n)])
-        case "Expand", "shape":
-            return [
-                lambda fresh, n=n: tuple(fresh(f"t{k}") for k in range(n))  # type: ignore[misc]
-                for n in range(rank, (min(rank + 1, max_rank) if rank else max_rank) + 1)
-            ]
-        case "Tile", "repeats":
-            return symbols(rank, "r")
-        case "Cast", "to":
-            return each([F32, F64, F16, I64, BOOL])
-        case "Gelu", "approximate":
-            return each(["none", "tanh"])
-        case "Pad", "mode":
-            return each(["constant", "edge", "reflect", "wrap"])
-        case _, ("alpha" | "beta" | "gamma" | "lambd" | "bias"):
-            return each([unknown_mark(name), 0.0, 1.0])
-        case _, ("epsilon" | "momentum"):
-            return each([unknown_mark(name)])
-        case _, "stash_type":
-            return each([F32])
-        case _, "axes":
-            sizes = range(1, rank + 1)
-            return each([s for n in sizes for s in itertools.combinations(range(rank), n)])
-        case _, "perm":
-            return each(list(itertools.permutations(range(rank))))
-        case "Reshape", "shape":
-            return [
-                lambda fresh, n=n: tuple(fresh(f"t{k}") for k in range(n))  # type: ignore[misc]
-                for n in range(1, max_rank + 1)
-            ]
-        case "Split", "split":
-            return [
-                lambda fresh, n=n: tuple(_natural(fresh, f"c{k}") for k in range(n))  # type: ignore[misc]
-                for n in range(1, MAX_PARTS + 1)
-            ]
-        case _, _ if key in FLAGS:
-            return each([0, 1])
-        case _, _ if key in FIXED_ATTRIBUTES:
-            return each([FIXED_ATTRIBUTES[key]])
-        case _:
-            raise Unsupported(f"{op.name} with any {key}")
+    @property
+    def spatial_rank(self) -> int:
+        return self.rank - 2
+
+    def unknown(self) -> float:
+        return self.context.unknowns.mark(self.name)
+
+    def axis_subsets(self, counts: Iterable[int]) -> Options:
+        return _each(s for n in counts for s in combinations(range(self.rank), n))
+
+
+def attribute_options(a: OpenAttribute) -> Options:
+    """Return the possible values of an open attribute."""
+    family = "Pool" if a.op.name.endswith("Pool") else a.op.name
+    options = OPTIONS.get((family, a.key)) or OPTIONS.get((ANY_OPERATOR, a.key))
+    if options is not None:
+        return options(a)
+    if a.key in FLAGS:
+        return _each((0, 1))
+    if a.key in FIXED_ATTRIBUTES:
+        return _each((FIXED_ATTRIBUTES[a.key],))
+    raise Unsupported(f"{a.op.name} with any {a.key}")
+
+
+def _each(values: Iterable[Attr]) -> Options:
+    return [lambda fresh, v=v: v for v in values]  # type: ignore[misc]
+
+
+def _tuples(lengths: Iterable[int], item: Callable[[FreshSize, int], Dim]) -> Options:
+    """Return a tuple of fresh symbols for each length."""
+    return [
+        lambda fresh, n=n: tuple(item(fresh, k) for k in range(n))  # type: ignore[misc]
+        for n in lengths
+    ]
+
+
+def _symbols(lengths: Iterable[int], prefix: str) -> Options:
+    return _tuples(lengths, lambda fresh, k: fresh(f"{prefix}{k}"))
+
+
+def _natural(fresh: FreshSize, name: str) -> Dim:
+    """Return a fresh integer that is at least 0."""
+    return index.dim(index.as_index(fresh(name)) - 1)
+
+
+def _signed_dim(fresh: FreshSize, n: int) -> Dim:
+    """Return a fresh integer of any sign."""
+    return index.dim(index.as_index(fresh(f"p{n}")) - fresh(f"q{n}"))
+
+
+def _slice_steps(a: OpenAttribute) -> Options:
+    axes = a.known.get("axes")
+    if not isinstance(axes, tuple):
+        raise Unsupported("Slice with open steps and axes")
+    return _each((step,) * len(axes) for step in (1, 2, -1))
+
+
+def _slice_starts(a: OpenAttribute) -> Options:
+    if "ends" in a.known:
+        raise Unsupported("Slice with open starts and given ends")
+    return _each((None,))
+
+
+def _slice_axes(a: OpenAttribute) -> Options:
+    counts = [len(v) for v in a.known.values() if isinstance(v, tuple)] or [0, 1, 2]
+    return a.axis_subsets(counts[:3])
+
+
+def _new_axes(a: OpenAttribute) -> Options:
+    ranks = [a.rank + n for n in (1, 2) if a.rank + n <= a.max_rank + 1]
+    return _each(s for rank in ranks for s in combinations(range(rank), rank - a.rank))
+
+
+def _expanded_shapes(a: OpenAttribute) -> Options:
+    most = min(a.rank + 1, a.max_rank) if a.rank else a.max_rank
+    return _symbols(range(a.rank, most + 1), "t")
+
+
+def _transposed_pads(a: OpenAttribute) -> Options:
+    n = a.spatial_rank
+    return _each(((0,) * 2 * n, (1,) * 2 * n, (0,) * n + (1,) * n))
+
+
+def _scale_numbers(a: OpenAttribute) -> Options:
+    return _each((a.unknown(), 0.0, 1.0))
+
+
+def _unknown_number(a: OpenAttribute) -> Options:
+    return _each((a.unknown(),))
+
+
+def _small_strides(a: OpenAttribute) -> Options:
+    return _each((n,) * a.spatial_rank for n in (1, 2))
+
+
+def _stride_symbols(a: OpenAttribute) -> Options:
+    return _symbols((a.spatial_rank,), a.key[0])
+
+
+def _groups(a: OpenAttribute) -> Options:
+    return [lambda fresh: fresh("g")]
+
+
+def _block_size(a: OpenAttribute) -> Options:
+    return [lambda fresh: fresh("b")]
+
+
+ANY_OPERATOR = "any"
+# By operator (or family) and attribute; an entry of an operator goes before one of ANY_OPERATOR.
+OPTIONS: dict[tuple[str, str], Callable[[OpenAttribute], Options]] = {
+    ("Pool", "kernel_shape"): lambda a: _symbols((a.spatial_rank,), "k"),
+    ("ConvTranspose", "strides"): _small_strides,
+    ("ConvTranspose", "dilations"): _small_strides,
+    (ANY_OPERATOR, "strides"): _stride_symbols,
+    (ANY_OPERATOR, "dilations"): _stride_symbols,
+    ("Pad", "pads"): lambda a: _tuples((2 * a.rank,), _signed_dim),
+    ("ConvTranspose", "pads"): _transposed_pads,
+    (ANY_OPERATOR, "pads"): lambda a: _tuples(
+        (2 * a.spatial_rank,), lambda fresh, n: _natural(fresh, f"p{n}")
+    ),
+    ("ConvTranspose", "output_padding"): lambda a: _each((n,) * a.spatial_rank for n in (0, 1)),
+    (ANY_OPERATOR, "group"): _groups,
+    ("GroupNormalization", "num_groups"): _groups,
+    ("Flatten", "axis"): lambda a: _each(range(a.rank + 1)),
+    (ANY_OPERATOR, "axis"): lambda a: _each(range(a.rank)),
+    ("Unsqueeze", "axes"): _new_axes,
+    ("Squeeze", "axes"): lambda a: a.axis_subsets(range(a.rank + 1)),
+    ("Slice", "axes"): _slice_axes,
+    (ANY_OPERATOR, "axes"): lambda a: a.axis_subsets(range(1, a.rank + 1)),
+    ("Slice", "steps"): _slice_steps,
+    ("Slice", "starts"): _slice_starts,
+    ("Slice", "ends"): lambda a: _each((None,)),
+    ("DepthToSpace", "blocksize"): _block_size,
+    ("SpaceToDepth", "blocksize"): _block_size,
+    ("DepthToSpace", "mode"): lambda a: _each(("DCR", "CRD")),
+    ("SpaceToDepth", "mode"): lambda a: _each(("DCR", "CRD")),
+    ("Upsample", "scales"): lambda a: _symbols((a.rank,), "s"),
+    ("Expand", "shape"): _expanded_shapes,
+    ("Reshape", "shape"): lambda a: _symbols(range(1, a.max_rank + 1), "t"),
+    ("Tile", "repeats"): lambda a: _symbols((a.rank,), "r"),
+    ("Split", "split"): lambda a: _tuples(
+        range(1, MAX_PARTS + 1), lambda fresh, k: _natural(fresh, f"c{k}")
+    ),
+    ("Cast", "to"): lambda a: _each((F32, F64, F16, I64, BOOL)),
+    ("Gelu", "approximate"): lambda a: _each(("none", "tanh")),
+    ("Pad", "mode"): lambda a: _each(("constant", "edge", "reflect", "wrap")),
+    (ANY_OPERATOR, "perm"): lambda a: _each(permutations(range(a.rank))),
+    (ANY_OPERATOR, "stash_type"): lambda a: _each((F32,)),
+    **{(ANY_OPERATOR, k): _scale_numbers for k in ("alpha", "beta", "gamma", "lambd", "bias")},
+    **{(ANY_OPERATOR, k): _unknown_number for k in ("epsilon", "momentum")},
+}
 
 
 def option_ranks(op: Op, key: str, ranks: list[int], attribute_values: Options) -> list[int] | None:
@@ -233,16 +258,6 @@ def option_ranks(op: Op, key: str, ranks: list[int], attribute_values: Options) 
         case _:
             return None
     return [len(v) + extra for o in attribute_values if isinstance(v := o(lambda _: 1), tuple)]
-
-
-def _natural(fresh: FreshSize, name: str) -> Dim:
-    """Return a fresh integer that is at least 0."""
-    return index.dim(index.as_index(fresh(name)) - 1)
-
-
-def _signed_dim(fresh: FreshSize, n: int) -> Dim:
-    """Return a fresh integer of any sign."""
-    return index.dim(index.as_index(fresh(f"p{n}")) - fresh(f"q{n}"))
 
 
 def show_dim(d: Dim) -> str:

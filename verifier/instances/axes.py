@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from superopt.ir.op import Op
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
 from superopt.rules.lang.term import (
@@ -111,8 +112,8 @@ def _term_axes(t: Term) -> Iterator[int]:
             yield from _formula_axes(f)
         case Fill(kind, (Call("shape", (Name(),)),)) if kind in UNIFORM_FILLS:
             return
-        case Fill(kind, (Call("shape", (of,)),)) if kind in UNIFORM_FILLS:
-            for p in walk(of):
+        case Fill(kind, (Call("shape", (value,)),)) if kind in UNIFORM_FILLS:
+            for p in walk(value):
                 if isinstance(p, App):
                     yield from _term_axes(p)
         case Pick(app):
@@ -120,26 +121,30 @@ def _term_axes(t: Term) -> Iterator[int]:
         case App(op, operands, attrs, None):
             for o in operands:
                 yield from _term_axes(o)
-            if "elementwise" in op.laws:
-                for _, f in attrs:
-                    yield from _formula_axes(f)
-                return
-            given = dict(attrs)
-            if op.name in TRAILING_AXES_OPS and set(given) <= {"axis", *TRAILING_AXES_OPS[op.name]}:
-                (first,) = _literal_axes(given.get("axis", Lit(-1)))
-                yield from range(first, 0)
-                return
-            key, others = AXIS_ATTRIBUTES.get(op.name, ("", ()))
-            if not key or not set(given) <= {key, *others}:
-                raise _Unclear
-            yield from _literal_axes(given.get(key))
-            for name in others:
-                if name == "keepdims" and given.get(name) != Lit(1):
-                    raise _Unclear
-                if name in given:
-                    yield from _formula_axes(given[name])
+            yield from _operator_axes(op, dict(attrs))
         case _:
             raise _Unclear
+
+
+def _operator_axes(op: Op, attrs: dict[str, Formula]) -> Iterator[int]:
+    """Yield the axes that the attributes of an operator name."""
+    if "elementwise" in op.laws:
+        for f in attrs.values():
+            yield from _formula_axes(f)
+        return
+    if op.name in TRAILING_AXES_OPS and set(attrs) <= {"axis", *TRAILING_AXES_OPS[op.name]}:
+        (first,) = _literal_axes(attrs.get("axis", Lit(-1)))
+        yield from range(first, 0)
+        return
+    key, others = AXIS_ATTRIBUTES.get(op.name, ("", ()))
+    if not key or not set(attrs) <= {key, *others}:
+        raise _Unclear
+    yield from _literal_axes(attrs.get(key))
+    for name in others:
+        if name == "keepdims" and attrs.get(name) != Lit(1):
+            raise _Unclear
+        if name in attrs:
+            yield from _formula_axes(attrs[name])
 
 
 def _literal_axes(f: Formula | None) -> Iterator[int]:
@@ -188,8 +193,8 @@ def _renumber_axes(p: P, new_axes: Mapping[int, int]) -> P:
 
     def change(q: Part) -> Part | None:
         match q:
-            case Call("size", (of, axis)):
-                return Call("size", (of, axes(axis)))
+            case Call("size", (value, axis)):
+                return Call("size", (value, axes(axis)))
             case App(op, operands, attrs, rest) if op.name in AXIS_ATTRIBUTES:
                 key, _ = AXIS_ATTRIBUTES[op.name]
                 inside = tuple(rebuild(o, change) for o in operands)

@@ -29,6 +29,7 @@ from superopt.te.expr.node import Expr
 from superopt.te.expr.tensor import Dim, Tensor
 from superopt.verifier.instances.attributes import (
     NATURALS_NOTE,
+    OpenAttribute,
     Unsupported,
     attribute_options,
     option_ranks,
@@ -36,7 +37,6 @@ from superopt.verifier.instances.attributes import (
 )
 from superopt.verifier.instances.conditions import Conditions
 from superopt.verifier.instances.size_orders import nonnegative_states
-from superopt.verifier.instances.size_questions import SCOPE_NOTES
 from superopt.verifier.instances.sizes import Fork, Misfit
 
 _SLICE_ATTRIBUTE_ORDER = {"steps": 1, "starts": 2, "ends": 3}
@@ -115,19 +115,20 @@ class Bindings(Conditions):
             return self.choose(name, listed)  # type: ignore[return-value]
         if key == "perm" and ranks[0] not in self.permuted_ranks(name, ranks[0]):
             raise Misfit
-        SCOPE_NOTES.update(scope_limits(op, key))
-        some = attribute_options(op, key, ranks, known_attrs, self.ranks.max_rank, name)
-        if not some:
-            raise Misfit
-        n = self.choose(
-            f"{name} of {len(some)}", range(len(some)), option_ranks(op, key, ranks, some)
+        self.context.scope_notes.update(scope_limits(op, key))
+        options = attribute_options(
+            OpenAttribute(self.context, op, key, name, ranks, known_attrs, self.ranks.max_rank)
         )
+        if not options:
+            raise Misfit
+        levels = option_ranks(op, key, ranks, options)
+        n = self.choose(f"{name} of {len(options)}", range(len(options)), levels)
         assert isinstance(n, int)
         if op.name == "Slice" and key == "starts" and operands:
             return self.choose_starts(name, operands[0], known_attrs)
         if op.name == "Slice" and key == "ends" and operands:
             return self.choose_ends(name, operands[0], known_attrs)
-        return some[n](lambda part: self.fresh_size(f"{name}.{part}"))
+        return options[n](lambda part: self.fresh_size(f"{name}.{part}"))
 
     def choose_starts(self, name: str, x: Tensor | None, known_attrs: dict[str, Attr]) -> Attr:
         """Choose bounds of slices inside their axes: each axis is a head, the kept part, and a
@@ -216,7 +217,7 @@ class Bindings(Conditions):
         """Return the values 1, 2 and 3 for a `nat` attribute; the scope of the proof lists that."""
         for p in self.rule.params:
             if isinstance(p, AttrParam) and p.name == name and p.kind == Name("nat"):
-                SCOPE_NOTES.add(NATURALS_NOTE)
+                self.context.scope_notes.add(NATURALS_NOTE)
                 return [1, 2, 3]
         return None
 
@@ -244,14 +245,14 @@ class Bindings(Conditions):
                 continue
             ((op, g),) = f.rest
             try:
-                some = as_tuple(self.formula_value(g)) if op == "in" else (self.formula_value(g),)
+                values = as_tuple(self.formula_value(g)) if op == "in" else (self.formula_value(g),)
             except NotKnown:
                 continue
             match f.first:
                 case Name(n) if n == name:
-                    return [_as_attribute(v) for v in some]
+                    return [_as_attribute(v) for v in values]
                 case Subscript(Name(n), Lit(int(k))) if n == name and key == "scales":
-                    items[k] = [_as_attribute(v) for v in some]
+                    items[k] = [_as_attribute(v) for v in values]
                 case _:
                     pass
         if not items or sorted(items) != list(range(ranks[0])):

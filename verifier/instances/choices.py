@@ -37,11 +37,9 @@ from superopt.verifier.instances.attributes import (
     MAX_PARTS,
     RUNS_NOTE,
     Unsupported,
-    unknown_mark,
-    unknown_name,
 )
 from superopt.verifier.instances.constants import fill_tensor
-from superopt.verifier.instances.size_questions import SCOPE_NOTES, SizeQuestions
+from superopt.verifier.instances.size_questions import SizeQuestions
 from superopt.verifier.instances.sizes import Fork, Misfit
 from superopt.verifier.instances.vectors import (
     FIRST_PREFIX,
@@ -88,9 +86,9 @@ class Choices(SizeQuestions):
         if key not in self.state.choices:
             if len(values) == 1:
                 return values[0]
-            some = levels or [0] * len(values)
+            ranks = levels or [0] * len(values)
             raise Fork(
-                [self.state.with_choice(key, v, n) for v, n in zip(values, some, strict=True)]
+                [self.state.with_choice(key, v, n) for v, n in zip(values, ranks, strict=True)]
             )
         return self.state.choices[key]
 
@@ -117,10 +115,10 @@ class Choices(SizeQuestions):
                 n = self.formula_value(g)
                 if isinstance(n, Expr):  # a marker number for 1 / sqrt(n)
                     self.size_roots[f"1 / sqrt({n})"] = n
-                    return unknown_mark(f"1 / sqrt({n})")
+                    return self.context.unknowns.mark(f"1 / sqrt({n})")
             case _:
                 pass
-        if any(unknown_name(self.names.get(n)) for n in prepare(f).names):
+        if any(self.context.unknowns.name(self.names.get(n)) for n in prepare(f).names):
             raise Unsupported(f"{show(f)} of any number")
         if not self.is_right_side and self.subterms_in_formulas():  # subterms in formulas
             for p in walk(f):
@@ -188,7 +186,7 @@ class Choices(SizeQuestions):
             value = bool(value) if kind == BOOL else value
             element: Expr = const(value, kind)
         elif kind.is_float:
-            value = unknown_mark(f"value of {name}")
+            value = self.context.unknowns.mark(f"value of {name}")
             element = const(value, kind)
         elif kind.is_int:
             value = self.any_integer(name)
@@ -296,7 +294,7 @@ class Choices(SizeQuestions):
     def operand_run(self, name: str) -> Result:
         if name not in self.names:
             p = next(p for p in self.rule.params if isinstance(p, Param) and p.name == name)
-            SCOPE_NOTES.add(RUNS_NOTE)
+            self.context.scope_notes.add(RUNS_NOTE)
             count = self.choose(f"count {name}", range(1, MAX_PARTS + 1))
             assert isinstance(count, int)
             self.names[name] = tuple(self.make_input(f"{name}.{k}", p) for k in range(count))
@@ -316,12 +314,12 @@ class Choices(SizeQuestions):
                 if isinstance(value, Expr):
                     return self.size_constant(value, kind, position)
                 return self.uniform_constant(float(as_number(value)), kind, position)
-            case Fill(what, args):
+            case Fill(name, args):
                 given = [self.formula_value(a) for a in args]
                 if isinstance(given[-1], DType):
                     kind = given[-1]
                     given = given[:-1]
-                return fill_tensor(what, given, kind)
+                return fill_tensor(name, given, kind)
             case _:
                 raise Misfit
 

@@ -22,11 +22,9 @@ from superopt.verifier.instances.attributes import (
     NO_PADDING_WINDOWS_NOTE,
     SMALL_DILATIONS_NOTE,
     Unsupported,
-    unknown_name,
 )
 from superopt.verifier.instances.choices import Choices
 from superopt.verifier.instances.size_orders import bounded_states
-from superopt.verifier.instances.size_questions import SCOPE_NOTES
 from superopt.verifier.instances.sizes import Fork, Misfit, State, equate
 
 COMPARISON_FUNCTIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
@@ -82,11 +80,15 @@ class Conditions(Choices):
             if not self.are_equal(a, b):  # type: ignore[arg-type]
                 raise Misfit
         elif a != b:
-            if unknown_name(a) or unknown_name(b):
-                raise Unsupported(
-                    f"is any number, {unknown_name(a) or unknown_name(b)}, one that is given?"
-                )
+            name = self.unknown_name(a, b)
+            if name is not None:
+                raise Unsupported(f"is any number, {name}, one that is given?")
             raise Misfit
+
+    def unknown_name(self, *values: object) -> str | None:
+        """Return the name of the first unknown number among the values, if any."""
+        names = map(self.context.unknowns.name, values)
+        return next((name for name in names if name is not None), None)
 
     def require_comparison(self, a: Result, op: str, b: Result) -> None:
         """Require that a `op` b holds."""
@@ -94,11 +96,7 @@ class Conditions(Choices):
             self.require_equal(a, b)
             return
         numbers = (int, float, Fraction)
-        if (
-            isinstance(a, numbers)
-            and isinstance(b, numbers)
-            and (unknown_name(a) or unknown_name(b))
-        ):
+        if isinstance(a, numbers) and isinstance(b, numbers) and self.unknown_name(a, b):
             self.require_order(a, op, b)
             return
         if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
@@ -131,13 +129,13 @@ class Conditions(Choices):
         """Require that every window of a pool overlaps the image: the result of another window is
         undefined. Dilations no larger than the image ensure that no window lies between its
         elements."""
-        SCOPE_NOTES.add(NO_PADDING_WINDOWS_NOTE)
+        self.context.scope_notes.add(NO_PADDING_WINDOWS_NOTE)
         kernel, pads, steps = attrs["kernel_shape"], attrs["pads"], attrs.get("dilations")
         if isinstance(kernel, tuple) and isinstance(pads, tuple):
             apart = steps if isinstance(steps, tuple) else (1,) * len(kernel)
             for d, n in zip(apart, image, strict=True):
                 if d != 1:
-                    SCOPE_NOTES.add(SMALL_DILATIONS_NOTE)
+                    self.context.scope_notes.add(SMALL_DILATIONS_NOTE)
                     self.require_comparison(d, "<=", n)  # type: ignore[arg-type]
             for p, k, d in zip(pads, (*kernel, *kernel), (*apart, *apart), strict=True):
                 self.require_comparison(p, "<", window_span(k, d))  # type: ignore[arg-type]
@@ -149,11 +147,11 @@ class Conditions(Choices):
             return False
         if key in self.state.choices:
             return True
-        fn, some = parts
+        fn, operands = parts
         out: list[State | None] = []
-        for n, one in enumerate(some):
+        for n, one in enumerate(operands):
             state: State | None = self.state.with_choice(key, True)
-            for other in (*some[:n], *some[n + 1 :]):
+            for other in (*operands[:n], *operands[n + 1 :]):
                 pair = (index.as_index(b), other) if fn == "min" else (other, index.as_index(b))
                 h = index.apply("le", pair, BOOL)
                 state = None if state is None else state.with_hypothesis(h, "")
@@ -177,14 +175,14 @@ class Conditions(Choices):
             self.names[found[0]] = self.formula_value(found[1])
             return
         match f:
-            case Logic("and", some):
-                for g in some:
+            case Logic("and", parts):
+                for g in parts:
                     self.require_condition(g)
                 return
-            case Logic("or", some):
-                n = self.choose(f"which of {id(f)} {self.item_path}", range(len(some)))
+            case Logic("or", parts):
+                n = self.choose(f"which of {id(f)} {self.item_path}", range(len(parts)))
                 assert isinstance(n, int)
-                self.require_condition(some[n])
+                self.require_condition(parts[n])
                 return
             case Call("const" | "single_use" | "known" | "all_equal", _):
                 return

@@ -34,8 +34,10 @@ def fill_tensor(fill: str, args: Sequence[Result], kind: DType) -> Tensor:
             if isinstance(given, Expr):
                 size = cast(given, kind)
                 return compute(dims(args[0]), lambda *i: size, name=fill)
-            some = const(float(as_number(given)) if kind.is_float else int(as_number(given)), kind)
-            return compute(dims(args[0]), lambda *i: some, name=fill)
+            element = const(
+                float(as_number(given)) if kind.is_float else int(as_number(given)), kind
+            )
+            return compute(dims(args[0]), lambda *i: element, name=fill)
         case "eye":
             n = args[0]
             assert isinstance(n, (int, Expr))

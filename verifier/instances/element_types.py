@@ -27,13 +27,13 @@ def rules_by_type(rule: Rule) -> Iterator[Rule]:
     open_ = [p for p in rule.params if isinstance(p, Param) and p.kind not in DTYPES]
     keys = list(dict.fromkeys(p.kind if p.kind in LETTERS else p.name for p in open_))
     kinds = {p.kind if p.kind in LETTERS else p.name: p.kind for p in open_}
-    some = [sorted(t.name for t in element_types(kinds[k])) for k in keys]
+    choices = [sorted(t.name for t in element_types(kinds[k])) for k in keys]
     ways = 1
-    for one in some:
+    for one in choices:
         ways *= len(one)
     if ways > MAX_TYPE_CASES:
         return
-    for names in product(*some):
+    for names in product(*choices):
         chosen = dict(zip(keys, names, strict=True))
         params = tuple(
             replace(p, kind=chosen[p.kind if p.kind in LETTERS else p.name]) if p in open_ else p

@@ -33,13 +33,12 @@ from superopt.te.analysis.size_oracle import use_size_oracle
 from superopt.te.expr.dtype import F32, DType
 from superopt.te.expr.node import Expr
 from superopt.te.expr.tensor import Tensor
+from superopt.verifier.context import ProofContext
 from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.instances.operator_results import OperatorResults
 from superopt.verifier.instances.scope import broadcast_only_operands, is_broadcasting
 from superopt.verifier.instances.size_equations import mentioned_differences
 from superopt.verifier.instances.sizes import Fork, Misfit, State, implied_states
-from superopt.verifier.poly import guards
-from superopt.verifier.poly.facts import check_budget
 
 # Messages of formulas that are invalid at every size: then there is no such instance.
 INVALID_FORMULA_TEXTS = (" is not in [", " is no permutation", " items, not ", " of nothing")
@@ -78,6 +77,7 @@ SIZES_PER_WORK_UNIT = 10
 
 
 def instances(
+    context: ProofContext,
     rule: Rule,
     ranks: Ranks,
     number_types: Sequence[DType] = NUMBER_TYPES,
@@ -89,11 +89,11 @@ def instances(
     pending = [(0, count, State({}, {}, mentioned_differences=mentioned_differences(rule)))]
     memo: dict[object, object] = {"stretched": set()} if include_covered else {}
     while pending:
-        check_budget()
+        context.check_budget()
         _, _, state = heappop(pending)
-        guards.BUDGET.attempt_units += 1 + len(state.sizes) // SIZES_PER_WORK_UNIT
+        context.attempt_units += 1 + len(state.sizes) // SIZES_PER_WORK_UNIT
         try:
-            yield _Attempt(state, rule, ranks, number_types, memo=memo).build_instance()
+            yield _Attempt(context, state, rule, ranks, number_types, memo=memo).build_instance()
         except Fork as fork:
             for one in reversed(fork.states):
                 count -= 1
@@ -107,10 +107,11 @@ def instances(
 
 
 def instance_of_state(
-    rule: Rule, state: State, ranks: Ranks, number_types: Sequence[DType]
+    context: ProofContext, rule: Rule, state: State, ranks: Ranks, number_types: Sequence[DType]
 ) -> Instance:
     """Return the instance of `rule` in a state. Raises Fork or Misfit."""
-    return _Attempt(state, rule, ranks, number_types, memo={"stretched": set()}).build_instance()
+    attempt = _Attempt(context, state, rule, ranks, number_types, memo={"stretched": set()})
+    return attempt.build_instance()
 
 
 @dataclass(slots=True)
@@ -229,7 +230,7 @@ class _Attempt(OperatorResults):
         return frozenset(p.index for p in picks if p.term == t)
 
     def require_full_shape(
-        self, t: App, place: int, operands: Sequence[Tensor | None], made: Tensor
+        self, t: App, place: int, operands: Sequence[Tensor | None], result: Tensor
     ) -> None:
         """Require the full shape for operands that are only broadcast to one shape."""
         full = self.memo.get("stretched")
@@ -241,16 +242,16 @@ class _Attempt(OperatorResults):
         assert isinstance(full, set)
         if is_broadcasting(t):
             plain = [x for o, x in zip(t.operands, operands, strict=False) if not _is_number(o)]
-            if any(x is not None and x.shape == made.shape for x in plain):
+            if any(x is not None and x.shape == result.shape for x in plain):
                 for o, x in zip(t.operands, operands, strict=False):
                     if _is_number(o) and x is not None and x.rank:
                         raise Misfit  # same as the number without axes
-        if not full or made.rank > self.state.level:
+        if not full or result.rank > self.state.level:
             return
         for o, x in zip(t.operands, operands, strict=False):
             if isinstance(o, Var) and x is not None and (o.name, place) in full:
-                short = x.rank < made.rank
-                if short or any(a == 1 != b for a, b in zip(x.shape, made.shape, strict=True)):
+                short = x.rank < result.rank
+                if short or any(a == 1 != b for a, b in zip(x.shape, result.shape, strict=True)):
                     raise Misfit
 
     def term_id(self, t: App) -> int:

@@ -85,14 +85,14 @@ class OperatorResults(Bindings):
             if known.result is None:
                 raise Misfit
             return known.result
-        asked = self.question_count
+        before = self.question_count
         try:
             found = self.compute_result(op, operands, given)
         except Misfit:
-            if self.question_count == asked:
+            if self.question_count == before:
                 self.memo[key] = _CachedResult(None, tuple(operands))
             raise
-        if self.question_count == asked:
+        if self.question_count == before:
             self.memo[key] = _CachedResult(found, tuple(operands))
         return found
 

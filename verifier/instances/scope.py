@@ -97,8 +97,8 @@ def is_elementwise(rule: Rule) -> bool:
     """True if every operator of both sides works element by element."""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     apps = all("elementwise" in t.op.laws for t in terms if isinstance(t, App))
-    said = any(_calls(f, SHAPE_FUNCTIONS) for f in _formulas(rule))
-    return apps and not said and not any(isinstance(t, Fill) for t in terms)
+    uses_shapes = any(_calls(f, SHAPE_FUNCTIONS) for f in _formulas(rule))
+    return apps and not uses_shapes and not any(isinstance(t, Fill) for t in terms)
 
 
 # Functions whose value may differ between ranks.
@@ -150,8 +150,8 @@ def _is_cast_to_open_type(t: App, rule: Rule) -> bool:
     """True for a cast to an open type. It also covers casts to other types, which are uninterpreted
     functions: what holds for these holds for every elementwise function."""
     to = dict(t.attrs).get("to")
-    asked = any(isinstance(q, Call) and q.fn == "dtype" for f in rule.where for q in walk(f))
-    return isinstance(to, Name) and not asked
+    uses_dtype = any(isinstance(q, Call) and q.fn == "dtype" for f in rule.where for q in walk(f))
+    return isinstance(to, Name) and not uses_dtype
 
 
 def _is_boolean(t: Term, bools: Collection[str]) -> bool:
@@ -177,8 +177,8 @@ def broadcast_only_operands(rule: Rule) -> dict[str, App]:
     """
     out: dict[str, App] = {}
     apps = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side) if isinstance(t, App)]
-    made = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
-    others = any(isinstance(t, (Fill, Scalar, MapTerms)) for t in made)  # that may refer to shapes
+    terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
+    others = any(isinstance(t, (Fill, Scalar, MapTerms)) for t in terms)  # that may refer to shapes
     for p in rule.params:
         if not isinstance(p, Param) or p.shape is not None or p.is_run:
             continue
@@ -191,8 +191,8 @@ def broadcast_only_operands(rule: Rule) -> dict[str, App]:
             continue
         formulas = [f for t in apps for _, f in t.attrs]
         formulas += [f for q in rule.params if isinstance(q, Param) for f in q.shape or ()]
-        said = any(p.name in free_names(f) for f in formulas)
-        if not said and not others and Var(p.name) not in (*rule.lhs, *rule.rhs):
+        is_mentioned = any(p.name in free_names(f) for f in formulas)
+        if not is_mentioned and not others and Var(p.name) not in (*rule.lhs, *rule.rhs):
             out[p.name] = users[0]
     return out
 

@@ -104,11 +104,11 @@ def unit_states(state: State, a: Dim) -> list[State | None]:
     if parts or rest or c != 1 or not all(isinstance(x, Size) for x in m):
         found = [s for p, n in parts or [(a, 1)] for s in equate(state, index.dim(p), n)]
         return [s if s is None or s.sizes != state.sizes else _with_unit(s, a) for s in found]
-    some: State | None = state
+    new: State | None = state
     for x in dict.fromkeys(m):
         assert isinstance(x, Size)
-        some = None if some is None else some.with_size(x.name, Const(1, INDEX), "")
-    return [some]
+        new = None if new is None else new.with_size(x.name, Const(1, INDEX), "")
+    return [new]
 
 
 def _with_unit(state: State, a: Expr) -> State:

@@ -148,10 +148,10 @@ def solve_remainder(
         low, _ = index.bounds(r)
         if low is None or low < -max(whole, 1):
             continue
-        some = Size(f"{m[0].name}'")  # n + r is at least 1 + low, so it is g or more, or 0
+        positive = Size(f"{m[0].name}'")  # n + r is at least 1 + low, so it is g or more, or 0
         if isinstance(r, Const) and (m[0].name, -low) in mentioned:  # n - 1 is 2 n', not 2 n' - 2
-            return m[0].name, [Const(-low, INDEX), index.as_index(some * g - r)]
-        return m[0].name, [index.as_index((some if low >= 0 else some - 1) * g - r)]
+            return m[0].name, [Const(-low, INDEX), index.as_index(positive * g - r)]
+        return m[0].name, [index.as_index((positive if low >= 0 else positive - 1) * g - r)]
     return None
 
 

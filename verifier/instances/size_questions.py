@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from superopt.te.expr import index
 from superopt.te.expr.tensor import Dim
+from superopt.verifier.context import ProofContext
 from superopt.verifier.instances.attributes import FEW_BROADCAST_NOTE
 from superopt.verifier.instances.size_cases import comparison_states, known_comparison, unit_states
 from superopt.verifier.instances.size_orders import assumed_order
@@ -16,7 +17,6 @@ from superopt.verifier.instances.sizes import Fork, State, equate, with_not_one
 
 MAX_UNRESTRICTED_RANK = 2
 MAX_STRETCHED_BY_RANK = {3: 2}  # by rank above MAX_UNRESTRICTED_RANK
-SCOPE_NOTES: set[str] = set()  # what the instances of a rule leave out
 
 
 @dataclass(slots=True)
@@ -24,6 +24,7 @@ class SizeQuestions:
     """The answers of one state. question_count: questions that operators asked; undecided_orders:
     orders that stayed undecided."""
 
+    context: ProofContext
     state: State
     is_right_side: bool = field(default=False, kw_only=True)
     question_count: int = field(default=0, kw_only=True)
@@ -65,7 +66,7 @@ class SizeQuestions:
             if single and self.state.stretched_count >= MAX_STRETCHED_BY_RANK.get(
                 self.state.level, 1
             ):
-                SCOPE_NOTES.add(FEW_BROADCAST_NOTE)
+                self.context.scope_notes.add(FEW_BROADCAST_NOTE)
                 single = []
             once_more = self.state.stretched_count + 1
             single = [replace(s, stretched_count=once_more) for s in single if s is not None]

@@ -63,11 +63,11 @@ class State:
     def needed_condition(self, gap: index.Poly, sign: str) -> str:
         """Return the text of gap == 0 (or > 0, or >= 0) in the rule's own sizes; "" if it always
         holds."""
-        said = self.in_rule_sizes(index.from_polynomial(gap))
-        low, _ = index.bounds(said)
+        shown = self.in_rule_sizes(index.from_polynomial(gap))
+        low, _ = index.bounds(shown)
         if sign != "==" and low is not None and low >= (sign == ">"):
             return ""
-        return show_equation(index.polynomial(said), sign)
+        return show_equation(index.polynomial(shown), sign)
 
     def with_order(self, a: float, strict: bool, b: float) -> State:
         return replace(self, number_orders=(*self.number_orders, (a, strict, b)))
@@ -93,13 +93,17 @@ class State:
             unit_sizes=units,
             substitutions=fixes,
         )
-        some: State | None = out
+        solved: State | None = out
         for h in self.hypotheses:
-            some = None if some is None else some.with_hypothesis(index.substitute(h, env), "")
+            solved = (
+                None if solved is None else solved.with_hypothesis(index.substitute(h, env), "")
+            )
         low, _ = index.bounds(value)
-        if some is not None and (low is None or low < 1):
-            some = some.with_hypothesis(index.apply("le", (Const(1, INDEX), value), BOOL), needs)
-        return some
+        if solved is not None and (low is None or low < 1):
+            solved = solved.with_hypothesis(
+                index.apply("le", (Const(1, INDEX), value), BOOL), needs
+            )
+        return solved
 
     def with_hypothesis(self, hypothesis: Expr, needs: str) -> State | None:
         """Add a hypothesis; None if it is false."""
@@ -257,12 +261,12 @@ def _factor_states(state: State, gap: index.Poly, needs: str) -> list[State | No
         return None
     out: list[State | None] = []
     for case in cases:
-        some: State | None = state
+        solved: State | None = state
         for name, n in case.items():
-            some = None if some is None else some.with_size(name, Const(n, INDEX), "")
-        if some is not None and needs:
-            some = replace(some, derived=(*some.derived, needs))
-        out.append(some)
+            solved = None if solved is None else solved.with_size(name, Const(n, INDEX), "")
+        if solved is not None and needs:
+            solved = replace(solved, derived=(*solved.derived, needs))
+        out.append(solved)
     return out
 
 

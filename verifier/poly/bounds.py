@@ -29,21 +29,16 @@ def is_independent_linear(p: Poly) -> bool:
 
 
 PROVED_NONNEGATIVE = -1
-_NONNEGATIVE_CACHE: dict[Poly, int] = {}  # PROVED_NONNEGATIVE, or the depth of a failed attempt
-
-
-def forget() -> None:
-    _NONNEGATIVE_CACHE.clear()
-    polynomial.forget()
 
 
 def is_nonnegative(p: Poly, depth: int = 3) -> bool:
     """True if p >= 0 is shown for all sizes and all variables in their ranges."""
-    before = _NONNEGATIVE_CACHE.get(p)
+    # PROVED_NONNEGATIVE, or the depth of a failed attempt
+    before = p.context.nonnegative.get(p)
     if before is not None and (before == PROVED_NONNEGATIVE or before >= depth):
         return before == PROVED_NONNEGATIVE
     found = _is_nonnegative(p, depth)
-    _NONNEGATIVE_CACHE[p] = PROVED_NONNEGATIVE if found else depth
+    p.context.nonnegative[p] = PROVED_NONNEGATIVE if found else depth
     return found
 
 

@@ -7,10 +7,9 @@ means implied, every other answer means unknown.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
-from superopt.verifier.poly import guards as poly_guards
+from superopt.verifier.context import ProofContext
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.bounds import (
     eliminate_quotient,
@@ -19,21 +18,12 @@ from superopt.verifier.poly.bounds import (
     is_sum_of_nonnegative,
     lower_bound,
 )
-from superopt.verifier.poly.guards import (
-    Guard,
-    OutOfTime,
-    check_budget,
-    eq,
-    ge,
-    negate,
-    start_budget,
-)
+from superopt.verifier.poly.guards import Guard, eq, ge, negate
 from superopt.verifier.poly.models import Model, extend_models, has_countermodel, sample_models
 from superopt.verifier.poly.polynomial import Monomial, Poly, Quotient, Symbol
 from superopt.verifier.poly.solver import is_implied
 
 MAX_COARSEN_DEPTH = 1  # nested checks while a guard is coarsened
-COARSEN_DEPTH = [0]
 CHECKS_PER_CLOCK_CHECK = 256  # checks between two looks at the clock
 
 
@@ -41,6 +31,7 @@ CHECKS_PER_CLOCK_CHECK = 256  # checks between two looks at the clock
 class Facts:
     """Hypotheses, with cached answers."""
 
+    context: ProofContext
     hypotheses: tuple[Guard, ...] = ()
     answers: dict[Guard, bool] = field(default_factory=dict)
     nonneg_polys: tuple[Poly, ...] = ()  # polynomials that the hypotheses make >= 0
@@ -69,8 +60,8 @@ class Facts:
             elif h.kind == "eq":
                 lows += [h.p, -h.p]
         self.nonneg_polys = tuple(lows)
-        some = [a for h in self.hypotheses for a in h.p.atoms() if isinstance(a, Quotient)]
-        self.quotients = tuple(a for a in dict.fromkeys(some) if not a.p.vars)
+        quotients = [a for h in self.hypotheses for a in h.p.atoms() if isinstance(a, Quotient)]
+        self.quotients = tuple(a for a in dict.fromkeys(quotients) if not a.p.vars)
 
     def with_guards(self, *guards: Guard) -> Facts:
         new = tuple(g for g in guards if g not in self.hypotheses)
@@ -79,7 +70,11 @@ class Facts:
         found = self.children.get(new)
         if found is None:
             found = self.children[new] = Facts(
-                (*self.hypotheses, *new), nonneg=self.nonneg, positive=self.positive, parent=self
+                self.context,
+                (*self.hypotheses, *new),
+                nonneg=self.nonneg,
+                positive=self.positive,
+                parent=self,
             )
         return found
 
@@ -97,6 +92,7 @@ class Facts:
     def with_order(self, element: object, strict: bool) -> Facts:
         """Return the facts where an element is at least 0, or above 0."""
         return Facts(
+            self.context,
             self.hypotheses,
             self.answers,
             nonneg=(*self.nonneg, element),
@@ -115,9 +111,9 @@ class Facts:
         return found
 
     def _holds(self, g: Guard, use_solver: bool) -> bool:
-        poly_guards.BUDGET.quick_checks += 1
-        if not poly_guards.BUDGET.quick_checks % CHECKS_PER_CLOCK_CHECK:
-            poly_guards.check_deadline()
+        self.context.quick_checks += 1
+        if not self.context.quick_checks % CHECKS_PER_CLOCK_CHECK:
+            self.context.check_deadline()
         if g in self.hypotheses:
             return True
         n = g.p.value
@@ -129,61 +125,64 @@ class Facts:
             return True
         if has_countermodel(self.models(), g.kind, g.p):
             return False
-        match g.kind:
-            case "ge":
-                same = eliminate_quotient(g.p)
-                if same is not None:
-                    return self.holds(ge(same), use_solver)
-                if self.nonneg_polys:
-                    if is_sum_of_nonnegative(g.p, self.nonneg_polys):
-                        return True
-                    low = lower_bound(g.p)
-                    if (
-                        low is not None
-                        and low is not g.p
-                        and is_sum_of_nonnegative(low, self.nonneg_polys)
-                    ):
-                        return True
-                elif is_independent_linear(g.p):
-                    return False
-                if COARSEN_DEPTH[0] < MAX_COARSEN_DEPTH:
-                    COARSEN_DEPTH[0] += 1
-                    try:
-                        same_as = coarsen(g, self, False)
-                    finally:
-                        COARSEN_DEPTH[0] -= 1
-                    if same_as is not g:
-                        return self.holds(same_as, use_solver)
-            case "eq":
-                if is_independent_linear(g.p) and not self.nonneg_polys:
-                    return False
-            case _:
-                if is_independent_linear(g.p) and not self.nonneg_polys:
-                    return False
+        if g.kind == "ge":
+            same = eliminate_quotient(g.p)
+            if same is not None:
+                return self.holds(ge(same), use_solver)
+            if self.nonneg_polys:
+                if self._is_sum_of_hypotheses(g.p):
+                    return True
+            elif is_independent_linear(g.p):
+                return False
+            coarser = self._coarsen_once(g)
+            if coarser is not g:
+                return self.holds(coarser, use_solver)
+        elif not self.nonneg_polys and is_independent_linear(g.p):
+            return False
         return use_solver and self.ask_solver(g)
+
+    def _is_sum_of_hypotheses(self, p: Poly) -> bool:
+        """True if p, or its lower bound without variables, is a sum of what is known to be >= 0."""
+        if is_sum_of_nonnegative(p, self.nonneg_polys):
+            return True
+        low = lower_bound(p)
+        return low is not None and low is not p and is_sum_of_nonnegative(low, self.nonneg_polys)
+
+    def _coarsen_once(self, g: Guard) -> Guard:
+        """Return `coarsen(g)` without Z3; `g` itself while a guard is being coarsened."""
+        if self.context.coarsen_depth >= MAX_COARSEN_DEPTH:
+            return g
+        self.context.coarsen_depth += 1
+        try:
+            return coarsen(g, self, False)
+        finally:
+            self.context.coarsen_depth -= 1
 
     def ask_solver(self, g: Guard) -> bool:
         """True if Z3 proves that `g` follows."""
-        check_budget()
-        start_time = time.perf_counter()
-        out = is_implied(self.hypotheses, g)
-        poly_guards.BUDGET.queries += 1
-        poly_guards.BUDGET.solver_seconds += time.perf_counter() - start_time
-        return out
+        self.context.check_budget()
+        self.context.queries += 1
+        return is_implied(self.hypotheses, g)
 
     def is_contradictory(self) -> bool:
         """True if the hypotheses are shown to be unsatisfiable."""
         if not self.hypotheses:
             return False
-        return not self.models() and self.ask_solver(ge(polynomial.const(-1)))
+        return not self.models() and self.ask_solver(ge(polynomial.const(self.context, -1)))
 
     def is_last_contradicted(self) -> bool:
         """True if the last hypothesis contradicts the others."""
         last = self.hypotheses[-1] if self.hypotheses else None
         if last is None:
             return False
-        before = Facts(self.hypotheses[:-1])
-        return before.holds(negate(last))
+        return Facts(self.context, self.hypotheses[:-1]).holds(negate(last))
+
+
+def without_hypotheses(context: ProofContext) -> Facts:
+    """Return the facts of a proof without hypotheses: one object, which keeps its answers."""
+    if context.no_hypotheses is None:
+        context.no_hypotheses = Facts(context)
+    return context.no_hypotheses
 
 
 def _coarsen_quotient(g: Guard, facts: Facts, use_solver: bool) -> Guard | None:
@@ -211,7 +210,7 @@ def coarsen(g: Guard, facts: Facts, use_solver: bool) -> Guard:
     for d in {tuple(a for a in m if isinstance(a, Symbol)) for m, _ in g.p.terms if len(m) > 1}:
         if not d:
             continue
-        q = polynomial.from_terms({d: 1})
+        q = polynomial.from_terms(g.p.context, {d: 1})
         whole, rest = polynomial.divide(g.p, q)
         if not whole.vars or len(whole.terms) >= len(g.p.terms):
             continue
@@ -225,12 +224,9 @@ def coarsen(g: Guard, facts: Facts, use_solver: bool) -> Guard:
 __all__ = [
     "Facts",
     "Guard",
-    "OutOfTime",
-    "check_budget",
     "coarsen",
     "eq",
     "ge",
     "is_nonnegative",
     "negate",
-    "start_budget",
 ]

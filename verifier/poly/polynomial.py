@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from superopt.verifier.context import ProofContext
+
 Monomial = tuple["Atom", ...]
 
 
 class Atom:
     """A size, an index variable, a quotient, a minimum. `number` orders atoms."""
 
-    __slots__ = ("number", "poly")
+    __slots__ = ("context", "number", "poly")
+    context: ProofContext
     number: int
     poly: Poly | None
 
@@ -92,10 +95,12 @@ class ElementIndex(Atom):
 class Poly:
     """A polynomial: ((atoms, coefficient), ...) in canonical order, without zero coefficients."""
 
-    __slots__ = ("_vars", "number", "terms")
+    __slots__ = ("_vars", "context", "number", "terms")
 
-    def __init__(self, terms: tuple[tuple[Monomial, int], ...], number: int) -> None:
-        self.terms, self.number = terms, number
+    def __init__(
+        self, context: ProofContext, terms: tuple[tuple[Monomial, int], ...], number: int
+    ) -> None:
+        self.context, self.terms, self.number = context, terms, number
         self._vars: frozenset[Var] | None = None
 
     def __hash__(self) -> int:
@@ -108,7 +113,7 @@ class Poly:
         return self.number < other.number
 
     def __add__(self, other: Poly | int) -> Poly:
-        b = const(other) if isinstance(other, int) else other
+        b = const(self.context, other) if isinstance(other, int) else other
         if not b.terms:
             return self
         if not self.terms:
@@ -116,7 +121,7 @@ class Poly:
         out = dict(self.terms)
         for m, c in b.terms:
             out[m] = out.get(m, 0) + c
-        return from_terms(out)
+        return from_terms(self.context, out)
 
     def __sub__(self, other: Poly | int) -> Poly:
         if isinstance(other, int):
@@ -126,7 +131,7 @@ class Poly:
         out = dict(self.terms)
         for m, c in other.terms:
             out[m] = out.get(m, 0) - c
-        return from_terms(out)
+        return from_terms(self.context, out)
 
     def __neg__(self) -> Poly:
         return self.scale(-1)
@@ -139,12 +144,12 @@ class Poly:
             for n, d in other.terms:
                 key = tuple(sorted((*m, *n))) if m and n else m or n
                 out[key] = out.get(key, 0) + c * d
-        return from_terms(out)
+        return from_terms(self.context, out)
 
     def scale(self, k: int) -> Poly:
         if k == 1:
             return self
-        return from_terms({m: c * k for m, c in self.terms})
+        return from_terms(self.context, {m: c * k for m, c in self.terms})
 
     @property
     def value(self) -> int | None:
@@ -184,54 +189,35 @@ def free_vars(element: object) -> frozenset[Var]:
     return element.vars  # type: ignore[attr-defined,no-any-return]
 
 
-_POLYS: dict[frozenset[tuple[Monomial, int]], Poly] = {}
-_CONSTANTS: dict[int, Poly] = {}
-_ATOMS: dict[object, Atom] = {}
-_CREATED_COUNT = [0]
-_COUNT_AT_FORGET = [0]  # the count when the tables were last cleared
-
-
-def forget() -> None:
-    """Clear the tables: polynomials created before must not be used after. Numbering restarts, so
-    that a proof does not depend on earlier ones."""
-    _POLYS.clear()
-    _POLYS.update((frozenset(p.terms), p) for p in _CONSTANTS.values())
-    _ATOMS.clear()
-    _COUNT_AT_FORGET[0] = _CREATED_COUNT[0]
-
-
-def created_count() -> int:
-    """Return how many polynomials and atoms were created: a measure of work without a clock."""
-    return _CREATED_COUNT[0]
-
-
-def _next_number() -> int:
-    _CREATED_COUNT[0] += 1
-    return _CREATED_COUNT[0] - _COUNT_AT_FORGET[0]
+def _next_number(context: ProofContext) -> int:
+    context.created_count += 1
+    return context.created_count
 
 
 def _constant_number(n: int) -> int:
-    """Return the number of a constant, which survives `forget`: below all other numbers."""
+    """Return the number of a constant: negative, so below all other numbers."""
     return -2 * n - 2 if n >= 0 else 2 * n - 1
 
 
-def _intern(key: object, atom: Atom) -> Atom:
-    found = _ATOMS.get(key)
+def _intern(context: ProofContext, key: object, atom: Atom) -> Atom:
+    found = context.atoms.get(key)
     if found is None:
-        atom.number, atom.poly = _next_number(), None
-        found = _ATOMS[key] = atom
+        atom.context, atom.number, atom.poly = context, _next_number(context), None
+        found = context.atoms[key] = atom
     return found
 
 
-def from_terms(terms: Mapping[Monomial, int]) -> Poly:
+def from_terms(context: ProofContext, terms: Mapping[Monomial, int]) -> Poly:
     """Return the polynomial with these terms."""
     key = frozenset([t for t in terms.items() if t[1]])
-    found = _POLYS.get(key)
+    found = context.polys.get(key)
     if found is None:
         rest = tuple(sorted(key, key=_term_order) if len(key) > 1 else key)
-        constant = not rest or (len(rest) == 1 and not rest[0][0])
-        number = _constant_number(rest[0][1] if rest else 0) if constant else _next_number()
-        found = _POLYS[key] = Poly(rest, number)
+        if not rest or (len(rest) == 1 and not rest[0][0]):
+            number = _constant_number(rest[0][1] if rest else 0)
+        else:
+            number = _next_number(context)
+        found = context.polys[key] = Poly(context, rest, number)
     return found
 
 
@@ -239,40 +225,40 @@ def _term_order(t: tuple[Monomial, int]) -> tuple[int, list[int]]:
     return len(t[0]), [a.number for a in t[0]]
 
 
-def const(n: int) -> Poly:
-    found = _CONSTANTS.get(n)
+def const(context: ProofContext, n: int) -> Poly:
+    found = context.constants.get(n)
     if found is None:
-        found = _CONSTANTS[n] = from_terms({(): n})
+        found = context.constants[n] = from_terms(context, {(): n})
     return found
 
 
 def atom_poly(a: Atom) -> Poly:
     if a.poly is None:
-        a.poly = from_terms({(a,): 1})
+        a.poly = from_terms(a.context, {(a,): 1})
     return a.poly
 
 
-def symbol(name: str, low: int = 1) -> Poly:
-    return atom_poly(_intern(("sym", name), Symbol(name, low)))
+def symbol(context: ProofContext, name: str, low: int = 1) -> Poly:
+    return atom_poly(_intern(context, ("sym", name), Symbol(name, low)))
 
 
 def fresh_var(extent: Poly, name: str = "k") -> Var:
     """Return a new variable."""
     v = Var(name, extent, 0)
-    v.number, v.poly = _next_number(), None
+    v.context, v.number, v.poly = extent.context, _next_number(extent.context), None
     v.name = f"{name}{v.number}"
     return v
 
 
 def bound_var(level: int, extent: Poly) -> Var:
     """Return the bound variable of a level: one for each extent."""
-    found = _intern(("var", level, extent), Var(f"b{level}", extent, level))
+    found = _intern(extent.context, ("var", level, extent), Var(f"b{level}", extent, level))
     assert isinstance(found, Var)
     return found
 
 
 def quotient_atom(p: Poly, q: Poly) -> Atom:
-    return _intern(("quot", p, q), Quotient(p, q))
+    return _intern(p.context, ("quot", p, q), Quotient(p, q))
 
 
 def minimum(p: Poly, q: Poly) -> Poly:
@@ -284,7 +270,7 @@ def minimum(p: Poly, q: Poly) -> Poly:
         return p if gap >= 0 else q
     if q.number < p.number:
         p, q = q, p
-    return atom_poly(_intern(("least", p, q), Min(p, q)))
+    return atom_poly(_intern(p.context, ("least", p, q), Min(p, q)))
 
 
 def maximum(p: Poly, q: Poly) -> Poly:
@@ -292,7 +278,9 @@ def maximum(p: Poly, q: Poly) -> Poly:
 
 
 def element_index(element: object, bound: Poly) -> Poly:
-    return atom_poly(_intern(("chosen", element, bound), ElementIndex(element, bound)))
+    return atom_poly(
+        _intern(bound.context, ("chosen", element, bound), ElementIndex(element, bound))
+    )
 
 
 def linear_coefficients(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
@@ -308,7 +296,7 @@ def linear_coefficients(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
             a[m[:k] + m[k + 1 :]] = c
         else:
             b[m] = c
-    first, rest = from_terms(a), from_terms(b)
+    first, rest = from_terms(p.context, a), from_terms(p.context, b)
     if isinstance(v, Var) and (v in first.vars or v in rest.vars):
         return None
     return first, rest
@@ -318,8 +306,8 @@ def divide(p: Poly, q: Poly) -> tuple[Poly, Poly]:
     """Return (quotient, remainder) by the terms of `p` that the monomial `q` divides."""
     if len(q.terms) != 1:
         if p is q:
-            return const(1), const(0)
-        return const(0), p
+            return const(p.context, 1), const(p.context, 0)
+        return const(p.context, 0), p
     ((qm, qc),) = q.terms
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
@@ -337,7 +325,7 @@ def divide(p: Poly, q: Poly) -> tuple[Poly, Poly]:
                 whole[tuple(left)] = c // qc
         else:
             whole[tuple(left)] = c // qc
-    return from_terms(whole), from_terms(rest)
+    return from_terms(p.context, whole), from_terms(p.context, rest)
 
 
 def monomial_divides(m: Monomial, n: Monomial) -> bool:
@@ -352,14 +340,14 @@ def monomial_divides(m: Monomial, n: Monomial) -> bool:
 
 def replace_product(p: Poly, old: Monomial, new: Monomial) -> Poly:
     """Return `p` with the product `new` in place of `old` in each term that contains it."""
-    out = from_terms({})
+    out = const(p.context, 0)
     for m, c in p.terms:
         if monomial_divides(old, m):
             left = list(m)
             for a in old:
                 left.remove(a)
             m = tuple(sorted((*left, *new)))
-        out = out + from_terms({m: c})
+        out = out + from_terms(p.context, {m: c})
     return out
 
 
@@ -367,11 +355,11 @@ def divide_by_sum(p: Poly, q: Poly) -> tuple[Poly, Poly]:
     """Return (quotient, remainder) by a polynomial of several terms: n k + k + j is k (n + 1) +
     j."""
     lead, c = q.terms[-1]
-    whole = const(0)
+    whole = const(p.context, 0)
     if c < -1:
         return whole, p
     for _ in range(8):
-        part, _ = divide(p, from_terms({lead: c}))
+        part, _ = divide(p, from_terms(p.context, {lead: c}))
         if not part.terms:
             break
         whole, p = whole + part, p - part * q

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from superopt.verifier.context import ProofContext
 from superopt.verifier.poly.guards import Guard, negate
 from superopt.verifier.poly.polynomial import Atom, ElementIndex, Min, Poly, Quotient, Symbol, Var
 
@@ -20,6 +21,7 @@ QUERY_RLIMIT = 1_500_000  # resource limit of Z3, the same on every machine
 
 @dataclass(slots=True)
 class Query:
+    z3_context: z3.Context
     terms: dict[Atom, z3.ArithRef] = field(default_factory=dict)
     side_conditions: list[z3.BoolRef] = field(default_factory=list)
 
@@ -31,18 +33,18 @@ class Query:
                 one = self.atom(a)
                 term = one if term is None else term * one
             if term is None:
-                parts.append(z3.IntVal(c, context()))
+                parts.append(z3.IntVal(c, self.z3_context))
             else:
                 parts.append(term if c == 1 else term * c)
         if not parts:
-            return z3.IntVal(0, context())
+            return z3.IntVal(0, self.z3_context)
         return parts[0] if len(parts) == 1 else z3.Sum(parts)
 
     def atom(self, a: Atom) -> z3.ArithRef:
         found = self.terms.get(a)
         if found is not None:
             return found
-        x = self.terms[a] = z3.Int(f"a{len(self.terms)}", context())
+        x = self.terms[a] = z3.Int(f"a{len(self.terms)}", self.z3_context)
         match a:
             case Symbol():
                 self.side_conditions.append(x >= a.low)
@@ -70,40 +72,24 @@ class Query:
                 return p != 0
 
 
-_CONTEXT: list[z3.Context] = []
-_SOLVER: list[z3.Solver] = []
-
-
-def forget() -> None:
-    """Start a new solver: the results of Z3 within its limit depend on earlier queries."""
-    _SOLVER.clear()
-    _CONTEXT.clear()
-
-
-def context() -> z3.Context:
-    if not _CONTEXT:
+def solver(context: ProofContext) -> z3.Solver:
+    """Return the solver of a proof: what Z3 finds within its limit depends on earlier queries."""
+    if context.solver is None:
         z3.set_param("memory_max_size", 2000)
-        _CONTEXT.append(z3.Context())
-    return _CONTEXT[0]
-
-
-def solver() -> z3.Solver:
-    if not _SOLVER:
-        s = z3.SimpleSolver(ctx=context())
+        s = context.solver = z3.SimpleSolver(ctx=z3.Context())
         s.set("auto_config", False)
         s.set("mbqi", False)
         s.set("timeout", QUERY_TIMEOUT_MS)
         s.set("rlimit", QUERY_RLIMIT)
         s.set("ctrl_c", False)  # Python handles interrupts; no query ends as "unknown"
-        _SOLVER.append(s)
-    return _SOLVER[0]
+    return context.solver
 
 
 def is_implied(hypotheses: Iterable[Guard], goal: Guard) -> bool:
-    s = solver()
+    s = solver(goal.p.context)
     s.push()
     try:
-        q = Query()
+        q = Query(s.ctx)
         wanted = [q.guard(h) for h in hypotheses]
         wanted.append(q.guard(negate(goal)))
         s.add(*q.side_conditions, *wanted)
@@ -114,10 +100,10 @@ def is_implied(hypotheses: Iterable[Guard], goal: Guard) -> bool:
 
 def smt2(hypotheses: Iterable[Guard], goal: Guard) -> str:
     """Return the query of `is_implied` as SMT-LIB 2: unsat if the goal follows."""
-    s = solver()
+    s = solver(goal.p.context)
     s.push()
     try:
-        q = Query()
+        q = Query(s.ctx)
         wanted = [q.guard(g) for g in (*hypotheses, negate(goal))]
         s.add(*q.side_conditions, *wanted)
         return f"(set-logic QF_NIA)\n{s.to_smt2()}"

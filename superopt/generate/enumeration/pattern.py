@@ -47,12 +47,7 @@ class Equation:
 
 def variable_numbers(p: Pattern) -> Iterator[int]:
     """Yield the numbers of the variables in order of occurrence, with repetitions."""
-    match p:
-        case PatternVariable(n):
-            yield n
-        case PatternCall(_, operands):
-            for o in operands:
-                yield from variable_numbers(o)
+    return (q.number for q in subterms(p) if isinstance(q, PatternVariable))
 
 
 def call_count(p: Pattern) -> int:
@@ -67,10 +62,7 @@ def call_depth(p: Pattern) -> int:
 
 def use_numbers(p: Pattern) -> Iterator[int]:
     """Yield the uses of a pattern, outermost first."""
-    if isinstance(p, PatternCall):
-        yield p.use
-        for o in p.operands:
-            yield from use_numbers(o)
+    return (q.use for q in subterms(p) if isinstance(q, PatternCall))
 
 
 def subterms(p: Pattern) -> Iterator[Pattern]:

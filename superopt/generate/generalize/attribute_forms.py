@@ -307,18 +307,7 @@ def _right_formulas(s: AttributeSlot, left: SlotTexts, rank: int) -> Iterator[st
     axes = [(text, t.value) for t, text in named.items() if t.key == "axis"]
     perms = [(text, t.value) for t, text in named.items() if t.key == "perm"]
     if s.key == "axis":
-        for k, axis in axes:
-            for p, perm in perms:
-                order = _integers(perm)
-                assert isinstance(axis, int)
-                if axis < len(order):
-                    if order[axis] == s.value:
-                        yield f"{p}[{k}]"
-                    if order.index(axis) == s.value:
-                        yield f"index({p}, {k})"
-            for shift in (-1, 1):
-                if axis == s.value - shift:  # type: ignore[operator]
-                    yield f"{k} {'+' if shift > 0 else '-'} 1"
+        yield from _axis_formulas(s, axes, perms)
         if isinstance(s.value, int):
             yield str(s.value - rank)
     if s.key == "axes":
@@ -329,6 +318,24 @@ def _right_formulas(s: AttributeSlot, left: SlotTexts, rank: int) -> Iterator[st
                 yield text
     if s.key != "shape":
         yield literal_text(s)
+
+
+def _axis_formulas(
+    s: AttributeSlot, axes: Sequence[tuple[str, Attr]], perms: Sequence[tuple[str, Attr]]
+) -> Iterator[str]:
+    """Yield an axis as the image of another under a permutation, or as its neighbour."""
+    for k, axis in axes:
+        assert isinstance(axis, int)
+        for p, perm in perms:
+            order = _integers(perm)
+            if axis < len(order):
+                if order[axis] == s.value:
+                    yield f"{p}[{k}]"
+                if order.index(axis) == s.value:
+                    yield f"index({p}, {k})"
+        for shift in (-1, 1):
+            if axis + shift == s.value:
+                yield f"{k} {'+' if shift > 0 else '-'} 1"
 
 
 def _permuted_axes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
 
 from superopt.errors import UsageError
@@ -101,19 +101,9 @@ def most_general_rule(
             continue  # which is weaker than all low ranks
         if any(is_wrong_on(rule, one, seed) for one in seen):
             continue
-        near = _refute_nearby(rule, instance(rule), seed)
-        if near is not None:
-            refuse(kinds, rule, near.instance)
-            continue  # most wrong ones fail here
-        some = CachedInstances(instances(rule, seed, rounds=1, max_tries=MAX_INSTANCE_ATTEMPTS))
-        first = list(islice(some, FIRST_INSTANCES))
-        outcome = try_on_instances(rule, Cases(0, (), first), seed)
-        if len(first) < FIRST_INSTANCES or not outcome:
-            refuse(kinds, rule, outcome.instance if isinstance(outcome, Refuted) else None)
-            continue
-        if not any(can_apply(rule, one) for one in first):
+        found = _examine(rule, classes, seed, rank, instance(rule))
+        if found is None:
             return next(iter((*bounded, *tried)), IDLE)
-        found = decide_rule(rule, classes, seed, some, rank)
         if isinstance(found, UnsoundRule):
             refuse(kinds, rule, found.instance)
             continue
@@ -121,15 +111,29 @@ def most_general_rule(
             continue  # of lower ranks than the candidate
         if found.is_proved and not found.is_rank_bounded:
             return found
-        if found.is_proved:
-            bounded.append(found)
-            if len(bounded) == MAX_BOUNDED:
-                break
-            continue
-        tried.append(found)
-        if len(tried) == MAX_UNPROVED:
+        (bounded if found.is_proved else tried).append(found)
+        if len(bounded) == MAX_BOUNDED or len(tried) == MAX_UNPROVED:
             break
     return next(iter((*bounded, *tried)), REFUTED)
+
+
+def _examine(
+    rule: Rule, classes: Sequence[str], seed: int, rank: int, near: Instance | None
+) -> SoundRule | UnsoundRule | None:
+    """Return the rule in its lowest float class if it holds; None if its sides are the same graph.
+    Most wrong rules fail on neighbours of the instance that was found, the next on the first
+    instances."""
+    refuted = _refute_nearby(rule, near, seed)
+    if refuted is not None:
+        return refuted
+    some = CachedInstances(instances(rule, seed, rounds=1, max_tries=MAX_INSTANCE_ATTEMPTS))
+    first = list(islice(some, FIRST_INSTANCES))
+    outcome = try_on_instances(rule, Cases(0, (), first), seed)
+    if len(first) < FIRST_INSTANCES or not outcome:
+        return UnsoundRule(outcome.instance if isinstance(outcome, Refuted) else None)
+    if not any(can_apply(rule, one) for one in first):
+        return None
+    return decide_rule(rule, classes, seed, some, rank)
 
 
 def _parse_generalization(text: str) -> Rule:

@@ -212,11 +212,8 @@ def _import_operator(state: ImportState, n: oir.Node) -> tuple[graph.Node, dict[
     return graph.intern_node(found, tuple(operands), full, kinds), bound
 
 
-def _bind_operands(
-    state: ImportState, n: oir.Node, op: Op, s: Schema, old_form: OlderForm
-) -> tuple[list[graph.Value | None], dict[str, Attr], dict[str, graph.Value]]:
-    """Bind the operands and attributes of `op` by the names of ONNX's schema. Also return the
-    operands of the file that became attributes."""
+def _node_attributes(n: oir.Node, op: Op, s: Schema, old_form: OlderForm) -> dict[str, Attr]:
+    """Return the attributes of a node by their names in `op`, with defaults and implied ones."""
     attrs: dict[str, Attr] = {}
     for key, a in n.attributes.items():
         if key in old_form.attribute_operands:
@@ -232,7 +229,15 @@ def _bind_operands(
             attrs[key] = declared.default
     if "num_outputs" in op.attrs and "num_outputs" not in s.attributes:
         attrs["num_outputs"] = len(n.outputs)  # Split before opset 18
-    attrs = {**old_form.implied_attrs, **attrs}
+    return {**old_form.implied_attrs, **attrs}
+
+
+def _bind_operands(
+    state: ImportState, n: oir.Node, op: Op, s: Schema, old_form: OlderForm
+) -> tuple[list[graph.Value | None], dict[str, Attr], dict[str, graph.Value]]:
+    """Bind the operands and attributes of `op` by the names of ONNX's schema. Also return the
+    operands of the file that became attributes."""
+    attrs = _node_attributes(n, op, s, old_form)
     operands: list[graph.Value | None] = []
     bound: dict[str, graph.Value] = {}
     for position, v in enumerate(n.inputs):

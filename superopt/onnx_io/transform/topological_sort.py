@@ -14,14 +14,6 @@ from superopt.onnx_io.read.protos import (
     node_subgraphs,
     replace_nodes,
 )
-from superopt.onnx_io.read.source import Source
-
-
-def with_sorted_nodes(source: Source) -> Source | None:
-    """Return the model with its nodes in topological order, or None if nothing changes or there is
-    a cycle."""
-    model = source.skeleton.new_proto()
-    return source.with_proto(model) if sort_nodes(model) else None
 
 
 def sort_nodes(model: onnx.ModelProto) -> bool:

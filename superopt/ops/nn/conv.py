@@ -57,6 +57,35 @@ def check_bias(name: str, channels: Dim, b: Tensor | None) -> None:
         raise InferError(f"{name} with bias {b.type} on {channels} output channels")
 
 
+def conv_geometry(
+    name: str,
+    x: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    group: int,
+    strides: tuple[int, ...] | None,
+    dilations: tuple[int, ...] | None,
+    pads: tuple[int, ...] | None,
+    auto_pad: str,
+) -> tuple[tuple[Dim, Dim, Dim], list[Window]]:
+    """Return the groups of a convolution, as `check_conv_operands` does, and its windows."""
+    what = f"{name} of x {x.type} with w {w.type}"
+    groups = check_conv_operands(name, x.type, w.type, group)
+    check_bias(what, w.shape[0], b)
+    assert strides is not None
+    assert dilations is not None
+    ws = windows(
+        what,
+        x.shape[2:],
+        w.shape[2:],
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        auto_pad=auto_pad,
+    )
+    return groups, ws
+
+
 def convolution(
     x: Tensor, w: Tensor, b: Tensor | None, groups: tuple[Dim, Dim, Dim], ws: Sequence[Window]
 ) -> Tensor:
@@ -112,21 +141,8 @@ def conv(
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
     """Sums of x[n, c, ...] times w[m, c / group, ...] under a sliding kernel, plus b[m]."""
-    what = f"Conv of x {x.type} with w {w.type}"
-    groups = check_conv_operands("Conv", x.type, w.type, group)
+    groups, ws = conv_geometry("Conv", x, w, b, group, strides, dilations, pads, auto_pad)
     if x.dtype != w.dtype or (b is not None and b.dtype != x.dtype):
-        raise InferError(f"{what}: dtypes differ")
-    check_bias(what, w.shape[0], b)
-    assert strides is not None
-    assert dilations is not None
-    ws = windows(
-        what,
-        x.shape[2:],
-        w.shape[2:],
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        auto_pad=auto_pad,
-    )
+        raise InferError(f"Conv of x {x.type} with w {w.type}: dtypes differ")
     bias = None if b is None else widen_tensor(b)
     return narrow_tensor(convolution(widen_tensor(x), widen_tensor(w), bias, groups, ws), x.dtype)

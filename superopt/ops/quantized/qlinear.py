@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from superopt.ir.op import InferError, op
-from superopt.ops.nn.conv import canonical_conv, check_bias, check_conv_operands, convolution
+from superopt.ops.nn.conv import canonical_conv, conv_geometry, convolution
 from superopt.ops.reductions.matmul import matrix_product
-from superopt.ops.shared.windows import windows
+from superopt.ops.shared.windows import Window
 from superopt.te.expr.dtype import F32, I8, I32, U8, DType
 from superopt.te.expr.node import Expr
-from superopt.te.expr.tensor import Tensor, apply, cast, compute
+from superopt.te.expr.tensor import Dim, Tensor, apply, cast, compute
 
 _INT8_RANGES = {I8: (-128, 127), U8: (0, 255)}
 
@@ -136,19 +138,9 @@ def conv_integer(
     strides: tuple[int, ...] | None = None,
 ) -> Tensor:
     """The convolution of x - x_zero_point and w - w_zero_point, in i32."""
-    return _integer_convolution(
-        "ConvInteger",
-        x,
-        w,
-        x_zero_point,
-        w_zero_point,
-        None,
-        auto_pad,
-        dilations,
-        group,
-        pads,
-        strides,
-    )
+    name = "ConvInteger"
+    geometry = conv_geometry(name, x, w, None, group, strides, dilations, pads, auto_pad)
+    return _integer_convolution(name, x, w, x_zero_point, w_zero_point, None, *geometry)
 
 
 def _integer_convolution(
@@ -158,34 +150,15 @@ def _integer_convolution(
     x_zero_point: Tensor | None,
     w_zero_point: Tensor | None,
     b: Tensor | None,
-    auto_pad: str,
-    dilations: tuple[int, ...] | None,
-    group: int,
-    pads: tuple[int, ...] | None,
-    strides: tuple[int, ...] | None,
+    groups: tuple[Dim, Dim, Dim],
+    ws: Sequence[Window],
 ) -> Tensor:
-    what = f"{name} of x {x.type} with w {w.type}"
-    groups = check_conv_operands(name, x.type, w.type, group)
-    check_bias(what, w.shape[0], b)
     if x_zero_point is not None:
         _single_value(name, x_zero_point)
     if b is not None and b.dtype != I32:
-        raise InferError(f"{what}: the bias is {b.dtype}, not i32")
-    assert strides is not None
-    assert dilations is not None
-    ws = windows(
-        what,
-        x.shape[2:],
-        w.shape[2:],
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        auto_pad=auto_pad,
-    )
-    values, weights = (
-        _subtract_zero_point(name, x, x_zero_point, 1),
-        _subtract_zero_point(name, w, w_zero_point, 0),
-    )
+        raise InferError(f"{name} of x {x.type} with w {w.type}: the bias is {b.dtype}, not i32")
+    values = _subtract_zero_point(name, x, x_zero_point, 1)
+    weights = _subtract_zero_point(name, w, w_zero_point, 0)
     return convolution(values, weights, b, groups, ws)
 
 
@@ -215,9 +188,8 @@ def qlinear_conv(
 ) -> Tensor:
     """The convolution of quantized tensors, quantized; the scale of w may differ for each m."""
     name = "QLinearConv"
-    total = _integer_convolution(
-        name, x, w, x_zero_point, w_zero_point, b, auto_pad, dilations, group, pads, strides
-    )
+    geometry = conv_geometry(name, x, w, b, group, strides, dilations, pads, auto_pad)
+    total = _integer_convolution(name, x, w, x_zero_point, w_zero_point, b, *geometry)
     if _check_scales(name, x_scale, w_scale, y_scale) != F32:
         raise InferError(f"{name}: scales are {x_scale.dtype}, not f32")
     if y_zero_point.dtype not in _INT8_RANGES:

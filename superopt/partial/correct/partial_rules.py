@@ -79,10 +79,6 @@ class PartialRule:
         """True if the claims of all equal boxes are proved."""
         return all(isinstance(v, Proved) for _, v in self.claims)
 
-    @property
-    def is_equal_everywhere(self) -> bool:
-        return not self.parts.different
-
 
 @lru_cache(maxsize=1)
 def load_pairs() -> tuple[Rule, ...]:

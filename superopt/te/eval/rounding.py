@@ -140,17 +140,22 @@ class RoundingDomain:
         match fn:
             case "max" | "min":
                 return extremum(fn, *args)
-            case "abs":
-                return absolute_value(args[0])
-            case "neg":
-                return negate(args[0])
             case "ceil":
                 return negate(self.apply("floor", [negate(args[0])], kinds, dtype))
             case "floor" | "round":
                 unsure = self._mark_undecided(args[0], 1)
                 if (reals[0] == np.rint(reals[0])).all() and not unsure.any():
                     return args[0]
-                return self._rounded_function(fn, args, dtype)
+            case _:
+                pass
+        return self._arithmetic(fn, args, dtype)
+
+    def _arithmetic(self, fn: str, args: Sequence[np.ndarray], dtype: DType) -> np.ndarray:
+        match fn:
+            case "abs":
+                return absolute_value(args[0])
+            case "neg":
+                return negate(args[0])
             case "add":
                 return self._add(args[0], args[1], dtype)
             case "sub":

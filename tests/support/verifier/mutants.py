@@ -94,21 +94,8 @@ def _once(side: Term, part: Part, other: Part) -> Term:
 
 def _changed(part: Part, rule: Rule) -> Iterator[tuple[str, Part]]:
     match part:
-        case App(op, operands, attrs, rest):
-            for kin in KIN:
-                if op.name in kin:
-                    for name in kin:
-                        if name != op.name:
-                            yield "operator", App(OPS[name], operands, attrs, rest)
-            if len(operands) == 2 and "commutative" not in op.laws:
-                yield "operand", App(op, operands[::-1], attrs, rest)
-            for o in operands:
-                if isinstance(o, App):
-                    yield "operator", o
-            for k, (key, f) in enumerate(attrs):
-                kind = "axis" if key in AXES else "size" if key in SIZES else "attribute"
-                for value in _values(key, f, rule):
-                    yield kind, App(op, operands, (*attrs[:k], (key, value), *attrs[k + 1 :]), rest)
+        case App():
+            yield from _changed_app(part, rule)
         case Pick(app, index):
             yield "operand", Pick(app, 1 - index)
         case Var(name):
@@ -125,6 +112,22 @@ def _changed(part: Part, rule: Rule) -> Iterator[tuple[str, Part]]:
                 if fill in FILLS and other != fill:
                     yield "operand", Fill(other, args)
             yield "size", Fill(fill, (_more(args[0]), *args[1:]))
+
+
+def _changed_app(t: App, rule: Rule) -> Iterator[tuple[str, Part]]:
+    for name in dict.fromkeys(n for kin in KIN if t.op.name in kin for n in kin):
+        if name != t.op.name:
+            yield "operator", App(OPS[name], t.operands, t.attrs, t.rest)
+    if len(t.operands) == 2 and "commutative" not in t.op.laws:
+        yield "operand", App(t.op, t.operands[::-1], t.attrs, t.rest)
+    for o in t.operands:
+        if isinstance(o, App):
+            yield "operator", o
+    for k, (key, f) in enumerate(t.attrs):
+        kind = "axis" if key in AXES else "size" if key in SIZES else "attribute"
+        for value in _values(key, f, rule):
+            attrs = (*t.attrs[:k], (key, value), *t.attrs[k + 1 :])
+            yield kind, App(t.op, t.operands, attrs, t.rest)
 
 
 def _values(key: str, f: Formula, rule: Rule) -> Iterator[Formula]:
