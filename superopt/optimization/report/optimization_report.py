@@ -12,6 +12,7 @@ from superopt.loading.value_names import REPORT_REASONS, ValueNames
 from superopt.onnx_io.read.source import read_model
 from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.report.applied_sizes import rule_sizes_at
+from superopt.optimization.report.graph_change import describe_graph_change
 from superopt.optimization.report.partial_rule_page import describe_partial_equality
 from superopt.optimization.report.rule_report import describe_rule
 from superopt.report.data.diagram import PartialRuleUse
@@ -92,6 +93,7 @@ def make_report(result: OptimizationResult, rules: Iterable[Rule], optimized_sha
             for r in fired
             if r in book and (p := _partial_equality(book[r], result, steps)) is not None
         ),
+        graph=describe_graph_change(result.model, winner) if winner else None,
     )
 
 
