@@ -19,6 +19,7 @@ from superopt.report.svg.rule_svg import box_elements, number_text, path_data
 MAX_WHOLE_NODES = 40  # of a graph that is drawn without stretches
 MIN_STRETCH_NODES = 3
 MAX_BOXES = 1200  # of a drawing; with more, neighbours of touched nodes are not drawn, or nothing
+MODEL_LANE_WEIGHT = 1.0  # straighter long lines push a deep graph sideways, block by block
 SHOWN_OPERATORS = 3  # of a stretch, the most frequent ones
 SHOWN_STEPS = 3  # of a node, in its box
 MAX_NAME_LETTERS = 30  # of an input's or output's name in a box
@@ -166,7 +167,7 @@ def _draw_side(
     other: Sequence[str],
 ) -> DrawnGraph:
     boxes, drawn_groups = _diagram_boxes(side, groups, change)
-    drawing = lay_out_diagram(Diagram(tuple(boxes)))
+    drawing = lay_out_diagram(Diagram(tuple(boxes)), MODEL_LANE_WEIGHT)
     width, height = number_text(drawing.width + 2), number_text(drawing.height + 2)
     parts = [
         f'<svg class="side graph" viewBox="-1 -1 {width} {height}" width="{width}" '
