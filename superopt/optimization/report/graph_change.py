@@ -49,7 +49,21 @@ class _History:
             self.kept.setdefault(new, before.kept[old])
 
 
-def describe_graph_change(model: Model, winner: Candidate) -> GraphChange | None:
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What the steps of an optimization did to the original's nodes.
+
+    names: the model's name of each value in the graphs of the derivation that stands for one of its
+    values; regions: the original's nodes that each step, by its index, replaced; last: of the nodes
+    of the last graph.
+    """
+
+    names: dict[ir_graph.Value, str]
+    regions: dict[int, Nodes]
+    last: _History
+
+
+def describe_graph_change(model: Model, winner: Candidate, trace: Trace) -> GraphChange | None:
     """Return both graphs as written to files, and the nodes of each step; None if they are too
     large."""
     files = [
@@ -58,9 +72,7 @@ def describe_graph_change(model: Model, winner: Candidate) -> GraphChange | None
     ]
     if max(map(len, files)) > MAX_NODES:
         return None
-    steps = winner.variant.steps
-    regions: dict[int, Nodes] = {}
-    history = _trace_steps(model.graph, steps, regions)
+    steps, history, regions = winner.variant.steps, trace.last, trace.regions
     before, after = ({n: k for k, (n, _) in enumerate(nodes)} for nodes in files)
     old_place = {n: before[p] for n, p in _file_positions(model).items() if p in before}
     by_name = {v.name: n for n, node in files[1] for v in node.outputs if v.name}
@@ -122,31 +134,32 @@ def _graph_node(node: Any) -> GraphNode:
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def _trace_steps(
-    graph: ir_graph.Graph, steps: Sequence[Step], regions: dict[int, Nodes]
-) -> _History:
-    """Return what is known of the nodes of the last graph; set `regions` to the original's nodes
-    that each step replaces."""
+def trace_steps(model: Model, steps: Sequence[Step]) -> Trace:
+    """Follow the nodes and values of a model through the steps."""
     history = _History()
-    for n in ir_graph.nodes(graph):
+    for n in ir_graph.nodes(model.graph):
         history.kept[n] = n
         history.origin[n] = frozenset((n,))
+    trace = Trace(dict(model.names), {}, history)
     numbered = enumerate(steps)
     for _, batch in groupby(numbered, key=lambda row: (id(row[1].before), id(row[1].after))):
-        history = _trace_batch(history, list(batch), regions)
-    return history
+        trace = _trace_batch(trace, list(batch))
+    return trace
 
 
-def _trace_batch(
-    history: _History, batch: Sequence[tuple[int, Step]], regions: dict[int, Nodes]
-) -> _History:
-    """Return the history after steps that were applied at once."""
+def _trace_batch(trace: Trace, batch: Sequence[tuple[int, Step]]) -> Trace:
+    """Return the trace after steps that were applied at once."""
+    history, regions, names = trace.last, trace.regions, trace.names
     before, after = batch[0][1].before, batch[0][1].after
     change = {v: w for _, step in batch for v, w in step.change.items()}
     try:
         image = substitute_values(before, change)[1]
     except ReplacementCycle:
         image = substitute_values(before, change, recursive=False)[1]
+    for v, w in (*change.items(), *image.items()):
+        if v in names:
+            names.setdefault(w, names[v])
+            names.setdefault(image.get(w, w), names[v])
     old, new = ir_graph.nodes(before), set(ir_graph.nodes(after))
 
     def now(n: ir_graph.Node) -> ir_graph.Node | None:
@@ -179,7 +192,7 @@ def _trace_batch(
                 p = ir_graph.producer(image.get(v, v))
                 if p is not None:
                     out.result_of[p] = out.result_of.get(p, frozenset()) | steps
-    return out
+    return Trace(names, regions, out)
 
 
 def _nodes_until(roots: Iterable[ir_graph.Value], stops: Any) -> set[ir_graph.Node]:

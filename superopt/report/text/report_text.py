@@ -93,7 +93,9 @@ def _number_lines(r: Report, is_short: bool = False) -> Iterator[str]:
     yield row("check", _check_text(r.check))
     if r.worst_step:
         text = phrases.printable(phrases.worst_step_text(r.worst_step))
-        lines = [_cut(text)] if is_short else wrap_text(text, SENTENCE_WIDTH)
+        lines = wrap_text(text, SENTENCE_WIDTH)
+        if is_short:
+            lines = [_cut(phrases.short_worst_step_text(r.worst_step))]
         yield from (row("" if n else "error", line) for n, line in enumerate(lines))
     elif r.changed:
         yield row("error", f"no worst step: {phrases.printable(r.worst_step_note)}")

@@ -17,7 +17,7 @@ from superopt.report.data.report import (
 )
 from tests.support.report.sample_rules import HOSTILE_NAME, HOSTILE_RULE, ONCE
 
-# x is rounded, multiplied twice, and the products are added; the result has one product and a split.
+# Two products are added; the result has one product and a split.
 GRAPH = GraphChange(
     ("x",),
     ("out",),
