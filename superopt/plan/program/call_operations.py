@@ -41,7 +41,7 @@ def count_call_operations(
         total = count_operations(problem.tensor)
         if key not in stages:
             choice = build_choice(problem, program.options[key])
-            stages[key] = _stage_operations(choice, total)
+            stages[key] = stage_operations(choice, total)
         out += _problem_calls(calls, stages[key], total)
     return tuple(out)
 
@@ -55,7 +55,7 @@ def _problem_calls(calls: int, stages: tuple[int, ...], total: int) -> Iterator[
         yield CallOperations(count, model if n == main else count, n == main, n == len(own) - 1)
 
 
-def _stage_operations(choice: Choice, total: int) -> tuple[int, ...]:
+def stage_operations(choice: Choice, total: int) -> tuple[int, ...]:
     """Return the operations of each kernel of a choice, in execution order.
 
     The tensors of attention in parts only record what is read: the first kernel does the work.
