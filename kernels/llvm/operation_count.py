@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from math import prod
+
+import numpy as np
 
 from superopt.kernels.llvm.builder import TextBuilder, Value
 from superopt.kernels.llvm.functions import emit_function
@@ -18,23 +20,26 @@ _LANES = 16  # typical vector length
 _WEIGHTS = (("llvm.fma", 2), (" fadd ", 1), (" fsub ", 1), (" fmul ", 1), (" fdiv ", 1))
 
 
-def count_operations(t: Tensor) -> int:
+def count_operations(t: Tensor, tables: Mapping[Tensor, np.ndarray] | None = None) -> int:
     """Return the number of element operations: an FMA is two, a function as many as its polynomial
     has, any other is one, each counted over the axes it depends on. Indices, casts and selects are
-    free."""
-    count = 0
+    free.
+
+    tables: factors known at compile time, of which 0 costs nothing, and 1 and -1 no product.
+    """
+    count = 0.0
     for x in computed_tensors([t]):
         assert x.body is not None
-        hangs = _AxisDependence()
+        hangs = _AxisDependence(tables or {})
         hangs.axes(x.body)
         count += sum(cost * _step_count(axes) for axes, cost in hangs.operations)
-    return count
+    return round(count)
 
 
 def count_bytes(t: Tensor, constants: Collection[Tensor]) -> tuple[int, int]:
     """Return the bytes of constants, and of all else, that are read and written, each element once.
     A gather from a table counts only as many elements as it reads."""
-    hangs = _AxisDependence()
+    hangs = _AxisDependence({})
     read: dict[Tensor, int] = {}
     for x in computed_tensors([t]):
         assert x.body is not None
@@ -49,9 +54,10 @@ def count_bytes(t: Tensor, constants: Collection[Tensor]) -> tuple[int, int]:
 class _AxisDependence:
     """The axes that expressions depend on, and the operations in them with their costs."""
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Mapping[Tensor, np.ndarray]) -> None:
+        self.tables = tables
         self.known: dict[Expr, frozenset[Axis]] = {}
-        self.operations: list[tuple[frozenset[Axis], int]] = []
+        self.operations: list[tuple[frozenset[Axis], float]] = []
 
     def axes(self, e: Expr) -> frozenset[Axis]:
         found = self.known.get(e)
@@ -66,9 +72,8 @@ class _AxisDependence:
             case Apply(fn, args):
                 axes = frozenset[Axis]().union(*map(self.axes, args))
                 if fn not in _UNCOUNTED and args[0].dtype.kind != "x":
-                    self.operations.append(
-                        (axes, function_operations(fn, args[0].dtype, len(args), e.dtype))
-                    )
+                    cost = function_operations(fn, args[0].dtype, len(args), e.dtype)
+                    self.operations.append((axes, cost * self._share(e, is_product=fn == "mul")))
                 return axes
             case Load(_, index):
                 return frozenset[Axis]().union(*map(self.axes, index))
@@ -76,9 +81,32 @@ class _AxisDependence:
                 return self.axes(element) | self.axes(bound)
             case Reduce(_, axes, body):
                 inside = self.axes(body) | frozenset(axes)
-                self.operations.append((inside, 1))
+                self.operations.append((inside, self._share(body)))
                 return inside - frozenset(axes)
         return frozenset()
+
+    def _share(self, e: Expr, is_product: bool = False) -> float:
+        """Return the share of the values of `e` that are computed, where factors from tables are 0,
+        and, of a product with a factor from a table, also where that is 1 or -1."""
+        share = 1.0
+        for load in _factors(e) if self.tables else ():
+            table = self.tables.get(load.tensor)
+            if table is not None:
+                trivial = (
+                    (0, 1, -1) if is_product and isinstance(e, Apply) and load in e.args else (0,)
+                )
+                share *= 1 - float(np.isin(table, trivial).mean())
+        return share
+
+
+def _factors(e: Expr) -> Iterator[Load]:
+    """Yield the loads in a product."""
+    match e:
+        case Load():
+            yield e
+        case Apply("mul", args):
+            for x in args:
+                yield from _factors(x)
 
 
 @lru_cache(maxsize=256)

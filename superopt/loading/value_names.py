@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 
 from superopt.ir import graph
@@ -18,20 +19,37 @@ TERM_DEPTH = 3  # operators deep, in the text of a rewrite
 
 
 class ValueNames:
-    """Names of values: the model's, else the operator and a number."""
+    """Names of values: the model's; for others the operator and the nearest of the model's values
+    above, such as "new Conv after /3/Relu_output_0"."""
 
     def __init__(self, model_names: Mapping[graph.Value, str]) -> None:
         self._model_names = model_names
-        self._generated_names: dict[graph.Value, str] = {}
 
     def __getitem__(self, v: graph.Value) -> str:
-        if v in self._model_names:
-            return self._model_names[v]
-        if v not in self._generated_names:
-            p = graph.producer(v)
-            kind = "weight" if p is None else p.op.title.lower()
-            self._generated_names[v] = f"{kind}_{len(self._generated_names)}"
-        return self._generated_names[v]
+        found = self._model_names.get(v)
+        if found is not None:
+            return found
+        p = graph.producer(v)
+        above = self._nearest_above(v)
+        place = "" if above is None else f" after {self._model_names[above]}"
+        return f"new {'weight' if p is None else p.op.title}{place}"
+
+    def _nearest_above(self, v: graph.Value) -> graph.Value | None:
+        """Return the nearest named value that `v` is computed from; weights come last."""
+        todo, seen = deque(graph.operands(v)), {v}
+        weights = list[graph.Value]()
+        while todo:
+            w = todo.popleft()
+            if w in seen:
+                continue
+            seen.add(w)
+            if w not in self._model_names:
+                todo += graph.operands(w)
+            elif isinstance(w, graph.Constant):
+                weights.append(w)
+            else:
+                return w
+        return weights[0] if weights else None
 
     def term_text(self, v: graph.Value, depth: int = TERM_DEPTH) -> str:
         """Return `v` as a term that is `depth` operators deep."""

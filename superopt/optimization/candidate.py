@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from superopt.check.numeric_check import CheckOutcome
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_folding import fold_constants
 from superopt.loading.request import Deadline
-from superopt.onnx_io.export.exporter import ExportError, export_model
+from superopt.onnx_io.export.exporter import ExportError, export_with_names
 from superopt.onnx_io.export.model_file import write_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
@@ -26,6 +27,7 @@ class Candidate:
     """A rewritten model in a file, its ONNX Runtime session, and its check.
 
     sha256: of the file; node_count: in the file, without constants; notes: what was not folded;
+    node_names: name in the file of a result of each node of the variant that was written;
     certificate: of the winner only.
     """
 
@@ -36,16 +38,37 @@ class Candidate:
     check: CheckOutcome
     node_count: int
     notes: tuple[str, ...]
+    node_names: Mapping[ir_graph.Node, str]
     certificate: Certificate | None = None
 
 
-def write_graph(model: Model, graph: ir_graph.Graph, path: Path) -> int:
-    """Write `graph` to a file; return its number of nodes. Raises ExportError if it cannot be
-    expressed."""
+def write_graph(
+    model: Model, graph: ir_graph.Graph, path: Path
+) -> tuple[int, dict[ir_graph.Value, str]]:
+    """Write `graph` to a file; return its number of nodes, and the name of each result. Raises
+    ExportError if it cannot be expressed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = export_model(model, graph)
+    made, names = export_with_names(model, graph)
     write_model(made, path, original=model.source)
-    return sum(n.op_type != "Constant" for n in made.graph)
+    return sum(n.op_type != "Constant" for n in made.graph), names
+
+
+def _node_names(
+    graph: ir_graph.Graph, folded: ir_graph.Graph, names: Mapping[ir_graph.Value, str]
+) -> dict[ir_graph.Node, str]:
+    """Return the name in the file of a result of each node of `graph` that is also in `folded`,
+    which is `graph` with some values replaced by constants."""
+    out: dict[ir_graph.Node, str] = {}
+    pairs = list(zip(graph.outputs, folded.outputs, strict=True))
+    while pairs:
+        v, w = pairs.pop()
+        n, m = ir_graph.producer(v), ir_graph.producer(w)
+        if n is None or m is None or n in out:
+            continue
+        out[n] = next((names[r] for r in ir_graph.results(m) if r in names), "")
+        operands = zip(n.inputs, m.inputs, strict=True)
+        pairs += [(a, b) for a, b in operands if a is not None and b is not None]
+    return out
 
 
 def examine_variant(
@@ -59,7 +82,7 @@ def examine_variant(
     try:
         folded = fold_constants(variant.graph)
         try:
-            nodes = write_graph(original.model, folded.graph, path)
+            nodes, names = write_graph(original.model, folded.graph, path)
         except ExportError as e:
             return RejectedCandidate(f"it cannot be written: {e}")
         found = check_candidate(original, variant.graph, folded.graph, session, deadline)
@@ -70,8 +93,9 @@ def examine_variant(
             return RejectedCandidate(f"{places} cannot be checked")
         kept = True
         return Candidate(
-            variant, session, path, read_model(path).sha256, found, nodes, folded.skipped
-        )
+            variant, session, path, read_model(path).sha256, found, nodes, folded.skipped,
+            _node_names(variant.graph, folded.graph, names),
+        )  # fmt: skip
     finally:
         if not kept:
             session.drop()

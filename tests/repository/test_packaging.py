@@ -52,7 +52,7 @@ def built(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def wanted(root: Path) -> set[str]:
     """Every file of the packages under `root`, as a path inside the wheel."""
-    suffixes = {".py", ".rules", ".onnx", ".jinja", ".css", ".c", ".typed"}
+    suffixes = {".py", ".rules", ".onnx", ".jinja", ".css", ".js", ".c", ".typed"}
     found = set()
     for top, place in (
         ("superopt", "superopt"),

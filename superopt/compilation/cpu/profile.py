@@ -17,12 +17,14 @@ from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.cost.machine import this_machine
 from superopt.errors import UsageError
 from superopt.ir import graph
+from superopt.kernels.algorithms.space import build_choice
 from superopt.kernels.llvm import operation_count
 from superopt.kernels.llvm.calls import Call, Loop
 from superopt.kernels.runtime.cpu_peak import BUFFER_BYTES, CpuPeak, measure_cpu_peak
 from superopt.loading.representative_sizes import explain_default_sizes
 from superopt.plan.graph.partition import segment_graph
 from superopt.plan.lowering.provenance import inherit_names
+from superopt.plan.program.call_operations import count_call_operations
 from superopt.plan.program.execute import TimedProgram, time_calls
 from superopt.plan.program.program import Program
 from superopt.report.compilation.profile import KernelProfile, Profile
@@ -158,7 +160,7 @@ def _step_rows(exe: Executable, lane: _TimedStep, peak: CpuPeak) -> list[KernelP
         )
         name = exe.model.names.get(graph.result(nodes[-1], 0), "") if nodes else ""
         ops = tuple(n.op.title for n in nodes)
-        return [KernelProfile(name, ops, "", "onnxruntime", float(median[0]), 0, 0, 0.0, 0.0)]
+        return [KernelProfile(name, ops, "", "onnxruntime", float(median[0]), 0, 0, 0, 0.0, 0.0)]
     return _kernel_rows(exe, lane.step, median, peak)
 
 
@@ -174,6 +176,7 @@ def _kernel_rows(
     problems = [program.problems[key] for key in program.call_problems if key]
     held = sum(operation_count.count_bytes(p.tensor, p.constants)[0] for p in problems)
     out = []
+    counts = count_call_operations(program, build_choice)
     for n, key in enumerate(program.call_problems):
         if not key:
             part = _loop_row if n in program.loop_bodies else _scatter_row
@@ -183,16 +186,15 @@ def _kernel_rows(
         nodes = come.nodes_of(result)
         value = come.value_of(result)
         how = str(program.options[key])
-        first = n + 1 < len(program.call_results) and program.call_results[n + 1] is result
+        count = counts[n]
         t = program.problems[key].tensor
-        count, fixed, other = 0, 0, 0
-        if not first:  # a call that prepares the next one counts no operations of the model
-            count = operation_count.count_operations(t)
+        fixed, other = 0, 0
+        if count.is_main:
             fixed, other = operation_count.count_bytes(t, program.problems[key].constants)
         rate = peak.flops / 2 if t.dtype == F64 else peak.flops
-        arithmetic = count / rate
+        arithmetic = count.own / rate
         memory = fixed / peak.bandwidth(held) + other / peak.bandwidth(other)
-        if first:  # a call that reads nothing zeroes the border of its result
+        if not count.is_last:  # a call that reads nothing zeroes the border of its result
             call = program.calls[n]
             border = isinstance(call, Call) and len(call.arguments) == 1
             how += ": its border" if border else ": its first step"
@@ -200,8 +202,8 @@ def _kernel_rows(
         name = "" if value is None else names.get(value, "")
         out.append(
             KernelProfile(
-                name, shown, str(t.type), how,
-                float(median[n]), count, fixed + other, arithmetic, memory,
+                name, shown, str(t.type), how, float(median[n]),
+                count.own, count.model, fixed + other, arithmetic, memory,
             )
         )  # fmt: skip
     return out
@@ -212,15 +214,23 @@ def _loop_row(program: Program, n: int, seconds: float, peak: CpuPeak) -> Kernel
     the kernels of a step read and write, which stay in a cache."""
     loop, bodies = program.calls[n], program.loop_bodies[n]
     assert isinstance(loop, Loop)
-    count, moved, arithmetic = 0, 0, 0.0
+    count, model_count, moved, arithmetic = 0, 0, 0, 0.0
     ops: dict[str, None] = {}
     for body in bodies:
-        for key, result in zip(body.call_problems, body.call_results, strict=True):
+        rows = zip(
+            body.call_problems,
+            body.call_results,
+            count_call_operations(body, build_choice),
+            strict=True,
+        )
+        for key, result, call in rows:
             p = body.problems[key]
-            own = loop.steps * operation_count.count_operations(p.tensor)
-            count += own
-            arithmetic += own / (peak.flops / 2 if p.tensor.dtype == F64 else peak.flops)
-            moved += loop.steps * sum(operation_count.count_bytes(p.tensor, p.constants))
+            count += loop.steps * call.own
+            model_count += loop.steps * call.model
+            rate = peak.flops / 2 if p.tensor.dtype == F64 else peak.flops
+            arithmetic += loop.steps * call.own / rate
+            if call.is_main:
+                moved += loop.steps * sum(operation_count.count_bytes(p.tensor, p.constants))
             if body.provenance is not None:
                 ops |= dict.fromkeys(x.op.name for x in body.provenance.nodes_of(result))
     kernels = sum(len(body.calls) for body in bodies)
@@ -231,7 +241,9 @@ def _loop_row(program: Program, n: int, seconds: float, peak: CpuPeak) -> Kernel
     )
     shown = str(program.call_results[n].type)
     memory = moved / peak.bandwidth(moved // loop.steps)
-    return KernelProfile("", tuple(ops), shown, how, seconds, count, moved, arithmetic, memory)
+    return KernelProfile(
+        "", tuple(ops), shown, how, seconds, count, model_count, moved, arithmetic, memory
+    )
 
 
 def _scatter_row(program: Program, n: int, seconds: float, peak: CpuPeak) -> KernelProfile:
@@ -243,4 +255,4 @@ def _scatter_row(program: Program, n: int, seconds: float, peak: CpuPeak) -> Ker
     widths = (max(t.dtype.bits // 8, 1) for t in buffers)
     moved = sum(prod(shape) * width for shape, width in zip(sizes, widths, strict=True))
     shown, memory = str(program.call_results[n].type), moved / peak.bandwidth(moved)
-    return KernelProfile("", ("Scatter",), shown, "scatter", seconds, 0, moved, 0.0, memory)
+    return KernelProfile("", ("Scatter",), shown, "scatter", seconds, 0, 0, moved, 0.0, memory)

@@ -12,13 +12,14 @@ from superopt.compilation.fallback.ort_segment import OrtSegment, ValueArrays
 from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
 from superopt.compilation.model.steps import run_step
 from superopt.ir import graph
-from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM as LIBRARY
+from superopt.kernels.algorithms.gpu.gpu_space import build_choice
 from superopt.kernels.llvm import operation_count
 from superopt.kernels.runtime.gpu_device import GpuPeak, device_name, measure_gpu_peak
 from superopt.kernels.runtime.gpu_timer import measure_ms, warm_up
 from superopt.kernels.triton.module import vendor_name
 from superopt.plan.graph.partition import segment_graph
 from superopt.plan.lowering.provenance import inherit_names
+from superopt.plan.program.call_operations import count_call_operations
 from superopt.report.compilation.profile import KernelProfile, Profile
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def profile(
             label = made.model.names.get(graph.result(nodes[-1], 0), "") if nodes else ""
             ops = tuple(n.op.title for n in nodes)
             how = "onnxruntime, on the CPU"
-            rows.append(KernelProfile(label, ops, "", how, spent, 0, 0, 0.0, 0.0))
+            rows.append(KernelProfile(label, ops, "", how, spent, 0, 0, 0, 0.0, 0.0))
             continue
         warm_up(step.gpu_program)
         rows += _kernel_rows(exe, step, most, runs)
@@ -83,26 +84,28 @@ def _kernel_rows(
     for n, launch in zip(r.call_numbers, r.launches, strict=True):
         spent[n] = spent.get(n, 0.0) + measure_ms(r.with_launches(launch), samples=runs) * 1e-3
     out = []
+    counts = count_call_operations(program, build_choice)
     for n, key in enumerate(program.call_problems):
         result = program.call_results[n]
         value = come.value_of(result)
         option = program.options[key]
-        first = n + 1 < len(program.call_results) and program.call_results[n + 1] is result
         what = program.kernels[program.kernel_calls()[n].function].library
-        told = [*([vendor_name(what)] if what else []), *(["its first step"] if first else [])]
+        told = [
+            *([vendor_name(what)] if what else []),
+            *([] if counts[n].is_last else ["its first step"]),
+        ]
         how = f"{option}: {', '.join(told)}" if told else str(option)
-        t = program.problems[key].tensor
-        count, moved = 0, 0
-        # Of a library's product and the kernel after it, the product does the work.
-        if bool(what) if option.algorithm == LIBRARY else not first:
-            count = operation_count.count_operations(t)
+        t, moved = program.problems[key].tensor, 0
+        if counts[n].is_main:
             moved = sum(operation_count.count_bytes(t, program.problems[key].constants))
         ops = tuple(x.op.title for x in come.nodes_of(result)) or (result.name,)
         label = "" if value is None else names.get(value, "")
-        arithmetic, memory = count / peak.flops, moved / peak.bandwidth
+        own, model = counts[n].own, counts[n].model
+        arithmetic, memory = own / peak.flops, moved / peak.bandwidth
         out.append(
             KernelProfile(
-                label, ops, str(t.type), how, spent.get(n, 0.0), count, moved, arithmetic, memory
+                label, ops, str(t.type), how, spent.get(n, 0.0),
+                own, model, moved, arithmetic, memory,
             )
-        )
+        )  # fmt: skip
     return out

@@ -37,13 +37,20 @@ def export_model(
     names. `extra_outputs` follow the model's outputs and are named `extra0`, `extra1`, ... Raises
     ExportError for an operator or attribute that the model's opset does not have.
     """
+    return export_with_names(model, graph or model.graph, extra_outputs)[0]
+
+
+def export_with_names(
+    model: Model, graph: ir_graph.Graph, extra_outputs: Sequence[ir_graph.Value] = ()
+) -> tuple[oir.Model, dict[ir_graph.Value, str]]:
+    """Return what `export_model` does, and the name in the file of each result in `graph`."""
     theirs = model.source.model
     top = theirs.graph
-    graph = graph or model.graph
     target = _export_target(model, graph)
     if extra_outputs:
         graph = ir_graph.Graph(graph.inputs, (*graph.outputs, *extra_outputs))
-    graph, target = collapse_expansions(model, graph, target)
+    whole = graph
+    graph, target, collapsed = collapse_expansions(model, graph, target)
     by_name = {v.name: v for v in top.inputs}
     inputs = {i: copy_value(by_name[i.name]) for i in graph.inputs}
     said = [copy_value(v) for v in top.outputs]
@@ -73,7 +80,7 @@ def export_model(
         doc_string=top.doc_string,
         metadata_props=dict(top.metadata_props),
     )
-    return oir.Model(
+    made = oir.Model(
         new,
         ir_version=theirs.ir_version,
         producer_name=theirs.producer_name,
@@ -85,6 +92,8 @@ def export_model(
         metadata_props=dict(theirs.metadata_props),
         device_configurations=theirs.device_configurations,
     )
+    names = ((v, writer.value_name(collapsed.get(v, v))) for v in ir_graph.walk(whole))
+    return made, {v: name for v, name in names if name}
 
 
 def export_graph(graph: ir_graph.Graph, *, opset: int, ir_version: int) -> oir.Model:
@@ -138,12 +147,12 @@ def _export_target(model: Model, graph: ir_graph.Graph) -> ExportTarget:
 
 def collapse_expansions(
     model: Model, graph: ir_graph.Graph, target: ExportTarget
-) -> tuple[ir_graph.Graph, ExportTarget]:
-    """Replace each complete expansion by the file's own node. Return the graph, and the export
-    target extended by the nodes and values that this creates."""
+) -> tuple[ir_graph.Graph, ExportTarget, dict[ir_graph.Value, ir_graph.Value]]:
+    """Replace each complete expansion by the file's own node. Return the graph, the export target
+    extended by the nodes and values that this creates, and the values that replace others."""
     of = {v: e for e in model.expansions for v in e.results}
     if not of:
-        return graph, target
+        return graph, target, {}
     new: dict[ir_graph.Value, ir_graph.Value] = {}
     names, declared = dict(target.names), dict(target.declared_values)
     origins, doubles = dict(target.origins), dict(target.replaced_origins)
@@ -176,7 +185,7 @@ def collapse_expansions(
     known = replace(
         target, names=names, declared_values=declared, origins=origins, replaced_origins=doubles
     )
-    return ir_graph.Graph(graph.inputs, outputs), known
+    return ir_graph.Graph(graph.inputs, outputs), known, new
 
 
 def _as_graph_input(made: oir.Value, said: oir.Value) -> oir.Value:

@@ -183,6 +183,11 @@ class GraphWriter:
         self._node_names.add(name)
         return name
 
+    def value_name(self, v: ir_graph.Value) -> str:
+        """Return the name of a written value; empty if it was not written."""
+        made = self._written.get(v)
+        return "" if made is None else made.name or ""
+
     def _result_value(self, v: ir_graph.Value, base: str) -> oir.Value:
         """Return the ONNX value that a node will produce for `v`."""
         said = self._output_values.get(v)

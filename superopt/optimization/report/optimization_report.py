@@ -12,6 +12,7 @@ from superopt.loading.value_names import REPORT_REASONS, ValueNames
 from superopt.onnx_io.read.source import read_model
 from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.report.applied_sizes import rule_sizes_at
+from superopt.optimization.report.graph_change import describe_graph_change, trace_steps
 from superopt.optimization.report.partial_rule_page import describe_partial_equality
 from superopt.optimization.report.rule_report import describe_rule
 from superopt.report.data.diagram import PartialRuleUse
@@ -37,8 +38,9 @@ def make_report(result: OptimizationResult, rules: Iterable[Rule], optimized_sha
     """Return the report of one optimization."""
     book = {r.name: r for r in rules}
     winner = result.winner
-    names = ValueNames(result.model.names)
     steps = winner.variant.steps if winner else ()
+    trace = trace_steps(result.model, steps)
+    names = ValueNames(trace.names)
     before, after, speedup = _latencies(result)
     notes = [*result.notes, *(winner.notes if winner else ())]
     fired = dict.fromkeys(s.rule for s in steps)
@@ -92,6 +94,7 @@ def make_report(result: OptimizationResult, rules: Iterable[Rule], optimized_sha
             for r in fired
             if r in book and (p := _partial_equality(book[r], result, steps)) is not None
         ),
+        graph=describe_graph_change(result.model, winner, trace) if winner else None,
     )
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from superopt.report.data.diagram import PartialRuleUse, RuleDiagram
+from superopt.report.data.graph_change import GraphChange
 from superopt.report.data.notebook import preformatted
 
 REPORT_VERSION = (
-    2  # the version of the stored form; raised when readers of the old form would misread it
+    3  # the version of the stored form; raised when readers of the old form would misread it
 )
 
 StepKind = Literal["rule", "tactic", "fold", "cse", "dce"]
@@ -148,6 +149,7 @@ class Report:
     the number of nodes of each type, before and after. rules: those of the steps, with their
     proofs. worst_step: None if no step adds an error or none was searched for; `worst_step_note`
     says which. partial: applied rules of partially equal programs.
+    graph: None if the model did not change, or is too large.
     """
 
     version: int
@@ -176,6 +178,7 @@ class Report:
     changed: bool
     versions: tuple[tuple[str, str], ...]
     partial: tuple[PartialRuleUse, ...] = ()
+    graph: GraphChange | None = None
 
 
 @dataclass(frozen=True, slots=True)

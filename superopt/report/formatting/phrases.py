@@ -128,6 +128,15 @@ def worst_step_text(found: WorstStep) -> str:
     return f"{which} of {found.of} ({rules}) add{'s' * one} most error: {found.output} is off {off}"
 
 
+def short_worst_step_text(found: WorstStep) -> str:
+    """Return the errors and the step, for one line."""
+    one = found.first == found.last
+    which = f"step {found.first}" if one else f"steps {found.first} to {found.last}"
+    rules = ", ".join(found.rules[:MAX_NAMES]) + ", ..." * (len(found.rules) > MAX_NAMES)
+    errors = f"{error_text(found.before)} -> {error_text(found.after)}"
+    return f"{errors} in {found.output}: {which} of {found.of} ({rules}) add{'s' * one} most"
+
+
 def class_counts_text(classes: Iterable[str]) -> str:
     """Return how many steps there are of each float class; empty without steps."""
     found = Counter(c for c in classes if c)

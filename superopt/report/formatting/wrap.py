@@ -9,6 +9,16 @@ def display_width(text: str) -> int:
     return sum(1 + (unicodedata.east_asian_width(c) in "FW") for c in text)
 
 
+def cut_text(text: str, width: int) -> str:
+    """Return at most `width` letters of `text`, cut after a word, with an ellipsis."""
+    if len(text) <= width:
+        return text
+    head, _, _ = text[: width - len("...")].rpartition(" ")
+    if 2 * len(head) < width:  # one long word
+        return f"{text[: width - len('...')]}..."
+    return f"{head.rstrip(' ,;:')} ..."
+
+
 def wrap_text(text: str, width: int, later_width: int | None = None) -> list[str]:
     """Wrap `text` at spaces into lines of at most `width` letters.
 

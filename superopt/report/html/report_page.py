@@ -1,16 +1,19 @@
-"""The optimization report as one self-contained HTML page: no script, no network, light and dark.
+"""The optimization report as one self-contained HTML page: no network, light and dark.
 
 jinja2 escapes everything that comes from a model; the page's content security policy forbids
-scripts and requests as well.
+requests and all scripts but its own, which the page does without.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from superopt.report.data.group import AppliedRule, group_rejections, group_steps
 from superopt.report.data.report import Latency, Report
 from superopt.report.formatting import phrases
-from superopt.report.html.template import load_template, time_text
+from superopt.report.html.template import load_script, load_template, time_text
+from superopt.report.svg.model_svg import DrawnGraph, draw_graph_change
 
 # Places shown in full for each rule; the JSON report has all.
 MAX_PLACES = 20
@@ -34,8 +37,12 @@ def report_page(report: Report) -> str:
     """Return the report as an HTML document."""
     rules = group_steps(report.steps)
     known = {rule.name: rule for rule in report.rules}
+    graphs = draw_graph_change(report.graph) if report.graph else ()
     return load_template("report.html.jinja").render(
         report=report,
+        script=load_script("report.js"),
+        graphs=[(graph, Markup(graph.svg)) for graph in graphs],
+        links=_step_links(report, graphs),
         headline=phrases.verdict_text(report.speedup, report.changed),
         latency=_latency_bars(report.latency_before, report.latency_after),
         rules=[
@@ -59,6 +66,20 @@ def report_page(report: Report) -> str:
         reasons=phrases.REJECTION_TEXTS,
         kinds=phrases.STEP_KIND_TEXTS,
     )
+
+
+def _step_links(
+    report: Report, graphs: Sequence[DrawnGraph]
+) -> dict[int, tuple[tuple[str, str], ...]]:
+    """Return for each step, by its number, a name for each drawing and the first box in it that the
+    step touched."""
+    if report.graph is None or not all(graph.svg for graph in graphs):
+        return {}
+    out = {}
+    for number, step in enumerate(report.graph.steps, 1):
+        rows = zip(("before", "after"), graphs, (step.before, step.after), strict=True)
+        out[number] = tuple((name, graph.anchors[some[0]]) for name, graph, some in rows if some)
+    return out
 
 
 def _latency_bars(before: Latency | None, after: Latency | None) -> tuple[ChartBar, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from superopt.report.data.diagram import Box, Diagram
 from superopt.report.formatting.wrap import display_width, wrap_text
-from superopt.report.svg.layers import LANE_WIDTH, Layers, layer_boxes
+from superopt.report.svg.layers import LANE_WEIGHT, LANE_WIDTH, Layers, layer_boxes
 
 LETTER_WIDTH = 7.9  # pixels of a letter of the fixed-width font, an upper bound
 LINE_HEIGHT = 18.0  # pixels of a line of text
@@ -59,11 +59,13 @@ class Drawing:
     lines: tuple[Line, ...]
 
 
-def lay_out_diagram(diagram: Diagram) -> Drawing:
-    """Return the graph with positions."""
+def lay_out_diagram(diagram: Diagram, lane_weight: float = LANE_WEIGHT) -> Drawing:
+    """Return the graph with positions. lane_weight: see `layer_boxes`."""
     boxes = [_measure_box(b, n, diagram.boxes) for n, b in enumerate(diagram.boxes)]
     ports = [dict(b.ports) for b in boxes]
-    return _place_boxes(boxes, layer_boxes(diagram.boxes, [b.width for b in boxes], ports))
+    return _place_boxes(
+        boxes, layer_boxes(diagram.boxes, [b.width for b in boxes], ports, lane_weight)
+    )
 
 
 def _measure_box(box: Box, number: int, boxes: Sequence[Box]) -> PlacedBox:

@@ -59,13 +59,17 @@ class Layers:
 
 
 def layer_boxes(
-    boxes: Sequence[Box], widths: Sequence[float], ports: Sequence[Mapping[str, float]]
+    boxes: Sequence[Box],
+    widths: Sequence[float],
+    ports: Sequence[Mapping[str, float]],
+    lane_weight: float = LANE_WEIGHT,
 ) -> Layers:
     """Lay out boxes with these widths.
 
-    ports: of each box, how far right of its middle its named results leave it.
+    ports: of each box, how far right of its middle its named results leave it. lane_weight: of
+    lanes, relative to a box: how straight long lines are.
     """
-    nodes, chains = _build_chains(boxes, widths, ports)
+    nodes, chains = _build_chains(boxes, widths, ports, lane_weight)
     rows = _order_rows(nodes)
     _position_nodes(nodes, rows)
     return Layers(tuple(nodes), tuple(map(tuple, rows)), tuple(chains))
@@ -75,22 +79,29 @@ def layer_boxes(
 
 
 def _assign_rows(boxes: Sequence[Box]) -> list[int]:
-    """Return the row of each box: parameters first, results last, constants just above their first
-    use."""
+    """Return the row of each box: parameters first, results last, what needs no parameter just
+    above its first use."""
     rows = [0] * len(boxes)
+    uses: list[list[int]] = [[] for _ in boxes]
+    is_constant = [True] * len(boxes)
     for n, box in enumerate(boxes):
         rows[n] = max((rows[link.source] + 1 for link in box.inputs), default=0)
+        is_constant[n] = box.kind != "parameter" and all(is_constant[k.source] for k in box.inputs)
+        for link in box.inputs:
+            uses[link.source].append(n)
     last = max(rows)
     rows = [last if b.kind == "result" else row for b, row in zip(boxes, rows, strict=True)]
-    for n, box in enumerate(boxes):
-        if box.kind in ("constant", "variable") and not box.inputs:
-            uses = [rows[i] for i, b in enumerate(boxes) if any(k.source == n for k in b.inputs)]
-            rows[n] = min(uses) - 1
+    for n in reversed(range(len(boxes))):
+        if is_constant[n] and uses[n]:
+            rows[n] = min(rows[user] for user in uses[n]) - 1
     return rows
 
 
 def _build_chains(
-    boxes: Sequence[Box], widths: Sequence[float], ports: Sequence[Mapping[str, float]]
+    boxes: Sequence[Box],
+    widths: Sequence[float],
+    ports: Sequence[Mapping[str, float]],
+    lane_weight: float,
 ) -> tuple[list[Node], list[Chain]]:
     """Return the nodes of all rows, and each operand's chain of edges."""
     rows = _assign_rows(boxes)
@@ -104,7 +115,7 @@ def _build_chains(
             for row in range(rows[link.source] + 1, rows[target]):
                 lane = passing.setdefault((link.source, link.which, row), len(nodes))
                 if lane == len(nodes):
-                    nodes.append(Node(LANE_WIDTH, row, LANE_WEIGHT))
+                    nodes.append(Node(LANE_WIDTH, row, lane_weight))
                 edges.append(Edge(upper, lane, begin, 0.0))
                 upper, begin = lane, 0.0
             edges.append(Edge(upper, target, begin, end))

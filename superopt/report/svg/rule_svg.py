@@ -78,21 +78,21 @@ def _page(rule: RuleDiagram) -> Iterator[str]:
     total = below + len(told) * LINE_HEIGHT + PAGE_MARGIN
     yield (
         '<svg xmlns="http://www.w3.org/2000/svg" '
-        f'viewBox="0 0 {_number_text(width)} {_number_text(total)}" '
-        f'width="{_number_text(width)}" height="{_number_text(total)}" role="img">'
+        f'viewBox="0 0 {number_text(width)} {number_text(total)}" '
+        f'width="{number_text(width)}" height="{number_text(total)}" role="img">'
     )
     yield f"<title>{_escape_text(rule.name)}</title>"
     yield f"<desc>{_escape_text(rule.text)}</desc>"
     yield f"<style>{STYLE}</style>"
-    yield f'<rect class="page" width="{_number_text(width)}" height="{_number_text(total)}"/>'
-    yield _text_element("name", PAGE_MARGIN, PAGE_MARGIN + 16, rule.name)
+    yield f'<rect class="page" width="{number_text(width)}" height="{number_text(total)}"/>'
+    yield text_element("name", PAGE_MARGIN, PAGE_MARGIN + 16, rule.name)
     start = PAGE_MARGIN
     for side, room, label in zip((left, right), widths, ("left", "right"), strict=True):
         yield f'<g id="{label}">'
         yield (
-            f'<rect class="panel" x="{_number_text(start)}" '
-            f'y="{_number_text(TITLE_HEIGHT + PAGE_MARGIN)}" width="{_number_text(room)}" '
-            f'height="{_number_text(height)}" rx="8"/>'
+            f'<rect class="panel" x="{number_text(start)}" '
+            f'y="{number_text(TITLE_HEIGHT + PAGE_MARGIN)}" width="{number_text(room)}" '
+            f'height="{number_text(height)}" rx="8"/>'
         )
         x = start + (room - side.width) / 2
         yield from _side_elements(side, x, TITLE_HEIGHT + PAGE_MARGIN + (height - side.height) / 2)
@@ -104,18 +104,18 @@ def _page(rule: RuleDiagram) -> Iterator[str]:
     for number, (heading, line) in enumerate(told):
         y = below + number * LINE_HEIGHT + 13
         if heading:
-            yield _text_element("fact", PAGE_MARGIN, y, heading)
-        yield _text_element("said", PAGE_MARGIN + HEADING_LETTERS * LETTER_WIDTH, y, line)
+            yield text_element("fact", PAGE_MARGIN, y, heading)
+        yield text_element("said", PAGE_MARGIN + HEADING_LETTERS * LETTER_WIDTH, y, line)
     yield "</svg>"
 
 
 def inline_side(side: Diagram) -> str:
     """Return one side as an SVG element for a page whose style sheet has its classes."""
     drawn = lay_out_diagram(side)
-    box = f"{_number_text(drawn.width + 2)} {_number_text(drawn.height + 2)}"
+    box = f"{number_text(drawn.width + 2)} {number_text(drawn.height + 2)}"
     size = (
-        f'width="{_number_text(INLINE_SCALE * (drawn.width + 2))}" '
-        f'height="{_number_text(INLINE_SCALE * (drawn.height + 2))}"'
+        f'width="{number_text(INLINE_SCALE * (drawn.width + 2))}" '
+        f'height="{number_text(INLINE_SCALE * (drawn.height + 2))}"'
     )
     head = f'<svg class="side" viewBox="-1 -1 {box}" {size} role="img">'
     return (
@@ -126,29 +126,29 @@ def inline_side(side: Diagram) -> str:
 
 def _side_elements(side: Drawing, x: float, y: float) -> Iterator[str]:
     for line in side.lines:
-        yield f'<path class="line" d="{_path_data(line, x, y)}"/>'
+        yield f'<path class="line" d="{path_data(line, x, y)}"/>'
     for placed in side.boxes:
-        yield from _box_elements(placed, x, y)
+        yield from box_elements(placed, x, y)
 
 
-def _path_data(line: Line, x: float, y: float) -> str:
+def path_data(line: Line, x: float, y: float) -> str:
     """Return a path: vertical where possible, else a curve with vertical ends."""
     (a, b), rest = line.points[0], line.points[1:]
-    out = [f"M{_number_text(a + x)} {_number_text(b + y)}"]
+    out = [f"M{number_text(a + x)} {number_text(b + y)}"]
     for c, d in rest:
         if abs(a - c) < 0.05:
-            out.append(f"V{_number_text(d + y)}")
+            out.append(f"V{number_text(d + y)}")
         else:
-            middle = _number_text((b + d) / 2 + y)
+            middle = number_text((b + d) / 2 + y)
             out.append(
-                f"C{_number_text(a + x)} {middle} {_number_text(c + x)} {middle} "
-                f"{_number_text(c + x)} {_number_text(d + y)}"
+                f"C{number_text(a + x)} {middle} {number_text(c + x)} {middle} "
+                f"{number_text(c + x)} {number_text(d + y)}"
             )
         a, b = c, d
     return "".join(out)
 
 
-def _box_elements(p: PlacedBox, x: float, y: float) -> Iterator[str]:
+def box_elements(p: PlacedBox, x: float, y: float) -> Iterator[str]:
     kind = p.box.kind
     if kind == "parameter" and "constant" in p.box.details:
         kind_class = "weight"
@@ -156,29 +156,28 @@ def _box_elements(p: PlacedBox, x: float, y: float) -> Iterator[str]:
         kind_class = kind
     radius = 6 if kind in ("operator", "each") else min(p.height / 2, 14)
     yield (
-        f'<rect class="box {kind_class}" x="{_number_text(p.x + x)}" y="{_number_text(p.y + y)}" '
-        f'width="{_number_text(p.width)}" height="{_number_text(p.height)}" '
-        f'rx="{_number_text(radius)}"/>'
+        f'<rect class="box {kind_class}" x="{number_text(p.x + x)}" y="{number_text(p.y + y)}" '
+        f'width="{number_text(p.width)}" height="{number_text(p.height)}" '
+        f'rx="{number_text(radius)}"/>'
     )
     middle = p.x + p.width / 2 + x
     for number, line in enumerate(p.lines):
         at = p.y + y + BOX_MARGIN / 2 + number * LINE_HEIGHT + 13
-        yield _text_element("label" if number < p.label_lines else "detail", middle, at, line)
+        yield text_element("label" if number < p.label_lines else "detail", middle, at, line)
     for label, port in p.ports:
-        yield _text_element("port", port + x, p.y + y + p.height - BOX_MARGIN / 2 - 5, label)
+        yield text_element("port", port + x, p.y + y + p.height - BOX_MARGIN / 2 - 5, label)
 
 
 def _arrow_elements(x: float, y: float) -> Iterator[str]:
     yield (
-        '<path class="arrow" '
-        f'd="M{_number_text(x - 20)} {_number_text(y)}H{_number_text(x + 12)}"/>'
+        f'<path class="arrow" d="M{number_text(x - 20)} {number_text(y)}H{number_text(x + 12)}"/>'
     )
-    yield f'<path class="head" d="M{_number_text(x + 20)} {_number_text(y)}l-11 -6v12z"/>'
+    yield f'<path class="head" d="M{number_text(x + 20)} {number_text(y)}l-11 -6v12z"/>'
 
 
-def _text_element(kind: str, x: float, y: float, text: str) -> str:
+def text_element(kind: str, x: float, y: float, text: str) -> str:
     return (
-        f'<text class="{kind}" x="{_number_text(x)}" y="{_number_text(y)}">'
+        f'<text class="{kind}" x="{number_text(x)}" y="{number_text(y)}">'
         f"{_escape_text(text)}</text>"
     )
 
@@ -187,5 +186,5 @@ def _escape_text(text: str) -> str:
     return escape(phrases.printable(text))
 
 
-def _number_text(value: float) -> str:
+def number_text(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")

@@ -18,7 +18,7 @@ from superopt.report.data.report import (
 )
 from superopt.report.formatting import phrases
 from superopt.report.formatting.table import MAX_ROWS, join_lines, table
-from superopt.report.formatting.wrap import wrap_text
+from superopt.report.formatting.wrap import cut_text, wrap_text
 from superopt.report.text.partial_rule import partial_use_lines
 
 LABEL_WIDTH = len("measured latency")
@@ -56,8 +56,7 @@ def _short_lines(r: Report) -> Iterator[str]:
 
 def _cut(text: str, reserved: int = 0) -> str:
     """Return the text on one line, with an ellipsis if it is too long."""
-    text, width = phrases.printable(text), SENTENCE_WIDTH - reserved
-    return text if len(text) <= width else f"{text[: width - 4].rstrip()} ..."
+    return cut_text(phrases.printable(text), SENTENCE_WIDTH - reserved)
 
 
 def _summary_lines(r: Report) -> Iterator[str]:
@@ -94,7 +93,9 @@ def _number_lines(r: Report, is_short: bool = False) -> Iterator[str]:
     yield row("check", _check_text(r.check))
     if r.worst_step:
         text = phrases.printable(phrases.worst_step_text(r.worst_step))
-        lines = [_cut(text)] if is_short else wrap_text(text, SENTENCE_WIDTH)
+        lines = wrap_text(text, SENTENCE_WIDTH)
+        if is_short:
+            lines = [_cut(phrases.short_worst_step_text(r.worst_step))]
         yield from (row("" if n else "error", line) for n, line in enumerate(lines))
     elif r.changed:
         yield row("error", f"no worst step: {phrases.printable(r.worst_step_note)}")

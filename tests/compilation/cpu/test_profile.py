@@ -2,15 +2,26 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
 import superopt
+from superopt.ir.op import canonical_attrs, expression
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import build_choice, options
 from superopt.kernels.llvm.operation_count import count_bytes, count_operations
+from superopt.kernels.loops.layout import Layout, ScatteredLayout, parse_layout
+from superopt.kernels.loops.option import Option
+from superopt.ops import OPS
+from superopt.plan.program.call_operations import stage_operations
+from superopt.report.compilation.profile import KernelProfile, Profile
+from superopt.te.analysis.walk import loads
 from superopt.te.expr.dtype import F32, I64
-from superopt.te.expr.tensor import Tensor, apply, compute, gather, reduce_sum
+from superopt.te.expr.tensor import Tensor, TensorType, apply, compute, gather, reduce_sum
 from tests.support.compilation.models import F, model, net
 
 A, B, C = Tensor("a", F32, (6, 5)), Tensor("b", F32, (5, 7)), Tensor("c", F32, (7,))
@@ -54,6 +65,98 @@ def test_operations_and_bytes(name: str) -> None:
     t, count, fixed, other = WORK[name]
     assert count_operations(t) == count
     assert count_bytes(t, {B, C}) == (fixed, other)
+
+
+def test_factors_known_at_compile_time_cost_less() -> None:
+    """Of six factors one is 0 and two are 1 or -1: five sums and three products."""
+    table = Tensor("t", F32, (2, 3))
+    t = compute((2, 7), lambda i, j: reduce_sum(3, lambda k: table[i, k] * B[k, j]))
+    values = np.array([[0, 1, 2], [-1, 3, 4]], np.float32)
+    assert count_operations(t) == 7 * 12
+    assert count_operations(t, {table: values}) == 7 * (5 + 3)
+
+
+def _algorithm_operations(
+    algorithm: str, op: str, shapes: tuple[tuple[int, ...], ...], **attrs: object
+) -> tuple[Option, int, int]:
+    """An option of a convolution or product, its operations, and those of a direct computation."""
+    types = tuple(TensorType(F32, shape) for shape in shapes)
+    (t,) = expression(OPS[op], types, canonical_attrs(OPS[op], types, attrs))
+    assert t.body is not None
+    _, weight = dict.fromkeys(x.tensor for x in loads(t.body))
+    form = "i0 i1//16 i2{0} i3{0} i1%16"
+    layouts: dict[Tensor, Layout | ScatteredLayout] = {}
+    if op == "Conv":
+        layouts = {t: parse_layout(form.format(""))}
+        layouts |= {
+            x.tensor: parse_layout(form.format("+1"))
+            for x in loads(t.body)
+            if x.tensor is not weight
+        }
+    p = Problem(t, layouts, {weight}, 64)
+    option = next(o for o in options(p) if o.algorithm == algorithm)
+    total = count_operations(t)
+    return option, sum(stage_operations(build_choice(p, option), total)), total
+
+
+def test_strassen_has_seven_of_eight_products_at_each_level() -> None:
+    option, own, total = _algorithm_operations("strassen", "MatMul", ((1024, 1024), (1024, 1024)))
+    share = (7 / 8) ** option["levels"]
+    assert share < own / total < share + 0.1
+
+
+def test_winograd_has_fewer_products() -> None:
+    shapes = ((1, 64, 56, 56), (64, 64, 3, 3))
+    option, own, total = _algorithm_operations("winograd", "Conv", shapes, pads=(1, 1, 1, 1))
+    share = (option["m"] + 2) ** 2 / (9 * option["m"] ** 2)
+    assert share < own / total < share + 0.12
+
+
+def test_operations_of_all_calls_are_those_of_the_algorithm() -> None:
+    """A call that prepares another one has its own; the model's are counted once."""
+    exe = superopt.compile(
+        model(
+            [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],
+            {"x": (F, [1, 128, 28, 28])}, ["y"],
+            {"w": np.random.default_rng(0).normal(size=(128, 128, 3, 3)).astype(np.float32)},
+        )
+    )  # fmt: skip
+    parts = exe.profile(seconds=0.05).parts
+    direct = 28 * 28 * 128 * 128 * 9 * 2
+    assert sum(p.model_operations for p in parts) == pytest.approx(direct, rel=0.01)
+    for p in parts:
+        assert 0 <= p.operations <= p.model_operations
+        assert p.saved_operations == (p.how.split()[0] in ("winograd", "strassen") and p.bytes > 0)
+
+
+def test_no_kernel_is_shown_above_its_bound() -> None:
+    fast = KernelProfile("y", ("Conv",), "f32[8]", "direct", 1e-3, 10**9, 10**9, 4, 2e-3, 1e-9)
+    slow = replace(fast, seconds=4e-3)
+    assert (fast.roofline_share, fast.is_above_peak) == (1.0, True)
+    assert (slow.roofline_share, slow.is_above_peak) == (0.5, False)
+    machine = "a machine with a name that is far too long for one line of the picture " * 3
+    found = Profile(
+        "m.onnx", (), 1, machine, 5, 5e-3, 5e11, ((1 << 14, 1e11), (1 << 28, 1e10)), (fast, slow)
+    )
+    assert found.roofline_share == pytest.approx(3 / 5)
+    assert "1 call was faster than the measured peaks allow and count as 100 %" in str(found)
+    picture = ET.fromstring(found.svg())
+    shares = re.findall(r"(\d+) %", found.svg())
+    assert shares
+    assert max(map(int, shares)) == 100
+    texts = [e for e in picture.iter() if e.tag.endswith("text")]
+    said = " ".join("".join(e.itertext()) for e in texts)
+    assert machine.strip() in said
+    width = float(picture.attrib["width"])
+    letter = {"name": 9.8}  # pixels of a letter, of 16 instead of 12 pixels
+    for e in texts:
+        if e.attrib["class"] in ("name", "said", "label"):
+            size = letter.get(e.attrib["class"], 7.35) * len("".join(e.itertext()))
+            assert float(e.attrib["x"]) + size <= width
+    bars = [e for e in picture.iter() if e.tag.endswith("rect") and "height" in e.attrib][1:]
+    for bar, bound in pairwise(bars):
+        if bound.attrib["class"] == "done":
+            assert float(bound.attrib["width"]) <= float(bar.attrib["width"])
 
 
 @pytest.mark.one_in(2)
@@ -118,7 +221,7 @@ def test_the_table_and_the_picture_name_every_kernel() -> None:
     assert all(p.type in text for p in found.parts)
     picture = ET.fromstring(found.svg())
     dots = [e for e in picture.iter() if e.tag.endswith("circle")]
-    assert len(dots) == sum(1 for p in found.parts if p.operations)
+    assert len(dots) == sum(1 for p in found.parts if p.operations and p.bytes)
     inside = re.fullmatch(r"0 0 (\S+) (\S+)", picture.attrib["viewBox"])
     assert inside is not None
     width, height = map(float, inside.groups())

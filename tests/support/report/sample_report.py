@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from superopt.report.data.graph_change import GraphChange, GraphNode, StepNodes
 from superopt.report.data.report import (
     REPORT_VERSION,
     CheckResult,
@@ -16,6 +17,32 @@ from superopt.report.data.report import (
 )
 from tests.support.report.sample_rules import HOSTILE_NAME, HOSTILE_RULE, ONCE
 
+# Two products are added; the result has one product and a split.
+GRAPH = GraphChange(
+    ("x",),
+    ("out",),
+    (
+        GraphNode("/abs", "Abs", ("x",), ("r",), ""),
+        GraphNode("/h1", "MatMul", ("r", "w1"), ("h1_i",), ""),
+        GraphNode("/h2", "MatMul", ("r", "w2"), ("h1_f",), ""),
+        GraphNode("/sum", "Add", ("h1_i", "h1_f"), ("s",), ""),
+        GraphNode("", "Softmax", ("s",), ("out",), "axis=-1"),
+    ),
+    (
+        GraphNode("/abs", "Abs", ("x",), ("r",), ""),
+        GraphNode("matmul", "MatMul", ("r", "w"), ("matmul_out",), ""),
+        GraphNode("split", "Split", ("matmul_out",), ("h1_i", "h1_f"), "axis=1"),
+        GraphNode("/sum", "Add", ("h1_i", "h1_f"), ("s",), ""),
+        GraphNode("", "Softmax", ("s",), ("out",), "axis=-1"),
+    ),
+    ((0, 0), (3, 3), (4, 4)),
+    (
+        StepNodes((1, 2), (1, 2)),
+        StepNodes((1, 2), (2,)),
+        StepNodes((2,), (1,)),
+        StepNodes((), (3,)),
+    ),
+)
 MACHINE = "AMD EPYC 7B13, 2 cores"
 RUNTIME = "onnxruntime 1.31.1"
 BEFORE = Latency(4210.0, 4150.5, 4302.25, 210, 2, RUNTIME, MACHINE)
@@ -88,6 +115,7 @@ FASTER = Report(
     machine=MACHINE,
     changed=True,
     versions=(("superopt", "0.1.0"), ("onnx", "1.23.2"), ("onnxruntime", "1.31.1")),
+    graph=GRAPH,
 )
 
 UNCHANGED = replace(
@@ -108,6 +136,7 @@ UNCHANGED = replace(
     worst_step_note="nothing was rewritten",
     changed=False,
     notes=(),
+    graph=None,
 )
 
 UNTIMED = replace(FASTER, latency_before=None, latency_after=None, speedup=None, search=None)
@@ -133,5 +162,13 @@ HOSTILE = replace(
     notes=(HOSTILE_NAME,),
     machine=HOSTILE_NAME,
     versions=((HOSTILE_NAME, HOSTILE_NAME),),
+    graph=replace(
+        GRAPH,
+        inputs=(HOSTILE_NAME,),
+        before=tuple(
+            GraphNode(HOSTILE_NAME, HOSTILE_NAME, (HOSTILE_NAME,), (f"{HOSTILE_NAME}{n}",), "")
+            for n in range(len(GRAPH.before))
+        ),
+    ),
 )
 ALL = {"faster": FASTER, "unchanged": UNCHANGED, "untimed": UNTIMED, "hostile": HOSTILE}
