@@ -1,0 +1,307 @@
+"""Match expressions with the left sides of rules, and evaluate conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from superopt.rules.te.build import Builder, Env, Lambda, Value, as_tuple
+from superopt.rules.te.term import (
+    AxisTerm,
+    Call,
+    Element,
+    Fact,
+    Fold,
+    Lit,
+    Rest,
+    Run,
+    Store,
+    TeRule,
+    Term,
+    Tuple,
+    Var,
+)
+from superopt.te.analysis.affine import free_axes
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.analysis.walk import loads, operands, subexpressions
+from superopt.te.eval.interpret import evaluate
+from superopt.te.expr.dtype import DTYPES
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Number, Reduce
+from superopt.te.expr.tensor import Tensor
+
+Condition: TypeAlias = Callable[..., object]
+COMMUTATIVE = frozenset(("add", "mul", "max", "min"))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What rules may assume. definitions: the tensors whose definitions a `store` may look into,
+    with these. conditions: the functions that conditions name. facts: see `Fact`. constants:
+    constant tensors."""
+
+    definitions: Mapping[Tensor, Tensor] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    facts: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
+    constants: Collection[Tensor] = ()
+
+
+def root_key(t: Term) -> str:
+    """Return what an expression must be at its root to match: a function, a reduction, "load"."""
+    match t:
+        case Call(fn, _):
+            return "cast" if fn in DTYPES else fn
+        case Fold(fn, _, _):
+            return f"{fn} over axes"
+        case Element() | Store():
+            return "load"
+    return ""
+
+
+def key_of(e: Expr) -> str:
+    match e:
+        case Apply(fn, _):
+            return fn
+        case Reduce(fn, _, _):
+            return f"{fn} over axes"
+        case Load():
+            return "load"
+    return ""
+
+
+def number_value(e: Expr) -> float:
+    """Return the value of an expression without loads and axes, computed in its element type."""
+    return float(evaluate(Tensor("number", e.dtype, (), (), e), {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """Matches one rule in a tensor. axes: those of the tensor. read_through: the tensors whose
+    definitions were looked into."""
+
+    rule: TeRule
+    context: Context
+    axes: tuple[Axis, ...]
+    read_through: list[Tensor] = field(default_factory=list)
+
+    def matches(self, e: Expr, given: Env) -> Iterator[dict[str, Value]]:
+        """Yield the values of the names for each way in which `e` matches and conditions hold."""
+        for env in self.match(self.rule.lhs, e, dict(given), ()):
+            yield from self.holding(self.rule.where, env)
+
+    def match(
+        self, p: Term, e: Expr, env: dict[str, Value], scope: tuple[Axis, ...]
+    ) -> Iterator[dict[str, Value]]:
+        """Yield the extensions of `env` with which the pattern is `e`. scope: the axes that the
+        pattern binds around `e`."""
+        match p, e:
+            case Var(name, args), _:
+                yield from self.match_variable(name, args, e, env, scope)
+            case Lit(v), Const(w):
+                if v == w:
+                    yield env
+            case Call(fn, (x,)), Apply("cast", (y,), dtype) if DTYPES.get(fn) is dtype:
+                yield from self.match(x, y, env, scope)
+            case Call(fn, ps), Apply(gn, es) if fn == gn and len(ps) == len(es):
+                yield from self.match_all(ps, es, env, scope)
+                if fn in COMMUTATIVE and any(map(self.is_number_term, ps)):
+                    yield from self.match_all(ps, es[::-1], env, scope)
+            case Fold(fn, axes, body), Reduce(gn, own, inner) if fn == gn:
+                for more in bind_axes(axes, own, env):
+                    yield from self.match(body, inner, more, (*scope, *own))
+            case Element(name, index), Load(t, at):
+                yield from self.match_element(name, index, t, at, env, scope)
+            case Store(_, _, body), Load(t, at):
+                now = self.context.definitions.get(t)
+                if now is None or now.body is None:
+                    return
+                wanted = root_key(body)
+                if wanted and wanted != key_of(now.body):
+                    return
+                inner = substitute_axes(now.body, dict(zip(now.axes, at, strict=True)))
+                for more in self.match(body, inner, env, scope):
+                    self.read_through.append(t)
+                    yield more
+
+    def is_number_term(self, p: Term) -> bool:
+        return isinstance(p, Lit) or (
+            isinstance(p, Var) and self.rule.kinds.get(p.name) == "number"
+        )
+
+    def match_all(
+        self,
+        patterns: Sequence[Term],
+        es: Sequence[Expr],
+        env: dict[str, Value],
+        scope: tuple[Axis, ...],
+    ) -> Iterator[dict[str, Value]]:
+        if not patterns:
+            yield env
+            return
+        for more in self.match(patterns[0], es[0], env, scope):
+            yield from self.match_all(patterns[1:], es[1:], more, scope)
+
+    def match_variable(
+        self,
+        name: str,
+        args: tuple[Term, ...] | None,
+        e: Expr,
+        env: dict[str, Value],
+        scope: tuple[Axis, ...],
+    ) -> Iterator[dict[str, Value]]:
+        known = env.get(name)
+        if known is not None:
+            if args is not None:
+                assert isinstance(known, Lambda)
+                known = known(Builder(env, self.axes, number_value).items(args))
+            elif isinstance(known, Lambda):
+                known = known.body
+            if known == e or (isinstance(e, Const) and known == e.value):
+                yield env
+            return
+        if not self.has_kind(name, e):
+            return
+        if isinstance(e, Axis) and self.rule.kinds.get(name) == "axis" and e in env.values():
+            return  # names of axes are different axes
+        own = tuple(Builder(env, self.axes, number_value).items(args or ()))
+        assert all(isinstance(a, Axis) for a in own)
+        if len(scope) > len(own) and not free_axes(e).isdisjoint({*scope} - {*own}):
+            return
+        if isinstance(e, Axis) or (isinstance(e, Const) and self.rule.kinds.get(name) == "int"):
+            yield env | {name: int(e.value) if isinstance(e, Const) else e}
+        else:
+            yield env | {name: Lambda(tuple(a for a in own if isinstance(a, Axis)), e)}
+
+    def has_kind(self, name: str, e: Expr) -> bool:
+        kind = self.rule.kinds.get(name, "any")
+        if kind.endswith("[...]"):
+            if not isinstance(e, Load):
+                return False
+            kind = kind.removesuffix("[...]")
+        match kind:
+            case "any":
+                return True
+            case "axis":
+                return isinstance(e, Axis)
+            case "int":
+                return isinstance(e, Const)
+            case "number":
+                return all(isinstance(x, Const) or operands(x) for x in subexpressions(e)) and not (
+                    any(isinstance(x, Load | Reduce) for x in subexpressions(e))
+                )
+            case "constant":
+                return all(x.tensor in self.context.constants for x in loads(e))
+        return any(e.dtype is DTYPES[one] for one in kind.split(" | "))
+
+    def match_element(
+        self,
+        name: str,
+        patterns: Sequence[Term],
+        t: Tensor,
+        index: Sequence[Expr],
+        env: dict[str, Value],
+        scope: tuple[Axis, ...],
+    ) -> Iterator[dict[str, Value]]:
+        """Match an element: the indices of axes longer than 1 with the patterns, of which a `...`
+        at both ends leaves out any others."""
+        if env.get(name, t) is not t:
+            return
+        if self.rule.kinds.get(name) == "constant" and t not in self.context.constants:
+            return
+        env = env | {name: t}
+        at = [i for i, n in zip(index, t.shape, strict=True) if n != 1]
+        match patterns:
+            case [Rest(), p, Rest()]:
+                for i in at:
+                    yield from self.match(p, i, env, scope)
+            case _ if len(patterns) == len(at):
+                yield from self.match_all(patterns, at, env, scope)
+
+    # --- conditions -------------------------------------------------------------------------------
+
+    def holding(
+        self, conditions: Sequence[Term], env: dict[str, Value]
+    ) -> Iterator[dict[str, Value]]:
+        """Yield the extensions of `env` with which the conditions hold."""
+        if not conditions:
+            yield env
+            return
+        for more in self.hold(conditions[0], env):
+            yield from self.holding(conditions[1:], more)
+
+    def hold(self, t: Term, env: dict[str, Value]) -> Iterator[dict[str, Value]]:
+        match t:
+            case Call("in", (names, Var(fn, args))) if args is not None and (
+                choose := self.context.conditions.get(fn)
+            ):
+                found = choose(*Builder(env, self.axes, number_value).items(args))
+                assert isinstance(found, Sequence)
+                for values in found:
+                    yield env | _bind_names(names, values)
+            case Call("in", (pattern, within)):
+                whole = Builder(env, self.axes, number_value).expr(within)
+                for e in subexpressions(whole):
+                    yield from self.match(pattern, e, env, ())
+            case Call("eq", (Element(), _)) | Call("implies", _):
+                yield env  # what the condition before it promises, which the proof uses
+            case Var(name, args) if args is not None:
+                given = Builder(env, self.axes, number_value).items(args)
+                test = self.context.conditions.get(name)
+                if self.has_property(name, given) if test is None else test(*given):
+                    yield env
+            case Call("not", (x,)):
+                if not any(True for _ in self.hold(x, env)):
+                    yield env
+            case _:
+                if all(map(_is_true, as_tuple(Builder(env, self.axes, number_value).value(t)))):
+                    yield env
+
+    def has_property(self, predicate: str, given: Sequence[Value]) -> bool:
+        (e,) = given
+        assert isinstance(e, Expr)
+        return any(
+            True
+            for f in self.context.facts[predicate]
+            for _ in Matcher(f.rule, self.context, self.axes).matches(e, {})
+        )
+
+
+def _is_true(v: Value) -> bool:
+    return bool(v.value) if isinstance(v, Const) else v is True
+
+
+def _bind_names(names: Term, values: object) -> dict[str, Value]:
+    if isinstance(names, Var):
+        return {names.name: values}  # type: ignore[dict-item]
+    assert isinstance(names, Tuple)
+    assert isinstance(values, Sequence)
+    items = [x.name for x in names.items if isinstance(x, Var)]
+    return dict(zip(items, values, strict=True))
+
+
+def bind_axes(
+    patterns: Sequence[AxisTerm | Rest], axes: tuple[Axis, ...], env: dict[str, Value]
+) -> Iterator[dict[str, Value]]:
+    """Yield the extensions of `env` with the patterns bound to the axes, in order."""
+    if not patterns:
+        if not axes:
+            yield env
+        return
+    first, *others = patterns
+    if isinstance(first, Rest):
+        for n in range(len(axes) + 1):
+            yield from bind_axes(others, axes[n:], env)
+        return
+    counts = range(len(axes) + 1) if first.is_run else range(1, min(len(axes), 1) + 1)
+    for n in counts:
+        own = axes[:n]
+        more = env | {first.name: own if first.is_run else own[0]}
+        match first.extent:
+            case Var(name, None):
+                extents = tuple(a.size for a in own)
+                more[name] = extents if first.is_run else extents[0]
+            case Lit(v) if own[0].extent != v:
+                continue
+        yield from bind_axes(others, axes[n:], more)
+
+

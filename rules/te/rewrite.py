@@ -1,0 +1,185 @@
+"""Rewrite the tensors of a plan by rules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from superopt.errors import UsageError
+from superopt.rules.te.build import Builder, Env
+from superopt.rules.te.match import Context, Matcher, bind_axes, key_of, number_value, root_key
+from superopt.rules.te.term import Fact, Fold, TeRule, parse_te_rules
+from superopt.te.analysis.walk import loads
+from superopt.te.expr.node import Apply, Expr, Reduce
+from superopt.te.expr.tensor import Tensor
+
+TE_LIBRARY = Path(__file__).resolve().parent.parent / "library" / "te"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A rewritten tensor: its definition, the tensors in memory that it reads instead, those whose
+    definitions were looked into, and the values of the rule's names."""
+
+    rule: TeRule
+    tensor: Tensor
+    stored: tuple[Tensor, ...]
+    read_through: tuple[Tensor, ...]
+    env: Env
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """Rules by the roots of their left sides, in order; and facts by their predicates."""
+
+    rules: tuple[TeRule, ...]
+    facts: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
+    by_root: dict[str, list[TeRule]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for rule in self.rules:
+            self.by_root.setdefault(root_key(rule.lhs), []).append(rule)
+
+    def __getitem__(self, name: str) -> TeRule:
+        return next(r for r in self.rules if r.name == name)
+
+    def subset(self, *prefixes: str) -> RuleSet:
+        """Return the rules whose names begin so."""
+        return RuleSet(tuple(r for r in self.rules if r.name.startswith(prefixes)), self.facts)
+
+    def rewrite(self, t: Tensor, context: Context, given: Env | None = None) -> Rewrite | None:
+        """Return a tensor rewritten at the first subexpression that matches, outer ones first; None
+        if none does. given: the values of some names."""
+        if t.body is None:
+            return None
+        context = replace(context, facts=self.facts)
+        for rule in self.by_root.get("tensor over axes", ()):
+            for made in rewrite_axes(rule, t, context, given or {}):
+                return made
+        for e in _element_expressions(t.body):
+            for rule in self.by_root.get(key_of(e), ()):
+                for made in rewrite_at(rule, t, e, context, given or {}):
+                    return made
+        return None
+
+    def rewrite_fully(self, t: Tensor, context: Context) -> Tensor:
+        """Return a tensor rewritten until no rule matches. The rules make no other tensors."""
+        while (made := self.rewrite(t, context)) is not None:
+            t = made.tensor
+        return t
+
+    def rewrite_root(self, e: Expr, context: Context) -> Expr | None:
+        """Return an expression rewritten as a whole; None if no rule matches."""
+        context = replace(context, facts=self.facts)
+        whole = Tensor("t", e.dtype, (), (), e)
+        for rule in self.by_root.get(key_of(e), ()):
+            for made in rewrite_at(rule, whole, e, context, {}):
+                return made.tensor.body
+        return None
+
+
+def rewrite_at(
+    rule: TeRule, t: Tensor, e: Expr, context: Context, given: Env
+) -> Iterator[Rewrite]:
+    """Yield `t` with its subexpression `e` rewritten, for each way in which the rule matches."""
+    assert t.body is not None
+    m = Matcher(rule, context, t.axes)
+    for env in m.matches(e, given):
+        build = Builder(dict(env), t.axes, number_value, e.dtype)
+        body = replace_expr(t.body, e, build.expr(rule.rhs))
+        now = Tensor(t.name, t.dtype, t.shape, t.axes, body)
+        yield Rewrite(rule, now, tuple(build.stored), tuple(m.read_through), build.env)
+
+
+def rewrite_axes(rule: TeRule, t: Tensor, context: Context, given: Env) -> Iterator[Rewrite]:
+    """Yield `t` with other axes, for each way in which a rule on tensors matches."""
+    assert isinstance(rule.lhs, Fold)
+    assert isinstance(rule.rhs, Fold)
+    assert t.body is not None
+    m = Matcher(rule, context, t.axes)
+    for bound in bind_axes(rule.lhs.axes, t.axes, dict(given)):
+        for matched in m.match(rule.lhs.body, t.body, bound, ()):
+            for env in m.holding(rule.where, matched):
+                build = Builder(dict(env), t.axes, number_value, t.dtype)
+                axes = build.new_axes(rule.rhs.axes)
+                body = build.expr(rule.rhs.body)
+                now = Tensor(t.name, t.dtype, tuple(a.extent for a in axes), axes, body)
+                yield Rewrite(rule, now, tuple(build.stored), tuple(m.read_through), build.env)
+
+
+def rewrite_definitions(
+    rules: RuleSet,
+    definitions: Mapping[Tensor, Tensor],
+    context: Context,
+    skip: Collection[Tensor] = (),
+) -> dict[Tensor, Tensor]:
+    """Return the definitions, each rewritten once if a rule matches. New tensors come before their
+    readers. Tensors whose definitions were looked into are removed where nothing reads them any
+    more."""
+    out: dict[Tensor, Tensor] = {}
+    through: set[Tensor] = set()
+    for t, now in definitions.items():
+        made = None if t in skip else rules.rewrite(now, context)
+        if made is not None:
+            out |= {x: x for x in made.stored}
+            through.update(made.read_through)
+        out[t] = now if made is None else made.tensor
+    if through:
+        read = {x.tensor for now in out.values() if now.body is not None for x in loads(now.body)}
+        out = {t: now for t, now in out.items() if t not in through or t in read}
+    return out
+
+
+def replace_expr(e: Expr, old: Expr, new: Expr) -> Expr:
+    """Return `e` with `new` in place of `old`."""
+    if e is old or e == old:
+        return new
+    match e:
+        case Apply(fn, args, dtype):
+            some = tuple(replace_expr(a, old, new) for a in args)
+            return e if all(a is b for a, b in zip(some, args, strict=True)) else Apply(
+                fn, some, dtype
+            )  # fmt: skip
+        case Reduce(fn, axes, body, dtype):
+            inner = replace_expr(body, old, new)
+            return e if inner is body else Reduce(fn, axes, inner, dtype)
+    return e
+
+
+def _element_expressions(e: Expr) -> Iterator[Expr]:
+    """Yield the subexpressions outside of indices once, outer ones first."""
+    stack, seen = [e], set[int]()
+    while stack:
+        e = stack.pop()
+        if id(e) in seen:
+            continue
+        seen.add(id(e))
+        yield e
+        match e:
+            case Apply(_, args):
+                stack += reversed(args)
+            case Reduce(_, _, body):
+                stack.append(body)
+
+
+@lru_cache(maxsize=64)
+def load_te_rules(name: str) -> RuleSet:
+    """Return the rules of a file of `library/te`, such as `reductions`."""
+    text = (TE_LIBRARY / f"{name}.rules").read_text(encoding="utf-8")
+    rules, facts = parse_te_rules(text, f"{name}.rules")
+    by_predicate: dict[str, list[Fact]] = {}
+    for f in facts:
+        by_predicate.setdefault(f.predicate, []).append(f)
+    return RuleSet(tuple(rules), by_predicate)
+
+
+def load_te_library() -> tuple[TeRule, ...]:
+    """Return all rules on tensor expressions, in order of file name."""
+    out = [r for path in sorted(TE_LIBRARY.glob("*.rules")) for r in load_te_rules(path.stem).rules]
+    if twice := {r.name for r in out if sum(r.name == x.name for x in out) > 1}:
+        raise UsageError(f"several rules are called {min(twice)}", "in library/te", "rename one")
+    return tuple(out)
+
+
