@@ -24,11 +24,13 @@ from superopt.rules.te.term import (
     Term,
     Tuple,
     Var,
+    element_kinds,
     subterms,
 )
+from superopt.te.expr import index as te_index
 from superopt.te.expr import tensor as te
 from superopt.te.expr.dtype import BOOL, DTYPES, F32, DType
-from superopt.te.expr.node import Apply, Axis, Expr, Load, Size
+from superopt.te.expr.node import Apply, Axis, Dim, Expr, Load, Size
 from superopt.te.expr.tensor import Tensor
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
@@ -52,8 +54,8 @@ def prove_te_rule(rule: TeRule, limits: Limits | None = None) -> Proved | Unknow
     runs = _runs(rule)
     cases = checked = 0
     try:
-        for counts in product(range(1, MAX_RUN + 1), repeat=len(runs)):
-            if sum(counts) > MAX_RUN + len(runs) - 1:
+        for counts in product(*runs.values()):
+            if sum(counts) > MAX_RUN + 1:
                 continue
             reads = _prove_case(rule, dict(zip(runs, counts, strict=True)))
             if isinstance(reads, str):
@@ -71,14 +73,22 @@ def prove_te_rule(rule: TeRule, limits: Limits | None = None) -> Proved | Unknow
 ASSUMPTIONS = ("sizes from 1", "floats as real numbers, integers without overflow")
 
 
-def _runs(rule: TeRule) -> list[str]:
-    """Return the runs of axes of the left side."""
-    return [a.name for a in _axis_terms(rule.lhs) if a.is_run]
+def _runs(rule: TeRule) -> dict[str, range]:
+    """Return how many axes each run of the left side may have."""
+    out = {name: range(1, MAX_RUN + 1) for name, kind in rule.kinds.items() if kind == "run"}
+    for t in (x for side in (rule.lhs, *rule.where) for x in subterms(side)):
+        for a in t.axes if isinstance(t, Fold | Store) else ():
+            if isinstance(a, AxisTerm) and a.is_run:
+                least = int(len(t.axes) == 1) if isinstance(t, Fold) else 0
+                out[a.name] = range(least, MAX_RUN + least)
+    return out
 
 
-def _axis_terms(t: Term) -> list[AxisTerm]:
-    """Return the axes of the reductions and tensors in a term."""
-    found = (a for x in subterms(t) if isinstance(x, Fold | Store) for a in x.axes)
+def _axis_terms(*terms: Term) -> list[AxisTerm]:
+    """Return the axes of the reductions and tensors in terms."""
+    found = (
+        a for t in terms for x in subterms(t) if isinstance(x, Fold | Store) for a in x.axes
+    )
     return [a for a in found if isinstance(a, AxisTerm)]
 
 
@@ -112,10 +122,13 @@ class _Case:
     env: dict[str, Value] = field(default_factory=dict)
     hypotheses: list[Apply] = field(default_factory=list)
     naturals: list[str] = field(default_factory=list)
-    outer: Axis = field(default_factory=lambda: Axis("outer", Size("outer_size")))
+    outer: tuple[Axis, ...] = (Axis("outer", Size("outer_size")),)
 
     def sides(self) -> tuple[Tensor, Tensor]:
         """Return both sides as tensors with the same axes."""
+        for name, kind in self.rule.kinds.items():
+            if kind in ("size", "nat", "int"):
+                self.env[name] = self.size(name, None)
         self.bind_extents()
         for t in self.rule.where:
             self.assume_sizes(t)
@@ -127,8 +140,13 @@ class _Case:
         lhs, rhs = self.rule.lhs, self.rule.rhs
         if isinstance(lhs, Fold) and isinstance(rhs, Fold) and lhs.fn == rhs.fn == "tensor":
             return self.same_elements(self.tensor(lhs), self.tensor(rhs))
-        axes = (self.outer, *indices)
-        left, right = self.builder(is_left_side=True).expr(lhs), self.builder().expr(rhs)
+        build = self.builder(is_left_side=True)
+        for name, t in promised.items():  # of the left side by what is promised of it
+            of = self.env[name]
+            if isinstance(of, Lambda) and isinstance(t, Call):
+                build.env[name] = Lambda(of.axes, self.builder().expr(t.args[1]))
+        left, right = build.expr(lhs), self.builder().expr(rhs)
+        axes = (*self.outer, *indices)
         shape = tuple(a.extent for a in axes)
         return (
             Tensor("left", left.dtype, shape, axes, left),
@@ -136,7 +154,7 @@ class _Case:
         )
 
     def builder(self, is_left_side: bool = False) -> Builder:
-        return Builder(dict(self.env), (self.outer,), lambda e: e, F32, is_left_side=is_left_side)
+        return Builder(dict(self.env), self.outer, lambda e: e, F32, is_left_side=is_left_side)
 
     def tensor(self, side: Fold) -> Tensor:
         build = self.builder()
@@ -163,7 +181,7 @@ class _Case:
         return Size(name) if count is None else tuple(Size(f"{name}{n}") for n in range(count))
 
     def bind_extents(self) -> None:
-        for a in _axis_terms(self.rule.lhs):
+        for a in _axis_terms(self.rule.lhs, *self.rule.where):
             if isinstance(a.extent, Var):
                 count = self.counts[a.name] if a.is_run else None
                 self.env.setdefault(a.extent.name, self.size(a.extent.name, count))
@@ -176,7 +194,9 @@ class _Case:
                 runs = [len(v) for v in values if isinstance(v, tuple)]
                 for x in names.items if isinstance(names, Tuple) else (names,):
                     if isinstance(x, Var) and self.is_size(x.name):
-                        self.env[x.name] = self.size(x.name, runs[0] if runs else None)
+                        self.env[x.name] = self.size(
+                            x.name, runs[0] if runs else self.counts.get(x.name)
+                        )
             case Call("eq", (Var(name, None), whole)) if isinstance(
                 self.env.get(name), Size | tuple
             ):
@@ -196,7 +216,7 @@ class _Case:
 
     def is_size(self, name: str) -> bool:
         """True for a name in an index or extent, not an element."""
-        return self.rule.kinds.get(name) in ("int", "nat") or any(
+        return self.rule.kinds.get(name) in ("size", "int", "nat", "run") or any(
             isinstance(x, Var | Run) and x.name == name
             for side in (self.rule.lhs, self.rule.rhs)
             for t in subterms(side)
@@ -230,37 +250,52 @@ class _Case:
                 dtype = F32 if body is None else body.dtype
                 self.env[t.tensor] = Tensor(t.tensor, dtype, shape, own if body else (), body)
             if isinstance(t, Var) and t.name not in self.env.keys() | own_axes:
-                self.env[t.name] = self.variable(t, promised.get(t.name))
+                self.env[t.name] = self.variable(t)
 
     def bind_axes(self) -> None:
-        """Bind the axes of the reductions on the left side."""
-        for t in subterms(self.rule.lhs):
+        """Bind the axes of the left side."""
+        for t in (x for side in (self.rule.lhs, *self.rule.where) for x in subterms(side)):
             if isinstance(t, Fold):
                 build = self.builder()
-                build.new_axes(t.axes)
+                axes = build.new_axes(t.axes)
                 self.env = build.env
+                if t.fn in ("axes", "tensor"):
+                    self.outer = axes if t.fn == "axes" else ()
 
-    def variable(self, t: Var, promise: Term | None) -> Value:
-        """Return an input that depends on the axes of the result and on the arguments."""
+    def variable(self, t: Var) -> Value:
+        """Return an input that depends on the arguments, and on the axes of the result that are
+        none of them."""
         kind = self.rule.kinds.get(t.name, "any")
         dtype = _element_type(kind)
-        names = [a.name for a in t.args or () if isinstance(a, Var | Run)]
-        own = [as_axis(a) for n in names for a in as_tuple(self.env[n])]
-        outer = () if kind == "number" else (self.outer,)
+        own: list[Axis] = []
+        inside: set[str] = set()  # axes of the result that it depends on only through an argument
+        for a in t.args or ():
+            if isinstance(a, Call):
+                own.append(Axis(f"{t.name}_{len(own)}", self.extent(a)))
+                inside |= {x.name for x in subterms(a) if isinstance(x, Var)}
+            elif isinstance(a, Var | Run):
+                own += map(as_axis, as_tuple(self.env[a.name]))
+        outer = [] if kind == "number" else [a for a in self.outer if a.name not in inside]
+        outer = [a for a in outer if a not in own]
         shape = tuple(a.extent for a in (*outer, *own))
-        body: Expr = Load(Tensor(t.name, dtype, shape), (*outer, *own), dtype)
-        if isinstance(promise, Call) and promise.fn == "implies":
-            of, then = promise.args
-            assert isinstance(of, Var)
-            build = self.builder()
-            body = Apply("and", (body, build.expr(then)), BOOL)
+        body = Load(Tensor(t.name, dtype, shape), (*outer, *own), dtype)
         return Lambda(tuple(own), body)
+
+    def extent(self, t: Term) -> Dim:
+        """Return the extent of an index that grows with each of its axes."""
+        build = self.builder()
+        for name, v in build.env.items():
+            if isinstance(v, Axis):
+                build.env[name] = te_index.dim(te_index.as_index(v.extent) - 1)
+        last = build.value(t)
+        assert isinstance(last, Expr)
+        return te_index.dim(te_index.as_index(last + 1))
 
 
 def _element_type(kind: str) -> DType:
     if kind == "bool":
         return BOOL
-    return DTYPES.get(kind.removesuffix("[...]").split(" | ")[0], F32)
+    return DTYPES.get(element_kinds(kind)[0], F32)
 
 
 def _promised(t: Term) -> str | None:
@@ -268,7 +303,7 @@ def _promised(t: Term) -> str | None:
     match t:
         case Call("eq", (Element(name, _), _)):
             return name
-        case Call("implies", (Var(name, _), _)):
+        case Call("eq", (Var(name, (_, *_)), _)):
             return name
     return None
 

@@ -21,16 +21,19 @@ from superopt.rules.te.term import (
     Term,
     Tuple,
     Var,
+    element_kinds,
 )
-from superopt.te.analysis.affine import free_axes
+from superopt.te.analysis.affine import affine, free_axes
 from superopt.te.analysis.inline import substitute_axes
-from superopt.te.analysis.walk import loads, operands, subexpressions
+from superopt.te.analysis.walk import loads, operands, reductions, subexpressions
 from superopt.te.eval.interpret import evaluate
 from superopt.te.expr.dtype import DTYPES
+from superopt.te.expr.index import as_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Number, Reduce
 from superopt.te.expr.tensor import Tensor
 
 Condition: TypeAlias = Callable[..., object]
+INTEGERS = {"size": 1, "nat": 0, "int": -float("inf")}  # kinds, with their least values
 COMMUTATIVE = frozenset(("add", "mul", "max", "min"))
 
 
@@ -38,12 +41,13 @@ COMMUTATIVE = frozenset(("add", "mul", "max", "min"))
 class Context:
     """What rules may assume. definitions: the tensors whose definitions a `store` may look into,
     with these. conditions: the functions that conditions name. facts: see `Fact`. constants:
-    constant tensors."""
+    constant tensors. sees_stages: look into the stages that are inlined in a kernel, too."""
 
     definitions: Mapping[Tensor, Tensor] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     facts: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
     constants: Collection[Tensor] = ()
+    sees_stages: bool = False
 
 
 def root_key(t: Term) -> str:
@@ -94,6 +98,8 @@ class Matcher:
     ) -> Iterator[dict[str, Value]]:
         """Yield the extensions of `env` with which the pattern is `e`. scope: the axes that the
         pattern binds around `e`."""
+        if self.context.sees_stages and isinstance(p, Call | Fold) and isinstance(e, Load):
+            e = _stage_element(e, root_key(p))
         match p, e:
             case Var(name, args), _:
                 yield from self.match_variable(name, args, e, env, scope)
@@ -163,35 +169,42 @@ class Matcher:
             return
         if isinstance(e, Axis) and self.rule.kinds.get(name) == "axis" and e in env.values():
             return  # names of axes are different axes
-        own = tuple(Builder(env, self.axes, number_value).items(args or ()))
-        assert all(isinstance(a, Axis) for a in own)
+        own: list[Axis] = []
+        for a in Builder(env, self.axes, number_value).items(args or ()):
+            if isinstance(a, Axis):
+                own.append(a)
+                continue
+            assert isinstance(a, Expr)
+            joined = _join_axes(e, a)
+            if joined is None:
+                return
+            axis, e = joined
+            own.append(axis)
         if len(scope) > len(own) and not free_axes(e).isdisjoint({*scope} - {*own}):
             return
-        if isinstance(e, Axis) or (isinstance(e, Const) and self.rule.kinds.get(name) == "int"):
+        if isinstance(e, Axis) or (isinstance(e, Const) and self.rule.kinds.get(name) in INTEGERS):
             yield env | {name: int(e.value) if isinstance(e, Const) else e}
         else:
-            yield env | {name: Lambda(tuple(a for a in own if isinstance(a, Axis)), e)}
+            yield env | {name: Lambda(tuple(own), e)}
 
     def has_kind(self, name: str, e: Expr) -> bool:
         kind = self.rule.kinds.get(name, "any")
-        if kind.endswith("[...]"):
-            if not isinstance(e, Load):
-                return False
-            kind = kind.removesuffix("[...]")
-        match kind:
+        if kind.endswith("[...]") and not isinstance(e, Load):
+            return False
+        match kind.removesuffix("[...]"):
             case "any":
                 return True
             case "axis":
                 return isinstance(e, Axis)
-            case "int":
-                return isinstance(e, Const)
+            case "size" | "nat" | "int" as integer:
+                return isinstance(e, Const) and e.value >= INTEGERS[integer]
             case "number":
                 return all(isinstance(x, Const) or operands(x) for x in subexpressions(e)) and not (
                     any(isinstance(x, Load | Reduce) for x in subexpressions(e))
                 )
             case "constant":
                 return all(x.tensor in self.context.constants for x in loads(e))
-        return any(e.dtype is DTYPES[one] for one in kind.split(" | "))
+        return any(e.dtype is DTYPES[one] for one in element_kinds(kind))
 
     def match_element(
         self,
@@ -206,8 +219,11 @@ class Matcher:
         at both ends leaves out any others."""
         if env.get(name, t) is not t:
             return
-        if self.rule.kinds.get(name) == "constant" and t not in self.context.constants:
-            return
+        match self.rule.kinds.get(name):
+            case "constant" if t not in self.context.constants:
+                return
+            case "reduction" if len(reductions(self.context.definitions.get(t, t).body)) != 1:
+                return
         env = env | {name: t}
         at = [i for i, n in zip(index, t.shape, strict=True) if n != 1]
         match patterns:
@@ -232,7 +248,7 @@ class Matcher:
     def hold(self, t: Term, env: dict[str, Value]) -> Iterator[dict[str, Value]]:
         match t:
             case Call("in", (names, Var(fn, args))) if args is not None and (
-                choose := self.context.conditions.get(fn)
+                choose := CHOICES.get(fn) or self.context.conditions.get(fn)
             ):
                 found = choose(*Builder(env, self.axes, number_value).items(args))
                 assert isinstance(found, Sequence)
@@ -242,8 +258,10 @@ class Matcher:
                 whole = Builder(env, self.axes, number_value).expr(within)
                 for e in subexpressions(whole):
                     yield from self.match(pattern, e, env, ())
-            case Call("eq", (Element(), _)) | Call("implies", _):
+            case Call("eq", (Element() | Var(_, (_, *_)), _)):
                 yield env  # what the condition before it promises, which the proof uses
+            case Fold("axes", patterns, _):
+                yield from bind_axes(patterns, self.axes, env)
             case Var(name, args) if args is not None:
                 given = Builder(env, self.axes, number_value).items(args)
                 test = self.context.conditions.get(name)
@@ -264,6 +282,49 @@ class Matcher:
             for f in self.context.facts[predicate]
             for _ in Matcher(f.rule, self.context, self.axes).matches(e, {})
         )
+
+
+def _stage_element(e: Load, wanted: str) -> Expr:
+    """Return what a load reads of an inlined stage, if that is `wanted` at its root."""
+    t = e.tensor
+    if t.body is None or key_of(t.body) not in ("load", wanted):
+        return e
+    of = substitute_axes(t.body, dict(zip(t.axes, e.index, strict=True)))
+    return _stage_element(of, wanted) if isinstance(of, Load) else of
+
+
+def _join_axes(e: Expr, index: Expr) -> tuple[Axis, Expr] | None:
+    """Return an axis, and `e` with it in place of an index a * n + b for axes a and b < n; None
+    where `e` depends on these otherwise."""
+    form = affine(index)
+    if form is None or form.base or len(form.terms) != 2:
+        return None
+    (b, _), (a, n) = sorted(form.terms, key=lambda term: term[1])
+    if form.coefficient(b) != 1 or n != b.size:
+        return None
+    one = Axis("joined", a.size * n)
+    env: dict[Axis, Expr] = {a: as_index(one // n), b: as_index(one % n)}
+    out = replace_index(substitute_axes(e, env), as_index(one // n * n + one % n), one)
+    return one, out
+
+
+def replace_index(e: Expr, index: Expr, replacement: Expr) -> Expr:
+    """Return `e` with `replacement` in place of `index` in loads."""
+    match e:
+        case Load(t, at, dtype):
+            return Load(t, tuple(replacement if i == index else i for i in at), dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(replace_index(a, index, replacement) for a in args), dtype)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, replace_index(body, index, replacement), dtype)
+    return e
+
+
+def _divide(n: int, m: int) -> list[int]:
+    return [n // m] if n % m == 0 else []
+
+
+CHOICES: Mapping[str, Condition] = {"divide": _divide}  # that all rules know
 
 
 def _is_true(v: Value) -> bool:
@@ -295,6 +356,8 @@ def bind_axes(
     counts = range(len(axes) + 1) if first.is_run else range(1, min(len(axes), 1) + 1)
     for n in counts:
         own = axes[:n]
+        if not first.is_run and env.get(first.name, own[0]) != own[0]:
+            continue
         more = env | {first.name: own if first.is_run else own[0]}
         match first.extent:
             case Var(name, None):

@@ -49,20 +49,20 @@ class RuleSet:
         """Return the rules whose names begin so."""
         return RuleSet(tuple(r for r in self.rules if r.name.startswith(prefixes)), self.facts)
 
-    def rewrite(self, t: Tensor, context: Context, given: Env | None = None) -> Rewrite | None:
-        """Return a tensor rewritten at the first subexpression that matches, outer ones first; None
-        if none does. given: the values of some names."""
+    def rewrites(self, t: Tensor, context: Context) -> Iterator[Rewrite]:
+        """Yield a tensor rewritten in each way, at outer subexpressions first."""
         if t.body is None:
-            return None
+            return
         context = replace(context, facts=self.facts)
         for rule in self.by_root.get("tensor over axes", ()):
-            for made in rewrite_axes(rule, t, context, given or {}):
-                return made
+            yield from rewrite_axes(rule, t, context)
         for e in _element_expressions(t.body):
             for rule in self.by_root.get(key_of(e), ()):
-                for made in rewrite_at(rule, t, e, context, given or {}):
-                    return made
-        return None
+                yield from rewrite_at(rule, t, e, context)
+
+    def rewrite(self, t: Tensor, context: Context) -> Rewrite | None:
+        """Return a tensor rewritten in the first way; None if no rule matches."""
+        return next(self.rewrites(t, context), None)
 
     def rewrite_fully(self, t: Tensor, context: Context) -> Tensor:
         """Return a tensor rewritten until no rule matches. The rules make no other tensors."""
@@ -75,31 +75,31 @@ class RuleSet:
         context = replace(context, facts=self.facts)
         whole = Tensor("t", e.dtype, (), (), e)
         for rule in self.by_root.get(key_of(e), ()):
-            for made in rewrite_at(rule, whole, e, context, {}):
+            for made in rewrite_at(rule, whole, e, context):
                 return made.tensor.body
         return None
 
 
 def rewrite_at(
-    rule: TeRule, t: Tensor, e: Expr, context: Context, given: Env
+    rule: TeRule, t: Tensor, e: Expr, context: Context
 ) -> Iterator[Rewrite]:
     """Yield `t` with its subexpression `e` rewritten, for each way in which the rule matches."""
     assert t.body is not None
     m = Matcher(rule, context, t.axes)
-    for env in m.matches(e, given):
+    for env in m.matches(e, {}):
         build = Builder(dict(env), t.axes, number_value, e.dtype)
         body = replace_expr(t.body, e, build.expr(rule.rhs))
         now = Tensor(t.name, t.dtype, t.shape, t.axes, body)
         yield Rewrite(rule, now, tuple(build.stored), tuple(m.read_through), build.env)
 
 
-def rewrite_axes(rule: TeRule, t: Tensor, context: Context, given: Env) -> Iterator[Rewrite]:
+def rewrite_axes(rule: TeRule, t: Tensor, context: Context) -> Iterator[Rewrite]:
     """Yield `t` with other axes, for each way in which a rule on tensors matches."""
     assert isinstance(rule.lhs, Fold)
     assert isinstance(rule.rhs, Fold)
     assert t.body is not None
     m = Matcher(rule, context, t.axes)
-    for bound in bind_axes(rule.lhs.axes, t.axes, dict(given)):
+    for bound in bind_axes(rule.lhs.axes, t.axes, {}):
         for matched in m.match(rule.lhs.body, t.body, bound, ()):
             for env in m.holding(rule.where, matched):
                 build = Builder(dict(env), t.axes, number_value, t.dtype)

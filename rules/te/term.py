@@ -78,7 +78,8 @@ class AxisTerm:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A reduction over axes. fn "tensor": the tensor itself, with these axes."""
+    """A reduction over axes. fn "tensor": the tensor itself, with these axes; "axes": a condition on
+    the axes of the tensor."""
 
     fn: str
     axes: tuple[AxisTerm | Rest, ...]
@@ -138,10 +139,10 @@ OPERATORS: dict[type[ast.AST], str] = {
     ast.In: "in", ast.And: "and", ast.Or: "or",
 }  # fmt: skip
 # Functions of sizes and conditions beside the scalar functions.
-SIZE_FUNCTIONS = frozenset(("prod", "unravel", "ravel", "all", "value", "identity", "in", "implies"))
+SIZE_FUNCTIONS = frozenset(("prod", "unravel", "ravel", "all", "value", "identity", "in"))
 FOLDS = frozenset((*REDUCTION_COMBINERS, "tensor"))
-KINDS = frozenset(("any", "axis", "number", "constant", "int", "bool", "tensor", *DTYPES))
-_HEAD = re.compile(r"([a-z][\w-]*)\s*(?:\(([^()]*)\))?\s*:\s*(.*)")
+KINDS = frozenset(("any", "axis", "number", "constant", "reduction", "size", "nat", "int", "run", "bool", *DTYPES))
+_HEAD = re.compile(r"([a-z][\w-]*)(?:\((.*?)\))?:\s*(.*)")
 _WHERE = re.compile(r"\bwhere\b")
 
 
@@ -203,11 +204,16 @@ def _parse_kinds(text: str) -> dict[str, str]:
     out: dict[str, str] = {}
     for p in tree.args.args:
         kind = "any" if p.annotation is None else ast.unparse(p.annotation)
-        for one in kind.removesuffix("[...]").split(" | "):
+        for one in element_kinds(kind):
             if one not in KINDS:
                 raise MalformedText(f"{p.arg}: {one} is no kind; kinds are {sorted(KINDS)}")
         out[p.arg] = kind
     return out
+
+
+def element_kinds(kind: str) -> list[str]:
+    """Return the kinds in `f16`, `f16[...]` or `(f16 | bf16)[...]`."""
+    return kind.removesuffix("[...]").strip("()").split(" | ")
 
 
 def _term(e: ast.expr) -> Term:
@@ -256,6 +262,8 @@ def _term(e: ast.expr) -> Term:
                                     axes), [body], []):  # fmt: skip
             name = head.attr if isinstance(head, ast.Attribute) else "t"
             return Store(name, tuple(map(_axis, _elements(axes))), _term(body))
+        case ast.Call(ast.Name("axes"), axes, []):
+            return Fold("axes", tuple(map(_axis, axes)), Lit(0))
         case ast.Call(ast.Name("store"), [body], []):
             return Store("t", (Rest(),), _term(body))
         case ast.Call(ast.Name(fn), [*axes, body], []) if fn in FOLDS and axes:
