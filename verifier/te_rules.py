@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from superopt.rules.te.build import Builder, Lambda, Value, as_axis, as_tuple
+from superopt.rules.te.build import Builder, Lambda, Value, as_axis, as_dim, as_tuple
 from superopt.rules.te.term import (
     AxisTerm,
     Call,
@@ -60,7 +60,9 @@ def prove_te_rule(rule: TeRule, limits: Limits | None = None) -> Proved | Unknow
             reads = _prove_case(rule, dict(zip(runs, counts, strict=True)))
             if isinstance(reads, str):
                 return Unknown(f"{reads} with runs of {counts} axes", time.thread_time() - begin)
-            cases, checked = cases + 1, checked + reads
+            cases, checked = cases + (reads > 0), checked + reads
+        if not cases:
+            return Unknown("no case", time.thread_time() - begin)
     except OutOfTime:
         return Unknown(f"{limit.seconds} seconds are over", time.thread_time() - begin)
     except (Unreadable, Undefined) as e:
@@ -96,6 +98,8 @@ def _prove_case(rule: TeRule, counts: dict[str, int]) -> int | str:
     """Return the number of reads that are in bounds; what is not shown as text."""
     case = _Case(rule, counts)
     left, right = case.sides()
+    if not case.is_possible:
+        return 0
     reader = Reader({s: 0 for s in case.naturals})
     known = Facts()
     for h in case.hypotheses:
@@ -115,20 +119,22 @@ def _prove_case(rule: TeRule, counts: dict[str, int]) -> int | str:
 
 @dataclass(slots=True)
 class _Case:
-    """A rule with a number of axes for each run. naturals: the sizes that may be 0."""
+    """A rule with a number of axes for each run. naturals: the sizes that may be 0. is_possible:
+    False if a condition excludes these numbers of axes."""
 
     rule: TeRule
     counts: dict[str, int]
     env: dict[str, Value] = field(default_factory=dict)
     hypotheses: list[Apply] = field(default_factory=list)
     naturals: list[str] = field(default_factory=list)
+    is_possible: bool = True
     outer: tuple[Axis, ...] = (Axis("outer", Size("outer_size")),)
 
     def sides(self) -> tuple[Tensor, Tensor]:
         """Return both sides as tensors with the same axes."""
         for name, kind in self.rule.kinds.items():
-            if kind in ("size", "nat", "int"):
-                self.env[name] = self.size(name, None)
+            if kind in ("size", "nat", "int", "run"):
+                self.env[name] = self.size(name, self.counts.get(name))
         self.bind_extents()
         for t in self.rule.where:
             self.assume_sizes(t)
@@ -206,6 +212,7 @@ class _Case:
             ):
                 found = as_tuple(self.builder().value(t))
                 self.hypotheses += [g for g in found if isinstance(g, Apply)]
+                self.is_possible = self.is_possible and all(g is not False for g in found)
 
     def known(self, t: Term) -> Value | None:
         """Return the value of a term of sizes; None where it has other names."""
@@ -270,7 +277,10 @@ class _Case:
         own: list[Axis] = []
         inside: set[str] = set()  # axes of the result that it depends on only through an argument
         for a in t.args or ():
-            if isinstance(a, Call):
+            if isinstance(a, Call) and a.fn == "unravel":
+                digits = self.builder().items(a.args[1:])
+                own += (Axis(f"{t.name}_{n}", as_dim(d)) for n, d in enumerate(digits, len(own)))
+            elif isinstance(a, Call):
                 own.append(Axis(f"{t.name}_{len(own)}", self.extent(a)))
                 inside |= {x.name for x in subterms(a) if isinstance(x, Var)}
             elif isinstance(a, Var | Run):

@@ -170,7 +170,7 @@ class Builder:
         return Load(made, tuple(map(as_index, index)), body.dtype)
 
     def call(self, fn: str, args: Sequence[Term]) -> Value:
-        if fn in ("prod", "unravel", "ravel", "all", "value"):
+        if fn in ("prod", "unravel", "ravel", "count", "all", "value"):
             return self.size_function(fn, self.items(args))
         if fn == "identity":
             of = self.expr(args[1])
@@ -218,6 +218,8 @@ class Builder:
             case "ravel":  # ravel(*index, *sizes)
                 half = len(values) // 2
                 return te.ravel([*map(as_dim, values[:half])], [*map(as_dim, values[half:])])
+            case "count":
+                return len(values)
             case "all":
                 return te.conjunction(*(v for v in values if isinstance(v, Expr | bool)))
         (x,) = values

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeAlias
 
-from superopt.rules.te.build import Builder, Env, Lambda, Value, as_tuple
+from superopt.rules.te.build import Builder, Env, Lambda, Value, as_axis, as_tuple
 from superopt.rules.te.term import (
     AxisTerm,
     Call,
@@ -30,7 +31,7 @@ from superopt.te.eval.interpret import evaluate
 from superopt.te.expr.dtype import DTYPES
 from superopt.te.expr.index import as_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Number, Reduce
-from superopt.te.expr.tensor import Tensor
+from superopt.te.expr.tensor import Tensor, ravel
 
 Condition: TypeAlias = Callable[..., object]
 INTEGERS = {"size": 1, "nat": 0, "int": -float("inf")}  # kinds, with their least values
@@ -90,8 +91,11 @@ class Matcher:
 
     def matches(self, e: Expr, given: Env) -> Iterator[dict[str, Value]]:
         """Yield the values of the names for each way in which `e` matches and conditions hold."""
-        for env in self.match(self.rule.lhs, e, dict(given), ()):
-            yield from self.holding(self.rule.where, env)
+        where = self.rule.where
+        for axes in [t.axes for t in where if isinstance(t, Fold)] or [None]:
+            for own in [dict(given)] if axes is None else bind_axes(axes, self.axes, dict(given)):
+                for env in self.match(self.rule.lhs, e, own, ()):
+                    yield from self.holding(where, env)
 
     def match(
         self, p: Term, e: Expr, env: dict[str, Value], scope: tuple[Axis, ...]
@@ -170,16 +174,22 @@ class Matcher:
         if isinstance(e, Axis) and self.rule.kinds.get(name) == "axis" and e in env.values():
             return  # names of axes are different axes
         own: list[Axis] = []
-        for a in Builder(env, self.axes, number_value).items(args or ()):
-            if isinstance(a, Axis):
-                own.append(a)
-                continue
-            assert isinstance(a, Expr)
-            joined = _join_axes(e, a)
-            if joined is None:
-                return
-            axis, e = joined
-            own.append(axis)
+        for p in args or ():
+            match p:
+                case Call("unravel", (Var(k), Run(sizes))):
+                    digits = _digit_axes(as_axis(env[k]), e)
+                    env = env | {sizes: tuple(a.size for a in digits)}
+                    whole = ravel(digits, [a.extent for a in digits])
+                    e = substitute_axes(e, {as_axis(env[k]): whole})
+                    own += digits
+                case Call():
+                    joined = _join_axes(e, Builder(env, self.axes, number_value).expr(p))
+                    if joined is None:
+                        return
+                    axis, e = joined
+                    own.append(axis)
+                case _:
+                    own += map(as_axis, Builder(env, self.axes, number_value).items((p,)))
         if len(scope) > len(own) and not free_axes(e).isdisjoint({*scope} - {*own}):
             return
         if isinstance(e, Axis) or (isinstance(e, Const) and self.rule.kinds.get(name) in INTEGERS):
@@ -250,7 +260,7 @@ class Matcher:
             case Call("in", (names, Var(fn, args))) if args is not None and (
                 choose := CHOICES.get(fn) or self.context.conditions.get(fn)
             ):
-                found = choose(*Builder(env, self.axes, number_value).items(args))
+                found = choose(*self.arguments(args, env))
                 assert isinstance(found, Sequence)
                 for values in found:
                     yield env | _bind_names(names, values)
@@ -260,10 +270,10 @@ class Matcher:
                     yield from self.match(pattern, e, env, ())
             case Call("eq", (Element() | Var(_, (_, *_)), _)):
                 yield env  # what the condition before it promises, which the proof uses
-            case Fold("axes", patterns, _):
-                yield from bind_axes(patterns, self.axes, env)
+            case Fold("axes", _, _):
+                yield env  # bound before the match
             case Var(name, args) if args is not None:
-                given = Builder(env, self.axes, number_value).items(args)
+                given = self.arguments(args, env)
                 test = self.context.conditions.get(name)
                 if self.has_property(name, given) if test is None else test(*given):
                     yield env
@@ -273,6 +283,11 @@ class Matcher:
             case _:
                 if all(map(_is_true, as_tuple(Builder(env, self.axes, number_value).value(t)))):
                     yield env
+
+    def arguments(self, args: Sequence[Term], env: dict[str, Value]) -> list[Value]:
+        """Return the arguments of a condition, of expressions their bodies."""
+        values = Builder(env, self.axes, number_value).items(args)
+        return [v.body if isinstance(v, Lambda) else v for v in values]
 
     def has_property(self, predicate: str, given: Sequence[Value]) -> bool:
         (e,) = given
@@ -306,6 +321,30 @@ def _join_axes(e: Expr, index: Expr) -> tuple[Axis, Expr] | None:
     env: dict[Axis, Expr] = {a: as_index(one // n), b: as_index(one % n)}
     out = replace_index(substitute_axes(e, env), as_index(one // n * n + one % n), one)
     return one, out
+
+
+def _digit_axes(a: Axis, e: Expr) -> list[Axis]:
+    """Return an axis for each digit of `a`, numbered from the last one; only one if `e` reads the
+    axis otherwise."""
+    cuts = _digit_boundaries(a, e)
+    sizes = [high // low for low, high in pairwise(cuts)]
+    return [Axis(f"{a.name}.{n}", sizes[n]) for n in reversed(range(len(sizes)))] or [a]
+
+
+def _digit_boundaries(a: Axis, body: Expr) -> list[int]:
+    """Return 1, ..., extent, where each divides the next: the divisors of the axis; an empty list
+    if the axis is read otherwise."""
+    cuts = {1, a.size}
+    for e in subexpressions(body):
+        match e:
+            case Apply("floordiv", (x, Const(d))) if x == a:
+                cuts.add(int(d))
+            case Apply("mod", (x, Const(m))) if x == a:
+                cuts.add(int(m))
+            case Apply("mod", (Apply("floordiv", (x, Const(d))), Const(m))) if x == a:
+                cuts |= {int(d), int(d) * int(m)}
+    found = sorted(cuts)
+    return found if all(high % low == 0 for low, high in pairwise(found)) else []
 
 
 def replace_index(e: Expr, index: Expr, replacement: Expr) -> Expr:

@@ -113,19 +113,21 @@ def rewrite_definitions(
     rules: RuleSet,
     definitions: Mapping[Tensor, Tensor],
     context: Context,
-    skip: Collection[Tensor] = (),
+    repeat: bool = False,
 ) -> dict[Tensor, Tensor]:
-    """Return the definitions, each rewritten once if a rule matches. New tensors come before their
-    readers. Tensors whose definitions were looked into are removed where nothing reads them any
-    more."""
+    """Return the definitions, each rewritten once if a rule matches; with `repeat` until none does.
+    New tensors come before their readers. Tensors whose definitions were looked into are removed
+    where nothing reads them any more."""
     out: dict[Tensor, Tensor] = {}
     through: set[Tensor] = set()
     for t, now in definitions.items():
-        made = None if t in skip else rules.rewrite(now, context)
-        if made is not None:
+        made = rules.rewrite(now, context)
+        while made is not None:
             out |= {x: x for x in made.stored}
             through.update(made.read_through)
-        out[t] = now if made is None else made.tensor
+            now = made.tensor
+            made = rules.rewrite(now, context) if repeat else None
+        out[t] = now
     if through:
         read = {x.tensor for now in out.values() if now.body is not None for x in loads(now.body)}
         out = {t: now for t, now in out.items() if t not in through or t in read}

@@ -139,7 +139,7 @@ OPERATORS: dict[type[ast.AST], str] = {
     ast.In: "in", ast.And: "and", ast.Or: "or",
 }  # fmt: skip
 # Functions of sizes and conditions beside the scalar functions.
-SIZE_FUNCTIONS = frozenset(("prod", "unravel", "ravel", "all", "value", "identity", "in"))
+SIZE_FUNCTIONS = frozenset(("prod", "unravel", "ravel", "count", "all", "value", "identity", "in"))
 FOLDS = frozenset((*REDUCTION_COMBINERS, "tensor"))
 KINDS = frozenset(("any", "axis", "number", "constant", "reduction", "size", "nat", "int", "run", "bool", *DTYPES))
 _HEAD = re.compile(r"([a-z][\w-]*)(?:\((.*?)\))?:\s*(.*)")
