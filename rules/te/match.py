@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import TypeAlias
 
 from superopt.rules.te.build import Builder, Env, Lambda, Value, as_axis, as_tuple
@@ -28,10 +28,10 @@ from superopt.te.analysis.affine import affine, free_axes
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import loads, operands, reductions, subexpressions
 from superopt.te.eval.interpret import evaluate
-from superopt.te.expr.dtype import DTYPES
+from superopt.te.expr.dtype import DTYPES, INDEX
 from superopt.te.expr.index import as_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Number, Reduce
-from superopt.te.expr.tensor import Tensor, ravel
+from superopt.te.expr.tensor import Tensor, const, ravel
 
 Condition: TypeAlias = Callable[..., object]
 INTEGERS = {"size": 1, "nat": 0, "int": -float("inf")}  # kinds, with their least values
@@ -112,6 +112,8 @@ class Matcher:
                     yield env
             case Call(fn, (x,)), Apply("cast", (y,), dtype) if DTYPES.get(fn) is dtype:
                 yield from self.match(x, y, env, scope)
+            case Call("add" | "mul"), _ if e.dtype == INDEX:
+                yield from self.match_affine(p, e, env)
             case Call(fn, ps), Apply(gn, es) if fn == gn and len(ps) == len(es):
                 yield from self.match_all(ps, es, env, scope)
                 if fn in COMMUTATIVE and any(map(self.is_number_term, ps)):
@@ -132,6 +134,23 @@ class Matcher:
                 for more in self.match(body, inner, env, scope):
                     self.read_through.append(t)
                     yield more
+
+    def match_affine(self, p: Term, e: Expr, env: dict[str, Value]) -> Iterator[dict[str, Value]]:
+        """Match an index with a sum such as `o + f * k + b`, of axes with coefficients and a
+        number."""
+        form = affine(e)
+        axes, base = _summands(p, self.rule.kinds)
+        if form is None or len(form.terms) != len(axes):
+            return
+        for order in permutations(form.terms):
+            more = self.match_all(
+                [x for term in axes for x in term] + base,
+                [x for a, c in order for x in (const(c, INDEX), a)]
+                + [const(form.base, INDEX)] * len(base),
+                env, (),
+            )  # fmt: skip
+            if base or not form.base:
+                yield from more
 
     def is_number_term(self, p: Term) -> bool:
         return isinstance(p, Lit) or (
@@ -306,6 +325,19 @@ def _stage_element(e: Load, wanted: str) -> Expr:
         return e
     of = substitute_axes(t.body, dict(zip(t.axes, e.index, strict=True)))
     return _stage_element(of, wanted) if isinstance(of, Load) else of
+
+
+def _summands(p: Term, kinds: Mapping[str, str]) -> tuple[list[tuple[Term, Term]], list[Term]]:
+    """Return (coefficient, axis) for each axis of a sum, and the number that is added."""
+    match p:
+        case Call("add", (x, y)):
+            some = [_summands(x, kinds), _summands(y, kinds)]
+            return [t for axes, _ in some for t in axes], [t for _, base in some for t in base]
+        case Call("mul", (x, y)):
+            return [(x, y)], []
+        case Var(name, None) if kinds.get(name) == "axis":
+            return [(Lit(1), p)], []
+    return [], [p]
 
 
 def _join_axes(e: Expr, index: Expr) -> tuple[Axis, Expr] | None:

@@ -11,7 +11,7 @@ from superopt.errors import UsageError
 from superopt.rules.te.build import Builder, Env
 from superopt.rules.te.match import Context, Matcher, bind_axes, key_of, number_value, root_key
 from superopt.rules.te.term import Fact, Fold, TeRule, parse_te_rules
-from superopt.te.analysis.walk import loads
+from superopt.te.analysis.walk import loads, subexpressions
 from superopt.te.expr.node import Apply, Expr, Reduce
 from superopt.te.expr.tensor import Tensor
 
@@ -69,6 +69,12 @@ class RuleSet:
         while (made := self.rewrite(t, context)) is not None:
             t = made.tensor
         return t
+
+    def occurrences(self, predicate: str, e: Expr) -> Iterator[Env]:
+        """Yield the values of the names for each subexpression with a property."""
+        for f in self.facts[predicate]:
+            for x in dict.fromkeys(x for x in subexpressions(e) if key_of(x) == root_key(f.rule.lhs)):
+                yield from Matcher(f.rule, Context(), ()).matches(x, {})
 
     def rewrite_root(self, e: Expr, context: Context) -> Expr | None:
         """Return an expression rewritten as a whole; None if no rule matches."""
