@@ -9,7 +9,6 @@ from superopt.ir.constant_folding import fold_constants
 from superopt.ir.substitute import ReplacementCycle, replace_all
 from superopt.plan.graph.batched_gemm import batch_gemms
 from superopt.plan.graph.channels_first import convert_to_channels_first
-from superopt.plan.graph.deconv_1x1 import lower_1x1_deconv
 from superopt.plan.graph.dft_matmul import lower_dft_to_matmul
 from superopt.plan.graph.promote_fp32 import promote_to_fp32
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
@@ -32,6 +31,7 @@ ALWAYS_APPLIED_RULES = {
     ),
     "gemm.rules": ("gemm-bn", "gemm-bn-trans"),
 }  # fmt: skip
+LOWERING_RULES = "lowering/deconv.rules", ("deconv-1x1", "deconv-1x1-bias")
 
 
 def simplify_graph(
@@ -63,11 +63,10 @@ def simplify_graph(
         for rule in load_rules(file, names):
             if rule.float_class <= float_class:
                 graph = _apply_rule(graph, rule)
+    for rule in load_rules(*LOWERING_RULES):
+        graph = _apply_rule(graph, rule)
     graph = fold_constants(
-        lower_to_subpixel_conv(
-            lower_1x1_deconv(graph), float_class >= PROMOTION_FLOAT_CLASS, is_cpu
-        ),
-        lazy=True,
+        lower_to_subpixel_conv(graph, float_class >= PROMOTION_FLOAT_CLASS, is_cpu), lazy=True
     ).graph
     return batch_gemms(graph) if is_cpu else graph
 
