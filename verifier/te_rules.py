@@ -20,8 +20,8 @@ from superopt.rules.te.term import (
     Fold,
     Run,
     Store,
-    TeRule,
     Term,
+    TeRule,
     Tuple,
     Var,
     element_kinds,
@@ -88,19 +88,20 @@ def _runs(rule: TeRule) -> dict[str, range]:
 
 def _axis_terms(*terms: Term) -> list[AxisTerm]:
     """Return the axes of the reductions and tensors in terms."""
-    found = (
-        a for t in terms for x in subterms(t) if isinstance(x, Fold | Store) for a in x.axes
-    )
+    found = (a for t in terms for x in subterms(t) if isinstance(x, Fold | Store) for a in x.axes)
     return [a for a in found if isinstance(a, AxisTerm)]
 
 
 def _prove_case(rule: TeRule, counts: dict[str, int]) -> int | str:
     """Return the number of reads that are in bounds; what is not shown as text."""
     case = _Case(rule, counts)
-    left, right = case.sides()
+    try:
+        left, right = case.sides()
+    except ValueError as e:  # of a tensor in memory without an axis of its element
+        return str(e)
     if not case.is_possible:
         return 0
-    reader = Reader({s: 0 for s in case.naturals})
+    reader = Reader(dict.fromkeys(case.naturals, 0))
     known = Facts()
     for h in case.hypotheses:
         known = known.with_guards(reader.guard(h, {}, known))
@@ -108,10 +109,7 @@ def _prove_case(rule: TeRule, counts: dict[str, int]) -> int | str:
         return "the conditions contradict each other"
     reader.size_facts = known
     place = tuple(atom_poly(fresh_var(reader.dim(d), "i")) for d in left.shape)
-    try:
-        one, two = (reader.element(t, place, known) for t in (left, right))
-    except KeyError as e:  # of a tensor in memory, for example
-        return f"an element depends on {e}, which is none of its axes"
+    one, two = (reader.element(t, place, known) for t in (left, right))
     if reader.out_of_bounds:
         return f"may read outside: {reader.out_of_bounds[0]}"
     return reader.reads_checked if are_equal(one, two, known) else "not shown equal"
@@ -140,6 +138,10 @@ class _Case:
             self.assume_sizes(t)
         self.bind_axes()
         indices = self.bind_indices()
+        for name, kind in self.rule.kinds.items():
+            if kind == "order":  # which one does not matter: it is read at the same axes
+                inner = (v for a in _axis_terms(self.rule.lhs) for v in as_tuple(self.env[a.name]))
+                self.env[name] = (*inner, *self.outer)
         promised = {p: t for t in self.rule.where if (p := _promised(t)) is not None}
         for side in (self.rule.lhs, *promised.values(), self.rule.rhs):
             self.bind_variables(side, promised)
@@ -331,5 +333,3 @@ def _index_terms(t: Term) -> Iterator[Term]:
                 yield from t.index or ()
         case Call("lt" | "le" | "eq", sides):
             yield from sides
-
-

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from math import prod
 from typing import TypeAlias
 
 from superopt.rules.te.term import (
@@ -21,12 +19,13 @@ from superopt.rules.te.term import (
     Tuple,
     Var,
 )
+from superopt.te.analysis.affine import free_axes
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.expr import tensor as te
-from superopt.te.expr.dtype import DTYPES, INDEX
+from superopt.te.expr.dtype import DTYPES, INDEX, DType
 from superopt.te.expr.functions import identity_element
 from superopt.te.expr.index import as_index
-from superopt.te.expr.node import Axis, Const, Dim, Expr, Load, Number, Reduce
+from superopt.te.expr.node import Axis, Dim, Expr, Load, Number, Reduce
 from superopt.te.expr.tensor import Tensor
 
 
@@ -71,7 +70,7 @@ class Builder:
     env: dict[str, Value]
     axes: tuple[Axis, ...]
     number: Callable[[Expr], Number | Expr]
-    dtype: te.DType = INDEX
+    dtype: DType = INDEX
     stored: list[Tensor] = field(default_factory=list)
     is_left_side: bool = False  # where a `store` is its element
 
@@ -137,15 +136,9 @@ class Builder:
                 assert a.extent is not None
                 base, _, suffix = a.name.partition(".")
                 extents = as_tuple(self.value(a.extent))
-                self.env[a.name] = (
-                    tuple(
-                        Axis(name, as_dim(n))
-                        for name, n in zip(self.run_names(base, suffix, len(extents)), extents,
-                                           strict=True)
-                    )  # fmt: skip
-                    if a.is_run
-                    else Axis(self.run_names(base, suffix, 1)[0], as_dim(extents[0]))
-                )
+                named = zip(self.run_names(base, suffix, len(extents)), extents, strict=True)
+                new = tuple(Axis(name, as_dim(n)) for name, n in named)
+                self.env[a.name] = new if a.is_run else new[0]
             out += map(as_axis, as_tuple(self.env[a.name]))
         return tuple(out)
 
@@ -164,6 +157,8 @@ class Builder:
             return self.expr(t.body)
         axes = self.new_axes(t.axes)
         body = self.expr(t.body)
+        if missing := free_axes(body) - {*axes}:
+            raise ValueError(f"store of {body} without its axes {missing}")
         made = Tensor(t.name, body.dtype, tuple(a.extent for a in axes), axes, body)
         self.stored.append(made)
         index = axes if t.index is None else tuple(map(as_dim, self.items(t.index)))
@@ -206,7 +201,7 @@ class Builder:
             if fn in ("lt", "le", "eq", "ne"):
                 return te.compare(fn, given[0], given[1])
             return te.apply(fn, *given)
-        return _NUMBERS[fn](*values)  # type: ignore[no-any-return, operator]
+        return _NUMBERS[fn](*values)
 
     def size_function(self, fn: str, values: list[Value]) -> Value:
         match fn:
@@ -226,7 +221,7 @@ class Builder:
         return self.number(x) if isinstance(x, Expr) else x
 
 
-_NUMBERS: Mapping[str, Callable[..., object]] = {
+_NUMBERS: Mapping[str, Callable[..., Number]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,

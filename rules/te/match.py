@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, permutations
+from itertools import permutations
 from typing import TypeAlias
 
-from superopt.rules.te.build import Builder, Env, Lambda, Value, as_axis, as_tuple
+from superopt.rules.te.axes import bind_axes, digit_axes, join_axes
+from superopt.rules.te.build import Builder, Lambda, Value, as_axis, as_tuple
 from superopt.rules.te.term import (
-    AxisTerm,
     Call,
     Element,
     Fact,
@@ -18,8 +18,8 @@ from superopt.rules.te.term import (
     Rest,
     Run,
     Store,
-    TeRule,
     Term,
+    TeRule,
     Tuple,
     Var,
     element_kinds,
@@ -29,8 +29,7 @@ from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import loads, operands, reductions, subexpressions
 from superopt.te.eval.interpret import evaluate
 from superopt.te.expr.dtype import DTYPES, INDEX
-from superopt.te.expr.index import as_index
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Number, Reduce
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor, const, ravel
 
 Condition: TypeAlias = Callable[..., object]
@@ -41,14 +40,16 @@ COMMUTATIVE = frozenset(("add", "mul", "max", "min"))
 @dataclass(frozen=True, slots=True)
 class Context:
     """What rules may assume. definitions: the tensors whose definitions a `store` may look into,
-    with these. conditions: the functions that conditions name. facts: see `Fact`. constants:
-    constant tensors. sees_stages: look into the stages that are inlined in a kernel, too."""
+    with these. conditions: the functions that conditions name. constants: constant tensors.
+    sees_stages: look into the stages that are inlined in a kernel, too."""
 
     definitions: Mapping[Tensor, Tensor] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
-    facts: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
     constants: Collection[Tensor] = ()
     sees_stages: bool = False
+
+
+ANY_ROOT = ""
 
 
 def root_key(t: Term) -> str:
@@ -60,7 +61,7 @@ def root_key(t: Term) -> str:
             return f"{fn} over axes"
         case Element() | Store():
             return "load"
-    return ""
+    return ANY_ROOT
 
 
 def key_of(e: Expr) -> str:
@@ -81,21 +82,26 @@ def number_value(e: Expr) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """Matches one rule in a tensor. axes: those of the tensor. read_through: the tensors whose
-    definitions were looked into."""
+    """Matches one rule in a tensor. axes, result: those of the tensor, and its expression. facts:
+    by their predicates. read_through: the tensors whose definitions were looked into."""
 
     rule: TeRule
     context: Context
     axes: tuple[Axis, ...]
+    result: Expr
+    facts: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
     read_through: list[Tensor] = field(default_factory=list)
 
-    def matches(self, e: Expr, given: Env) -> Iterator[dict[str, Value]]:
+    def matches(self, e: Expr) -> Iterator[dict[str, Value]]:
         """Yield the values of the names for each way in which `e` matches and conditions hold."""
         where = self.rule.where
-        for axes in [t.axes for t in where if isinstance(t, Fold)] or [None]:
-            for own in [dict(given)] if axes is None else bind_axes(axes, self.axes, dict(given)):
-                for env in self.match(self.rule.lhs, e, own, ()):
-                    yield from self.holding(where, env)
+        starts: Iterable[dict[str, Value]] = [{}]
+        for t in where:
+            if isinstance(t, Fold):  # a condition on the axes of the tensor, which binds them
+                starts = bind_axes(t.axes, self.axes, {})
+        for start in starts:
+            for env in self.match(self.rule.lhs, e, start, ()):
+                yield from self.holding(where, env)
 
     def match(
         self, p: Term, e: Expr, env: dict[str, Value], scope: tuple[Axis, ...]
@@ -196,13 +202,13 @@ class Matcher:
         for p in args or ():
             match p:
                 case Call("unravel", (Var(k), Run(sizes))):
-                    digits = _digit_axes(as_axis(env[k]), e)
+                    digits = digit_axes(as_axis(env[k]), e)
                     env = env | {sizes: tuple(a.size for a in digits)}
                     whole = ravel(digits, [a.extent for a in digits])
                     e = substitute_axes(e, {as_axis(env[k]): whole})
                     own += digits
                 case Call():
-                    joined = _join_axes(e, Builder(env, self.axes, number_value).expr(p))
+                    joined = join_axes(e, Builder(env, self.axes, number_value).expr(p))
                     if joined is None:
                         return
                     axis, e = joined
@@ -284,7 +290,9 @@ class Matcher:
                 for values in found:
                     yield env | _bind_names(names, values)
             case Call("in", (pattern, within)):
-                whole = Builder(env, self.axes, number_value).expr(within)
+                whole = self.result
+                if within != Var("result"):
+                    whole = Builder(env, self.axes, number_value).expr(within)
                 for e in subexpressions(whole):
                     yield from self.match(pattern, e, env, ())
             case Call("eq", (Element() | Var(_, (_, *_)), _)):
@@ -313,8 +321,8 @@ class Matcher:
         assert isinstance(e, Expr)
         return any(
             True
-            for f in self.context.facts[predicate]
-            for _ in Matcher(f.rule, self.context, self.axes).matches(e, {})
+            for f in self.facts[predicate]
+            for _ in Matcher(f.rule, self.context, self.axes, self.result, self.facts).matches(e)
         )
 
 
@@ -340,57 +348,6 @@ def _summands(p: Term, kinds: Mapping[str, str]) -> tuple[list[tuple[Term, Term]
     return [], [p]
 
 
-def _join_axes(e: Expr, index: Expr) -> tuple[Axis, Expr] | None:
-    """Return an axis, and `e` with it in place of an index a * n + b for axes a and b < n; None
-    where `e` depends on these otherwise."""
-    form = affine(index)
-    if form is None or form.base or len(form.terms) != 2:
-        return None
-    (b, _), (a, n) = sorted(form.terms, key=lambda term: term[1])
-    if form.coefficient(b) != 1 or n != b.size:
-        return None
-    one = Axis("joined", a.size * n)
-    env: dict[Axis, Expr] = {a: as_index(one // n), b: as_index(one % n)}
-    out = replace_index(substitute_axes(e, env), as_index(one // n * n + one % n), one)
-    return one, out
-
-
-def _digit_axes(a: Axis, e: Expr) -> list[Axis]:
-    """Return an axis for each digit of `a`, numbered from the last one; only one if `e` reads the
-    axis otherwise."""
-    cuts = _digit_boundaries(a, e)
-    sizes = [high // low for low, high in pairwise(cuts)]
-    return [Axis(f"{a.name}.{n}", sizes[n]) for n in reversed(range(len(sizes)))] or [a]
-
-
-def _digit_boundaries(a: Axis, body: Expr) -> list[int]:
-    """Return 1, ..., extent, where each divides the next: the divisors of the axis; an empty list
-    if the axis is read otherwise."""
-    cuts = {1, a.size}
-    for e in subexpressions(body):
-        match e:
-            case Apply("floordiv", (x, Const(d))) if x == a:
-                cuts.add(int(d))
-            case Apply("mod", (x, Const(m))) if x == a:
-                cuts.add(int(m))
-            case Apply("mod", (Apply("floordiv", (x, Const(d))), Const(m))) if x == a:
-                cuts |= {int(d), int(d) * int(m)}
-    found = sorted(cuts)
-    return found if all(high % low == 0 for low, high in pairwise(found)) else []
-
-
-def replace_index(e: Expr, index: Expr, replacement: Expr) -> Expr:
-    """Return `e` with `replacement` in place of `index` in loads."""
-    match e:
-        case Load(t, at, dtype):
-            return Load(t, tuple(replacement if i == index else i for i in at), dtype)
-        case Apply(fn, args, dtype):
-            return Apply(fn, tuple(replace_index(a, index, replacement) for a in args), dtype)
-        case Reduce(fn, axes, body, dtype):
-            return Reduce(fn, axes, replace_index(body, index, replacement), dtype)
-    return e
-
-
 def _divide(n: int, m: int) -> list[int]:
     return [n // m] if n % m == 0 else []
 
@@ -409,33 +366,3 @@ def _bind_names(names: Term, values: object) -> dict[str, Value]:
     assert isinstance(values, Sequence)
     items = [x.name for x in names.items if isinstance(x, Var)]
     return dict(zip(items, values, strict=True))
-
-
-def bind_axes(
-    patterns: Sequence[AxisTerm | Rest], axes: tuple[Axis, ...], env: dict[str, Value]
-) -> Iterator[dict[str, Value]]:
-    """Yield the extensions of `env` with the patterns bound to the axes, in order."""
-    if not patterns:
-        if not axes:
-            yield env
-        return
-    first, *others = patterns
-    if isinstance(first, Rest):
-        for n in range(len(axes) + 1):
-            yield from bind_axes(others, axes[n:], env)
-        return
-    counts = range(len(axes) + 1) if first.is_run else range(1, min(len(axes), 1) + 1)
-    for n in counts:
-        own = axes[:n]
-        if not first.is_run and env.get(first.name, own[0]) != own[0]:
-            continue
-        more = env | {first.name: own if first.is_run else own[0]}
-        match first.extent:
-            case Var(name, None):
-                extents = tuple(a.size for a in own)
-                more[name] = extents if first.is_run else extents[0]
-            case Lit(v) if own[0].extent != v:
-                continue
-        yield from bind_axes(others, axes[n:], more)
-
-

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
-from superopt.errors import UsageError
+from superopt.rules.te.axes import bind_axes
 from superopt.rules.te.build import Builder, Env
-from superopt.rules.te.match import Context, Matcher, bind_axes, key_of, number_value, root_key
+from superopt.rules.te.match import (
+    ANY_ROOT,
+    Context,
+    Matcher,
+    key_of,
+    number_value,
+    root_key,
+)
 from superopt.rules.te.term import Fact, Fold, TeRule, parse_te_rules
 from superopt.te.analysis.walk import loads, subexpressions
 from superopt.te.expr.node import Apply, Expr, Reduce
@@ -30,35 +38,30 @@ class Rewrite:
     env: Env
 
 
+Facts: TypeAlias = Mapping[str, Sequence[Fact]]
+
+
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules by the roots of their left sides, in order; and facts by their predicates."""
+    """Rules in order, and by the roots of their left sides; and facts by their predicates."""
 
     rules: tuple[TeRule, ...]
-    facts: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)
     by_root: dict[str, list[TeRule]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for rule in self.rules:
             self.by_root.setdefault(root_key(rule.lhs), []).append(rule)
 
-    def __getitem__(self, name: str) -> TeRule:
-        return next(r for r in self.rules if r.name == name)
-
-    def subset(self, *prefixes: str) -> RuleSet:
-        """Return the rules whose names begin so."""
-        return RuleSet(tuple(r for r in self.rules if r.name.startswith(prefixes)), self.facts)
-
     def rewrites(self, t: Tensor, context: Context) -> Iterator[Rewrite]:
         """Yield a tensor rewritten in each way, at outer subexpressions first."""
         if t.body is None:
             return
-        context = replace(context, facts=self.facts)
         for rule in self.by_root.get("tensor over axes", ()):
-            yield from rewrite_axes(rule, t, context)
+            yield from rewrite_axes(rule, t, self.matcher(rule, t, context))
         for e in _element_expressions(t.body):
-            for rule in self.by_root.get(key_of(e), ()):
-                yield from rewrite_at(rule, t, e, context)
+            for rule in (*self.by_root.get(key_of(e), ()), *self.by_root.get(ANY_ROOT, ())):
+                yield from rewrite_at(rule, t, e, self.matcher(rule, t, context))
 
     def rewrite(self, t: Tensor, context: Context) -> Rewrite | None:
         """Return a tensor rewritten in the first way; None if no rule matches."""
@@ -70,41 +73,41 @@ class RuleSet:
             t = made.tensor
         return t
 
-    def occurrences(self, predicate: str, e: Expr) -> Iterator[Env]:
-        """Yield the values of the names for each subexpression with a property."""
-        for f in self.facts[predicate]:
-            for x in dict.fromkeys(x for x in subexpressions(e) if key_of(x) == root_key(f.rule.lhs)):
-                yield from Matcher(f.rule, Context(), ()).matches(x, {})
-
     def rewrite_root(self, e: Expr, context: Context) -> Expr | None:
         """Return an expression rewritten as a whole; None if no rule matches."""
-        context = replace(context, facts=self.facts)
-        whole = Tensor("t", e.dtype, (), (), e)
         for rule in self.by_root.get(key_of(e), ()):
-            for made in rewrite_at(rule, whole, e, context):
+            whole = Tensor("t", e.dtype, (), (), e)
+            for made in rewrite_at(rule, whole, e, self.matcher(rule, whole, context)):
                 return made.tensor.body
         return None
 
+    def occurrences(self, predicate: str, e: Expr) -> Iterator[Env]:
+        """Yield the values of the names for each subexpression with a property."""
+        for f in self.facts[predicate]:
+            key = root_key(f.rule.lhs)
+            for x in dict.fromkeys(x for x in subexpressions(e) if key_of(x) == key):
+                yield from Matcher(f.rule, Context(), (), e, self.facts).matches(x)
 
-def rewrite_at(
-    rule: TeRule, t: Tensor, e: Expr, context: Context
-) -> Iterator[Rewrite]:
+    def matcher(self, rule: TeRule, t: Tensor, context: Context) -> Matcher:
+        assert t.body is not None
+        return Matcher(rule, context, t.axes, t.body, self.facts)
+
+
+def rewrite_at(rule: TeRule, t: Tensor, e: Expr, m: Matcher) -> Iterator[Rewrite]:
     """Yield `t` with its subexpression `e` rewritten, for each way in which the rule matches."""
     assert t.body is not None
-    m = Matcher(rule, context, t.axes)
-    for env in m.matches(e, {}):
+    for env in m.matches(e):
         build = Builder(dict(env), t.axes, number_value, e.dtype)
         body = replace_expr(t.body, e, build.expr(rule.rhs))
         now = Tensor(t.name, t.dtype, t.shape, t.axes, body)
         yield Rewrite(rule, now, tuple(build.stored), tuple(m.read_through), build.env)
 
 
-def rewrite_axes(rule: TeRule, t: Tensor, context: Context) -> Iterator[Rewrite]:
+def rewrite_axes(rule: TeRule, t: Tensor, m: Matcher) -> Iterator[Rewrite]:
     """Yield `t` with other axes, for each way in which a rule on tensors matches."""
     assert isinstance(rule.lhs, Fold)
     assert isinstance(rule.rhs, Fold)
     assert t.body is not None
-    m = Matcher(rule, context, t.axes)
     for bound in bind_axes(rule.lhs.axes, t.axes, {}):
         for matched in m.match(rule.lhs.body, t.body, bound, ()):
             for env in m.holding(rule.where, matched):
@@ -173,10 +176,14 @@ def _element_expressions(e: Expr) -> Iterator[Expr]:
 
 
 @lru_cache(maxsize=64)
-def load_te_rules(name: str) -> RuleSet:
-    """Return the rules of a file of `library/te`, such as `reductions`."""
+def load_te_rules(name: str, *prefixes: str) -> RuleSet:
+    """Return the rules of a file of `library/te`, such as "reductions"; those whose names begin
+    with a prefix, if any is given."""
+    if prefixes:
+        whole = load_te_rules(name)
+        return RuleSet(tuple(r for r in whole.rules if r.name.startswith(prefixes)), whole.facts)
     text = (TE_LIBRARY / f"{name}.rules").read_text(encoding="utf-8")
-    rules, facts = parse_te_rules(text, f"{name}.rules")
+    rules, facts = parse_te_rules(text, f"te/{name}.rules")
     by_predicate: dict[str, list[Fact]] = {}
     for f in facts:
         by_predicate.setdefault(f.predicate, []).append(f)
@@ -185,9 +192,5 @@ def load_te_rules(name: str) -> RuleSet:
 
 def load_te_library() -> tuple[TeRule, ...]:
     """Return all rules on tensor expressions, in order of file name."""
-    out = [r for path in sorted(TE_LIBRARY.glob("*.rules")) for r in load_te_rules(path.stem).rules]
-    if twice := {r.name for r in out if sum(r.name == x.name for x in out) > 1}:
-        raise UsageError(f"several rules are called {min(twice)}", "in library/te", "rename one")
-    return tuple(out)
-
-
+    names = sorted(path.stem for path in TE_LIBRARY.glob("*.rules"))
+    return tuple(r for name in names for r in load_te_rules(name).rules)

@@ -14,6 +14,8 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import reduce
+from itertools import pairwise
 from typing import TypeAlias
 
 from superopt.errors import UsageError
@@ -78,8 +80,8 @@ class AxisTerm:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A reduction over axes. fn "tensor": the tensor itself, with these axes; "axes": a condition on
-    the axes of the tensor."""
+    """A reduction over axes. fn "tensor": the tensor itself, with these axes; "axes": a condition
+    on the axes of the tensor."""
 
     fn: str
     axes: tuple[AxisTerm | Rest, ...]
@@ -141,7 +143,22 @@ OPERATORS: dict[type[ast.AST], str] = {
 # Functions of sizes and conditions beside the scalar functions.
 SIZE_FUNCTIONS = frozenset(("prod", "unravel", "ravel", "count", "all", "value", "identity", "in"))
 FOLDS = frozenset((*REDUCTION_COMBINERS, "tensor"))
-KINDS = frozenset(("any", "axis", "number", "constant", "reduction", "size", "nat", "int", "run", "bool", *DTYPES))
+KINDS = frozenset(
+    (
+        "any",
+        "axis",
+        "number",
+        "constant",
+        "reduction",
+        "size",
+        "nat",
+        "int",
+        "run",
+        "order",
+        "bool",
+        *DTYPES,
+    )
+)
 _HEAD = re.compile(r"([a-z][\w-]*)(?:\((.*?)\))?:\s*(.*)")
 _WHERE = re.compile(r"\bwhere\b")
 
@@ -241,17 +258,13 @@ def _term(e: ast.expr) -> Term:
         case ast.UnaryOp(ast.USub(), x):
             return Call("neg", (_term(x),))
         case ast.BoolOp(op, items):
-            first, *others = map(_term, items)
-            for x in others:
-                first = Call(OPERATORS[type(op)], (first, x))
-            return first
-        case ast.Compare(first_side, ops, sides):
-            links = list(zip(ops, map(_term, (first_side, *sides)), map(_term, sides), strict=False))
-            out = [Call(_comparison(op), (a, b)) for op, a, b in links]
-            whole = out[0]
-            for x in out[1:]:
-                whole = Call("and", (whole, x))
-            return whole
+            return reduce(lambda a, b: Call(OPERATORS[type(op)], (a, b)), map(_term, items))
+        case ast.Compare(first, ops, sides):
+            terms = [_term(first), *map(_term, sides)]
+            links = [
+                Call(_comparison(op), pair) for op, pair in zip(ops, pairwise(terms), strict=True)
+            ]
+            return reduce(lambda a, b: Call("and", (a, b)), links)
         case ast.Subscript(ast.Name(tensor), index):
             return Element(tensor, _items(index))
         case ast.Subscript(ast.Call() as call, index):

@@ -23,7 +23,6 @@ from superopt.te.expr import index
 from superopt.te.expr.node import Apply, Axis, Expr, Reduce
 from superopt.te.expr.tensor import Tensor
 
-RULES = load_te_rules("reductions")
 MAX_PHASES = 64  # phases
 Terms = tuple[int, int, int]  # of a sum: their number, the distance of neighbours, the first one
 
@@ -61,7 +60,7 @@ def split_phases(t: Tensor) -> list[StridedPart]:
     (total,) = found
     found_conditions = (
         _StrideCondition(env["o"], env["k"], env["f"], env["b"], env["s"])  # type: ignore[arg-type]
-        for env in RULES.occurrences("strided", total.body)
+        for env in load_te_rules("reductions").occurrences("strided", total.body)
     )
     rules = [r for r in found_conditions if r.o in t.axes and r.k in total.axes]
     if not rules or len({r.o for r in rules}) < len(rules):
@@ -105,7 +104,7 @@ def strided_part(
             "terms_that_count": lambda k: [cut[k]] if k in cut else [],
         }
     )
-    body = RULES.subset("drop-sum", "restrict-sum").rewrite_fully(t, context).body
+    body = load_te_rules("reductions", "drop-sum", "restrict-sum").rewrite_fully(t, context).body
     assert body is not None
     axes = tuple(Axis(a.name, n) for a, n in zip(t.axes, sizes, strict=True))
     places = zip(t.axes, axes, begin, step, strict=True)

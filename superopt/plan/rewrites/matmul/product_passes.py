@@ -47,7 +47,7 @@ def reorder_products(
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with each matrix product in the axis order in which it is fast; a
     tensor with another order reads it."""
-    rules = load_te_rules("products").subset("reorder-")
+    rules = load_te_rules("products", "reorder-")
     out: dict[Tensor, Tensor] = {}
     for t, now in current.items():
         lanes = None if t in image_tensors else _lane_axis(now, constants)

@@ -25,7 +25,7 @@ def hoist_scales(
     """Return the definitions with scales hoisted. materialized: what must be in memory as it is."""
     inlined = {t: now for t, now in current.items() if t not in materialized}
     context = Context(inlined, {"near_one": _is_near_one})
-    return rewrite_definitions(load_te_rules("products").subset("hoist-"), current, context)
+    return rewrite_definitions(load_te_rules("products", "hoist-"), current, context)
 
 
 def _is_near_one(factor: Expr) -> bool:

@@ -23,7 +23,6 @@ from superopt.te.expr.node import Axis, Expr, Load
 from superopt.te.expr.tensor import Tensor
 
 MIN_PIXELS = 8  # pixels of each channel, at least
-RULES = load_te_rules("reductions")
 SPLITTABLE_REDUCTIONS = ("sum", "max", "min")
 
 
@@ -72,8 +71,8 @@ def _split_by_channel(t: Tensor, layouts: Mapping[Tensor, Layout]) -> tuple[Tens
         )  # fmt: skip
 
     context = Context(conditions={"is_channel": is_channel})
-    counted = RULES.subset("digits-").rewrite_fully(t, context)
-    made = RULES.subset("channels-", "group-channels-").rewrite(counted, context)
+    counted = load_te_rules("reductions", "digits-").rewrite_fully(t, context)
+    made = load_te_rules("reductions", "channels-", "group-channels-").rewrite(counted, context)
     return None if made is None else (made.stored[0], made.tensor)
 
 

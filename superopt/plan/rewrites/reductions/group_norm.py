@@ -1,8 +1,8 @@
 """Fuse rows that are several to an axis: a group norm, which reduces over some channels each.
 
 A tensor that reads row c // k along its axis c is rewritten with that axis split in two (c = r k +
-i; the rule split-groups). Its rows are then ordinary rows (row_fusion.py). The memory layout does not change: both axes
-are one in memory.
+i; the rule split-groups). Its rows are then ordinary rows (row_fusion.py). The memory layout does
+not change: both axes are one in memory.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.walk import loads
 from superopt.te.expr.tensor import Tensor
 
-RULES = load_te_rules("reductions")
 SPLITTABLE_REDUCTIONS = ("sum", "max", "min")
 MIN_SPLIT_TERMS, MIN_PART_TERMS = (
     1024,
@@ -62,13 +61,13 @@ def split_reductions(
             continue
         count = max(prod(a.size for a in now.axes), 1)
         sizes = partial(_cuts, count=count, min_elements=min_elements)
-        made = RULES.subset("split-").rewrite(
+        made = load_te_rules("reductions", "split-").rewrite(
             now, Context(conditions={"part_sizes": lambda *n, sizes=sizes: sizes(n)})
         )
         if made is None:
             continue
         (each,) = made.stored
-        parts = {each: RULES.subset("unit-").rewrite_fully(each, Context())}
+        parts = {each: load_te_rules("reductions", "unit-").rewrite_fully(each, Context())}
         (reader,) = some if len(some := readers.get(t, set())) == 1 else (None,)
         if now.body == total and reader not in (None, *row_tensors) and t not in materialized:
             whole = _merge_into_reader(out[reader], t, made.tensor)  # type: ignore[index]
@@ -119,7 +118,7 @@ def _merge_into_reader(reader: Tensor, t: Tensor, split: Tensor) -> Tensor | Non
     assert reader.body is not None
     if sum(x.tensor is t for x in loads(reader.body)) != 1:
         return None
-    made = RULES.subset("merge-").rewrite(reader, Context({t: split}))
+    made = load_te_rules("reductions", "merge-").rewrite(reader, Context({t: split}))
     return None if made is None else made.tensor
 
 
