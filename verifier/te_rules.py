@@ -28,10 +28,9 @@ from superopt.rules.te.term import (
     subterms,
 )
 from superopt.te.expr import index as te_index
-from superopt.te.expr import tensor as te
 from superopt.te.expr.dtype import BOOL, DTYPES, F32, DType
 from superopt.te.expr.node import Apply, Axis, Dim, Expr, Load, Size
-from superopt.te.expr.tensor import Tensor
+from superopt.te.expr.tensor import Tensor, apply, ravel, unravel
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
 from superopt.verifier.equality.element_equality import are_equal
@@ -99,6 +98,8 @@ def _prove_case(rule: TeRule, counts: dict[str, int]) -> int | str:
         left, right = case.sides()
     except ValueError as e:  # of a tensor in memory without an axis of its element
         return str(e)
+    if left.dtype != right.dtype:
+        return f"{left.dtype} becomes {right.dtype}"
     if not case.is_possible:
         return 0
     reader = Reader(dict.fromkeys(case.naturals, 0))
@@ -173,8 +174,8 @@ class _Case:
     def same_elements(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Return the left side with the axes of the right one: both have the same elements in
         row-major order."""
-        place = te.ravel(right.axes, right.shape)
-        at = te.unravel(place, left.shape)
+        place = ravel(right.axes, right.shape)
+        at = unravel(place, left.shape)
         read = Load(left, at, left.dtype)
         return Tensor("left", left.dtype, right.shape, right.axes, read), right
 
@@ -183,7 +184,7 @@ class _Case:
         kind = self.rule.kinds.get(name)
         if kind == "int":  # any integer
             self.naturals += [f"{name}_above", f"{name}_below"]
-            return te.apply("sub", Size(f"{name}_above"), Size(f"{name}_below"))
+            return apply("sub", Size(f"{name}_above"), Size(f"{name}_below"))
         if kind == "nat":
             self.naturals.append(name)
         return Size(name) if count is None else tuple(Size(f"{name}{n}") for n in range(count))

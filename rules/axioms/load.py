@@ -37,10 +37,10 @@ def load_axioms() -> tuple[Rule, ...]:
 
 def parse_axioms(text: str, source: str) -> list[Rule]:
     """Return the axioms of a text, expanded for all their operators."""
-    return parse_rules(expand_each(text), source)
+    return parse_rules(_expand_each(text), source)
 
 
-def expand_each(text: str) -> str:
+def _expand_each(text: str) -> str:
     sets: dict[str, list[str]] = {}
     out: list[str] = []
     block: list[str] = []

@@ -21,12 +21,22 @@ from superopt.rules.te.term import (
 )
 from superopt.te.analysis.affine import free_axes
 from superopt.te.analysis.inline import substitute_axes
-from superopt.te.expr import tensor as te
 from superopt.te.expr.dtype import DTYPES, INDEX, DType
 from superopt.te.expr.functions import identity_element
 from superopt.te.expr.index import as_index
-from superopt.te.expr.node import Axis, Dim, Expr, Load, Number, Reduce
-from superopt.te.expr.tensor import Tensor
+from superopt.te.expr.node import Axis, Dim, Expr, Number, Reduce
+from superopt.te.expr.tensor import (
+    Tensor,
+    apply,
+    cast,
+    compare,
+    conjunction,
+    const,
+    product,
+    ravel,
+    select,
+    unravel,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class Builder:
         if isinstance(v, Expr):
             return v
         assert not isinstance(v, Tensor | tuple)
-        return te.const(v, self.dtype)
+        return const(v, self.dtype)
 
     def value(self, t: Term) -> Value:
         match t:
@@ -161,8 +171,9 @@ class Builder:
             raise ValueError(f"store of {body} without its axes {missing}")
         made = Tensor(t.name, body.dtype, tuple(a.extent for a in axes), axes, body)
         self.stored.append(made)
-        index = axes if t.index is None else tuple(map(as_dim, self.items(t.index)))
-        return Load(made, tuple(map(as_index, index)), body.dtype)
+        if t.index is None:
+            return made[axes]
+        return made[tuple(map(as_dim, self.items(t.index)))]
 
     def call(self, fn: str, args: Sequence[Term]) -> Value:
         if fn in ("prod", "unravel", "ravel", "count", "all", "value"):
@@ -170,18 +181,18 @@ class Builder:
         if fn == "identity":
             of = self.expr(args[1])
             assert isinstance(args[0], Var)
-            return te.const(identity_element(args[0].name, of.dtype), of.dtype)
+            return const(identity_element(args[0].name, of.dtype), of.dtype)
         if fn == "select":
             guard, yes, no = self.scalars(map(self.value, args))
             assert isinstance(guard, Expr | bool)
             if not isinstance(yes, Expr) and not isinstance(no, Expr):
-                yes = te.const(yes, self.dtype)
-            return te.select(guard, yes, no)
+                yes = const(yes, self.dtype)
+            return select(guard, yes, no)
         values = [v.body if isinstance(v, Lambda) else v for v in map(self.value, args)]
         if fn in DTYPES:
             (x,) = values
             assert isinstance(x, Expr)
-            return te.cast(x, DTYPES[fn])
+            return cast(x, DTYPES[fn])
         if any(isinstance(v, tuple) for v in values):
             count = max(len(v) for v in values if isinstance(v, tuple))
             rows = (v if isinstance(v, tuple) else (v,) * count for v in values)
@@ -197,26 +208,26 @@ class Builder:
         if any(isinstance(v, Expr) for v in values):
             given = [v for v in values if isinstance(v, Expr | int | float)]
             if fn == "and":
-                return te.conjunction(*(v for v in given if isinstance(v, Expr | bool)))
+                return conjunction(*(v for v in given if isinstance(v, Expr | bool)))
             if fn in ("lt", "le", "eq", "ne"):
-                return te.compare(fn, given[0], given[1])
-            return te.apply(fn, *given)
+                return compare(fn, given[0], given[1])
+            return apply(fn, *given)
         return _NUMBERS[fn](*values)
 
     def size_function(self, fn: str, values: list[Value]) -> Value:
         match fn:
             case "prod":
-                return te.product(map(as_dim, values))
+                return product(map(as_dim, values))
             case "unravel":  # unravel(position, *sizes)
                 position, *sizes = map(as_dim, values)
-                return te.unravel(as_index(position), sizes)
+                return unravel(as_index(position), sizes)
             case "ravel":  # ravel(*index, *sizes)
                 half = len(values) // 2
-                return te.ravel([*map(as_dim, values[:half])], [*map(as_dim, values[half:])])
+                return ravel([*map(as_dim, values[:half])], [*map(as_dim, values[half:])])
             case "count":
                 return len(values)
             case "all":
-                return te.conjunction(*(v for v in values if isinstance(v, Expr | bool)))
+                return conjunction(*(v for v in values if isinstance(v, Expr | bool)))
         (x,) = values
         return self.number(x) if isinstance(x, Expr) else x
 

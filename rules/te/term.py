@@ -20,7 +20,6 @@ from typing import TypeAlias
 
 from superopt.errors import UsageError
 from superopt.ir.syntax import MalformedText, parser_message
-from superopt.rules.axioms.load import expand_each
 from superopt.rules.lang.lines import logical_lines
 from superopt.te.expr.dtype import DTYPES
 from superopt.te.expr.functions import FUNCTIONS, REDUCTION_COMBINERS
@@ -113,7 +112,7 @@ Term: TypeAlias = Lit | Var | Run | Rest | Call | Tuple | Fold | Element | Store
 @dataclass(frozen=True, slots=True)
 class TeRule:
     """A rule lhs => rhs. kinds: those of declared names. where: conditions, in order. names: terms
-    that stand for names, written `name=term` among the conditions."""
+    that stand for names, written `name=term` among the conditions. source: file and line."""
 
     name: str
     kinds: Mapping[str, str]
@@ -122,6 +121,7 @@ class TeRule:
     where: tuple[Term, ...] = ()
     names: Mapping[str, Term] = field(default_factory=dict)
     text: str = ""
+    source: str = ""
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -160,6 +160,8 @@ KINDS = frozenset(
     )
 )
 _HEAD = re.compile(r"([a-z][\w-]*)(?:\((.*?)\))?:\s*(.*)")
+_EACH = re.compile(r"each ([A-Z]): (.*)")
+_HOLE = re.compile(r"\{([A-Z])\}")
 _WHERE = re.compile(r"\bwhere\b")
 
 
@@ -167,9 +169,9 @@ def parse_te_rules(text: str, source: str) -> tuple[list[TeRule], list[Fact]]:
     """Return the rules and facts of a text. Raises UsageError, which names the line."""
     rules: list[TeRule] = []
     facts: list[Fact] = []
-    for number, line in logical_lines(expand_each(text)):
+    for number, line in _expanded_lines(text):
         try:
-            one = _parse_line(line)
+            one = _parse_line(line, f"{source}:{number}")
         except MalformedText as e:
             raise UsageError(
                 f"{source}:{number}: {e}", f"in the rule: {line}", "see docs/reference/te_rules.md"
@@ -181,7 +183,22 @@ def parse_te_rules(text: str, source: str) -> tuple[list[TeRule], list[Fact]]:
     return rules, facts
 
 
-def _parse_line(line: str) -> TeRule | Fact:
+def _expanded_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines with their numbers; those with holes as `{R}` for each of the words that a
+    line `each R: sum max` before them lists."""
+    words: dict[str, list[str]] = {}
+    for number, line in logical_lines(text):
+        found = _EACH.fullmatch(line)
+        if found is not None:
+            words[found[1]] = found[2].split()
+            continue
+        lines = [line]
+        for hole in dict.fromkeys(_HOLE.findall(line)):
+            lines = [s.replace(f"{{{hole}}}", word) for s in lines for word in words[hole]]
+        yield from ((number, s) for s in lines)
+
+
+def _parse_line(line: str, source: str) -> TeRule | Fact:
     sides, _, conditions = (s.strip() for s in _WHERE.sub("\n", line, count=1).partition("\n"))
     where, names = _parse_where(conditions)
     head = _HEAD.fullmatch(sides)
@@ -192,9 +209,9 @@ def _parse_line(line: str) -> TeRule | Fact:
     lhs = _substitute_names(_term(_expression(left)), names)
     where = tuple(_substitute_names(t, names) for t in where)
     if not arrow:
-        return Fact(head[1], TeRule(head[1], kinds, lhs, lhs, where, names, line))
+        return Fact(head[1], TeRule(head[1], kinds, lhs, lhs, where, names, line, source))
     rhs = _substitute_names(_term(_expression(right)), names)
-    return TeRule(head[1], kinds, lhs, rhs, where, names, line)
+    return TeRule(head[1], kinds, lhs, rhs, where, names, line, source)
 
 
 def _expression(text: str) -> ast.expr:

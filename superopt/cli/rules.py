@@ -61,6 +61,26 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
 
 @rules.command()
+@options.as_json
+@options.debug
+@options.unbudgeted
+def lowering(as_json: bool) -> ExitCode:
+    """Prove the rules by which compile lowers programs, for all sizes."""
+    from superopt.api import functions as api
+
+    found = api.check_lowering_rules()
+    if as_json:
+        from superopt.report.data.codec import dumps
+
+        terminal.print_text(dumps(found))
+    else:
+        from superopt.report.text import rules_text
+
+        terminal.print_text(rules_text.rule_verdicts(found))
+    return ExitCode.OK if all(r.decision == "proved" for r in found) else ExitCode.UNDECIDED
+
+
+@rules.command()
 @click.argument("name")
 @click.option(
     "--svg", type=options.NEW_FILE, metavar="FILE", help="Write the drawing as SVG; - is stdout."

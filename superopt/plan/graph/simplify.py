@@ -14,7 +14,7 @@ from superopt.plan.graph.promote_fp32 import promote_to_fp32
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
 from superopt.plan.graph.subpixel_deconv import lower_to_subpixel_conv
 from superopt.rules.lang.rule import Rule
-from superopt.rules.library.load import load_rules
+from superopt.rules.library.load import LOWERING_FILES, load_file, load_rules
 from superopt.rules.match.graph_context import graph_context
 from superopt.rules.match.matcher import matches
 from superopt.rules.match.rewrite import Refusal, rewrite
@@ -31,7 +31,6 @@ ALWAYS_APPLIED_RULES = {
     ),
     "gemm.rules": ("gemm-bn", "gemm-bn-trans"),
 }  # fmt: skip
-LOWERING_RULES = "lowering/deconv.rules", ("deconv-1x1", "deconv-1x1-bias")
 
 
 def simplify_graph(
@@ -63,8 +62,9 @@ def simplify_graph(
         for rule in load_rules(file, names):
             if rule.float_class <= float_class:
                 graph = _apply_rule(graph, rule)
-    for rule in load_rules(*LOWERING_RULES):
-        graph = _apply_rule(graph, rule)
+    for name in LOWERING_FILES:
+        for rule in load_file(name):
+            graph = _apply_rule(graph, rule)
     graph = fold_constants(
         lower_to_subpixel_conv(graph, float_class >= PROMOTION_FLOAT_CLASS, is_cpu), lazy=True
     ).graph
