@@ -1,8 +1,9 @@
 """`superopt rules`: read, check and generate rules."""
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,14 +29,7 @@ def list_(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
     from superopt.api import functions as api
 
     found = api.rules(rules)
-    if as_json:
-        from superopt.report.data.codec import dumps
-
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.rule_list(found))
+    _print_result(found, as_json, lambda text: text.rule_list(found))
     return ExitCode.OK
 
 
@@ -49,14 +43,7 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
     from superopt.api import functions as api
 
     found = api.rule_stats(rules)
-    if as_json:
-        from superopt.report.data.codec import dumps
-
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.rule_counts(found))
+    _print_result(found, as_json, lambda text: text.rule_counts(found))
     return ExitCode.OK
 
 
@@ -69,14 +56,7 @@ def lowering(as_json: bool) -> ExitCode:
     from superopt.api import functions as api
 
     found = api.check_lowering_rules()
-    if as_json:
-        from superopt.report.data.codec import dumps
-
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.rule_verdicts(found))
+    _print_result(found, as_json, lambda text: text.rule_verdicts(found))
     return ExitCode.OK if all(r.decision == "proved" for r in found) else ExitCode.UNDECIDED
 
 
@@ -141,6 +121,19 @@ def show(name: str, svg: Path | None, rules: tuple[Path, ...], as_json: bool) ->
     if svg is not None:
         terminal.print_text(f"\nwrote {svg} ({phrases.size_text(svg.stat().st_size)})\n")
     return ExitCode.OK
+
+
+def _print_result(found: object, as_json: bool, write: Callable[[Any], str]) -> None:
+    """Print a result as JSON, or as the text that `write` returns, given the module that writes
+    texts."""
+    if as_json:
+        from superopt.report.data.codec import dumps
+
+        terminal.print_text(dumps(found))
+    else:
+        from superopt.report.text import rules_text
+
+        terminal.print_text(write(rules_text))
 
 
 def _print_partial_rule(page: "PartialPage", svg: Path | None, as_json: bool) -> ExitCode:
@@ -306,14 +299,7 @@ def generate(
         raise Aborted(
             "aborted", "interrupted", f"run the same command to continue in {out}"
         ) from None
-    if as_json:
-        from superopt.report.data.codec import dumps
-
-        terminal.print_text(dumps(made))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.generation_text(made))
+    _print_result(made, as_json, lambda text: text.generation_text(made))
     return ExitCode.OK
 
 
@@ -337,14 +323,7 @@ def _generate_mutants(
         raise Aborted(
             "aborted", "interrupted", f"run the same command to continue in {out}"
         ) from None
-    if as_json:
-        from superopt.report.data.codec import dumps
-
-        terminal.print_text(dumps(made))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.mutation_text(made))
+    _print_result(made, as_json, lambda text: text.mutation_text(made))
     return ExitCode.OK
 
 
@@ -378,14 +357,7 @@ def derive(
         found = api.derive(
             a, b, rules=rules, library=library, limit=limit, progress=show_event, stop=stop
         )
-    if as_json:
-        from superopt.report.data.codec import dumps
-
-        terminal.print_text(dumps(found))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.derivation_text(found, a.name, b.name))
+    _print_result(found, as_json, lambda text: text.derivation_text(found, a.name, b.name))
     return ExitCode.OK if found.derived else ExitCode.UNDECIDED
 
 
@@ -406,14 +378,7 @@ def check(file: Path, limit: float, seed: int, as_json: bool, quiet: bool) -> Ex
 
     with terminal.progress(quiet) as show_event:
         verdicts = api.check_rules(file, seed=seed, limit=limit, progress=show_event)
-    if as_json:
-        from superopt.report.data.codec import dumps
-
-        terminal.print_text(dumps(verdicts))
-    else:
-        from superopt.report.text import rules_text
-
-        terminal.print_text(rules_text.rule_verdicts(verdicts))
+    _print_result(verdicts, as_json, lambda text: text.rule_verdicts(verdicts))
     decisions = {verdict.decision for verdict in verdicts}
     if "refuted" in decisions:
         return ExitCode.REFUTED
