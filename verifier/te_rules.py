@@ -143,7 +143,7 @@ class _Case:
             if kind == "order":  # which one does not matter: it is read at the same axes
                 inner = (v for a in _axis_terms(self.rule.lhs) for v in as_tuple(self.env[a.name]))
                 self.env[name] = (*inner, *self.outer)
-        promised = {p: t for t in self.rule.where if (p := _promised(t)) is not None}
+        promised = {p: t for t in self.rule.where if (p := _promised_name(t)) is not None}
         for side in (self.rule.lhs, *promised.values(), self.rule.rhs):
             self.bind_variables(side, promised)
         lhs, rhs = self.rule.lhs, self.rule.rhs
@@ -311,7 +311,7 @@ def _element_type(kind: str) -> DType:
     return DTYPES.get(element_kinds(kind)[0], F32)
 
 
-def _promised(t: Term) -> str | None:
+def _promised_name(t: Term) -> str | None:
     """Return the name of what a condition promises something of."""
     match t:
         case Call("eq", (Element(name, _), _)):

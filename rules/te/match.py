@@ -72,7 +72,7 @@ def key_of(e: Expr) -> str:
             return f"{fn} over axes"
         case Load():
             return "load"
-    return ""
+    return "leaf"
 
 
 def number_value(e: Expr) -> float:
@@ -124,7 +124,7 @@ class Matcher:
                 yield from self.match_all(ps, es, env, scope)
                 if fn in COMMUTATIVE and any(map(self.is_number_term, ps)):
                     yield from self.match_all(ps, es[::-1], env, scope)
-            case Fold(fn, axes, body), Reduce(gn, own, inner) if fn == gn:
+            case Fold(fn, axes, body), Reduce(gn, own, inner) if fn in (gn, "reduce"):
                 for more in bind_axes(axes, own, env):
                     yield from self.match(body, inner, more, (*scope, *own))
             case Element(name, index), Load(t, at):
@@ -229,6 +229,8 @@ class Matcher:
         match kind.removesuffix("[...]"):
             case "any":
                 return True
+            case "computed":
+                return not isinstance(e, Load)
             case "axis":
                 return isinstance(e, Axis)
             case "size" | "nat" | "int" as integer:
@@ -282,19 +284,21 @@ class Matcher:
 
     def hold(self, t: Term, env: dict[str, Value]) -> Iterator[dict[str, Value]]:
         match t:
-            case Call("in", (names, Var(fn, args))) if args is not None and (
+            case Call("in", (pattern, Var(fn, args))) if args is not None and (
                 choose := CHOICES.get(fn) or self.context.conditions.get(fn)
             ):
                 found = choose(*self.arguments(args, env))
                 assert isinstance(found, Sequence)
                 for values in found:
-                    yield env | _bind_names(names, values)
+                    if isinstance(values, Expr) and isinstance(pattern, Fold):
+                        yield from self.match_within(pattern, values, env)
+                    else:
+                        yield env | _bind_names(pattern, values)
+            case Call("in", (pattern, Var("result"))):
+                yield from self.match_within(pattern, self.result, env)
             case Call("in", (pattern, within)):
-                whole = self.result
-                if within != Var("result"):
-                    whole = Builder(env, self.axes, number_value).expr(within)
-                for e in subexpressions(whole):
-                    yield from self.match(pattern, e, env, ())
+                whole = Builder(env, self.axes, number_value).expr(within)
+                yield from self.match_within(pattern, whole, env)
             case Call("eq", (Element() | Var(_, (_, *_)), _)):
                 yield env  # what the condition before it promises, which the proof uses
             case Fold("axes", _, _):
@@ -310,6 +314,13 @@ class Matcher:
             case _:
                 if all(map(_is_true, as_tuple(Builder(env, self.axes, number_value).value(t)))):
                     yield env
+
+    def match_within(
+        self, pattern: Term, whole: Expr, env: dict[str, Value]
+    ) -> Iterator[dict[str, Value]]:
+        """Match a subexpression."""
+        for e in subexpressions(whole):
+            yield from self.match(pattern, e, env, ())
 
     def arguments(self, args: Sequence[Term], env: dict[str, Value]) -> list[Value]:
         """Return the arguments of a condition, of expressions their bodies."""

@@ -142,23 +142,11 @@ OPERATORS: dict[type[ast.AST], str] = {
 }  # fmt: skip
 # Functions of sizes and conditions beside the scalar functions.
 SIZE_FUNCTIONS = frozenset(("prod", "unravel", "ravel", "count", "all", "value", "identity", "in"))
-FOLDS = frozenset((*REDUCTION_COMBINERS, "tensor"))
-KINDS = frozenset(
-    (
-        "any",
-        "axis",
-        "number",
-        "constant",
-        "reduction",
-        "size",
-        "nat",
-        "int",
-        "run",
-        "order",
-        "bool",
-        *DTYPES,
-    )
-)
+FOLDS = frozenset((*REDUCTION_COMBINERS, "reduce", "tensor"))
+KINDS = frozenset((
+    "any", "computed", "number", "constant", "reduction", "axis", "size", "nat", "int", "run",
+    "order", "bool", *DTYPES,
+))  # fmt: skip
 _HEAD = re.compile(r"([a-z][\w-]*)(?:\((.*?)\))?:\s*(.*)")
 _EACH = re.compile(r"each ([A-Z]): (.*)")
 _HOLE = re.compile(r"\{([A-Z])\}")

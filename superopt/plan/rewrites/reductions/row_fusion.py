@@ -267,7 +267,7 @@ def _hoist_row_scalars(
         return some and x.dtype.is_float and index_axes(x) <= set(axes)
 
     context = Context(conditions={"per_row": once}, sees_stages=True)
-    match load_te_rules("rows").rewrite_root(e, context):
+    match load_te_rules("rows", "divide-by-row").rewrite_root(e, context):
         case Apply("mul", (x, inverse), dtype):
             return Apply(
                 "mul",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from superopt.rules.te.build import as_tuple
 from superopt.rules.te.match import Context
@@ -30,23 +31,19 @@ def find_shared_row(
 ) -> SharedRow | None:
     """Return the row that a stage reduces and the result computes again; None if there is none.
     batch_rank: the number of leading axes that select a row."""
-    assert definition.body is not None
     for x, stage in stages.items():
-        for r in reductions(stage.body):
-            if isinstance(r.body, Load) or len(r.axes) != definition.rank - batch_rank:
-                continue
-            body = substitute_axes(r.body, _axis_map(stage, r, definition, batch_rank))
-            if _contains(definition.body, body):
-                return SharedRow(
-                    Tensor("shared", r.body.dtype, definition.shape, definition.axes, body), x
-                )
+        row = partial(_stage_row, stage)
+        conditions = {"selects_row": lambda *a: len(a) == batch_rank, "stage": row}
+        made = load_te_rules("rows", "share-row").rewrite(definition, Context({}, conditions))
+        if made is not None:
+            return SharedRow(made.stored[0], x)
     return None
 
 
-def _axis_map(stage: Tensor, r: Reduce, definition: Tensor, batch_rank: int) -> dict[Axis, Expr]:
-    """Return the map from the axes of a reduction to those of the result."""
-    own = zip((*stage.axes[:batch_rank], *r.axes), definition.axes, strict=True)
-    return {a: b for a, b in own}  # noqa: C416
+def _stage_row(stage: Tensor, *axes: Axis) -> list[Expr]:
+    """Return the expression of a stage with these axes as its first ones."""
+    assert stage.body is not None
+    return [substitute_axes(stage.body, dict(zip(stage.axes, axes, strict=False)))]
 
 
 def share_exponentials(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
@@ -89,12 +86,6 @@ def _insert_before(
             out[new] = new
         out[x] = now
     return out
-
-
-def _contains(e: Expr, subexpression: Expr) -> bool:
-    return e == subexpression or (
-        isinstance(e, Apply) and any(_contains(a, subexpression) for a in e.args)
-    )
 
 
 def read_shared_row(
