@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import permutations
 from typing import TypeAlias
 
 from superopt.rules.te.axes import bind_axes, digit_axes, join_axes
 from superopt.rules.te.build import Builder, Lambda, Value, as_axis, as_tuple
 from superopt.rules.te.term import (
+    AxisTerm,
     Call,
     Element,
     Fact,
@@ -23,6 +25,7 @@ from superopt.rules.te.term import (
     Tuple,
     Var,
     element_kinds,
+    subterms,
 )
 from superopt.te.analysis.affine import affine, free_axes
 from superopt.te.analysis.inline import substitute_axes
@@ -50,6 +53,7 @@ class Context:
 
 
 ANY_ROOT = ""
+READ_THROUGH = "*"  # the name of the tensors whose definitions a match looked into
 
 
 def root_key(t: Term) -> str:
@@ -80,28 +84,31 @@ def number_value(e: Expr) -> float:
     return float(evaluate(Tensor("number", e.dtype, (), (), e), {}))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Matcher:
     """Matches one rule in a tensor. axes, result: those of the tensor, and its expression. facts:
-    by their predicates. read_through: the tensors whose definitions were looked into."""
+    by their predicates. starts: the ways in which its axes match."""
 
     rule: TeRule
     context: Context
     axes: tuple[Axis, ...]
     result: Expr
     facts: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
-    read_through: list[Tensor] = field(default_factory=list)
+    starts: list[dict[str, Value]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.starts = [{}]
+        for t in self.rule.where:
+            if isinstance(t, Fold):  # a condition on the axes of the tensor, which binds them
+                bound = bind_axes(t.axes, self.axes, {})
+                early = _conditions_on_axes(self.rule)
+                self.starts = [env for start in bound for env in self.holding(early, start)]
 
     def matches(self, e: Expr) -> Iterator[dict[str, Value]]:
         """Yield the values of the names for each way in which `e` matches and conditions hold."""
-        where = self.rule.where
-        starts: Iterable[dict[str, Value]] = [{}]
-        for t in where:
-            if isinstance(t, Fold):  # a condition on the axes of the tensor, which binds them
-                starts = bind_axes(t.axes, self.axes, {})
-        for start in starts:
+        for start in self.starts:
             for env in self.match(self.rule.lhs, e, start, ()):
-                yield from self.holding(where, env)
+                yield from self.holding(self.rule.where, env)
 
     def match(
         self, p: Term, e: Expr, env: dict[str, Value], scope: tuple[Axis, ...]
@@ -138,8 +145,7 @@ class Matcher:
                     return
                 inner = substitute_axes(now.body, dict(zip(now.axes, at, strict=True)))
                 for more in self.match(body, inner, env, scope):
-                    self.read_through.append(t)
-                    yield more
+                    yield more | {READ_THROUGH: (*as_tuple(more.get(READ_THROUGH, ())), t)}
 
     def match_affine(self, p: Term, e: Expr, env: dict[str, Value]) -> Iterator[dict[str, Value]]:
         """Match an index with a sum such as `o + f * k + b`, of axes with coefficients and a
@@ -335,6 +341,18 @@ class Matcher:
             for f in self.facts[predicate]
             for _ in Matcher(f.rule, self.context, self.axes, self.result, self.facts).matches(e)
         )
+
+
+@lru_cache(maxsize=256)
+def _conditions_on_axes(rule: TeRule) -> tuple[Term, ...]:
+    """Return the conditions that depend on the axes of the tensor only."""
+    folds = [t for t in rule.where if isinstance(t, Fold)]
+    known = {a.name for t in folds for a in t.axes if isinstance(a, AxisTerm)}
+    return tuple(
+        t for t in rule.where
+        if isinstance(t, Var)
+        and {x.name for a in t.args or () for x in subterms(a) if isinstance(x, Var | Run)} <= known
+    )  # fmt: skip
 
 
 def _stage_element(e: Load, wanted: str) -> Expr:

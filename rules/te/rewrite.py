@@ -12,6 +12,7 @@ from superopt.rules.te.axes import bind_axes
 from superopt.rules.te.build import Builder, Env
 from superopt.rules.te.match import (
     ANY_ROOT,
+    READ_THROUGH,
     Context,
     Matcher,
     key_of,
@@ -20,7 +21,7 @@ from superopt.rules.te.match import (
 )
 from superopt.rules.te.term import Fact, Fold, TeRule, parse_te_rules
 from superopt.te.analysis.walk import loads, subexpressions
-from superopt.te.expr.node import Apply, Expr, Reduce
+from superopt.te.expr.node import Apply, Axis, Expr, Reduce
 from superopt.te.expr.tensor import Tensor
 
 TE_LIBRARY = Path(__file__).resolve().parent.parent / "library" / "te"
@@ -58,10 +59,13 @@ class RuleSet:
         if t.body is None:
             return
         for rule in self.by_root.get("tensor over axes", ()):
-            yield from rewrite_axes(rule, t, self.matcher(rule, t, context))
+            yield from rewrite_axes(t, self.matcher(rule, t, context))
+        matchers: dict[str, Matcher] = {}
         for e in _element_expressions(t.body):
             for rule in (*self.by_root.get(key_of(e), ()), *self.by_root.get(ANY_ROOT, ())):
-                yield from rewrite_at(rule, t, e, self.matcher(rule, t, context))
+                if rule.name not in matchers:
+                    matchers[rule.name] = self.matcher(rule, t, context)
+                yield from rewrite_at(t, e, matchers[rule.name])
 
     def rewrite(self, t: Tensor, context: Context) -> Rewrite | None:
         """Return a tensor rewritten in the first way; None if no rule matches."""
@@ -77,7 +81,7 @@ class RuleSet:
         """Return an expression rewritten as a whole; None if no rule matches."""
         for rule in self.by_root.get(key_of(e), ()):
             whole = Tensor("t", e.dtype, (), (), e)
-            for made in rewrite_at(rule, whole, e, self.matcher(rule, whole, context)):
+            for made in rewrite_at(whole, e, self.matcher(rule, whole, context)):
                 return made.tensor.body
         return None
 
@@ -93,29 +97,36 @@ class RuleSet:
         return Matcher(rule, context, t.axes, t.body, self.facts)
 
 
-def rewrite_at(rule: TeRule, t: Tensor, e: Expr, m: Matcher) -> Iterator[Rewrite]:
+def rewrite_at(t: Tensor, e: Expr, m: Matcher) -> Iterator[Rewrite]:
     """Yield `t` with its subexpression `e` rewritten, for each way in which the rule matches."""
     assert t.body is not None
     for env in m.matches(e):
         build = Builder(dict(env), t.axes, number_value, e.dtype)
-        body = replace_expr(t.body, e, build.expr(rule.rhs))
-        now = Tensor(t.name, t.dtype, t.shape, t.axes, body)
-        yield Rewrite(rule, now, tuple(build.stored), tuple(m.read_through), build.env)
+        new = build.expr(m.rule.rhs)
+        if new.dtype is e.dtype:  # a reduction may have another type than its terms
+            yield _rewrite(m, build, t, t.axes, replace_expr(t.body, e, new))
 
 
-def rewrite_axes(rule: TeRule, t: Tensor, m: Matcher) -> Iterator[Rewrite]:
+def rewrite_axes(t: Tensor, m: Matcher) -> Iterator[Rewrite]:
     """Yield `t` with other axes, for each way in which a rule on tensors matches."""
-    assert isinstance(rule.lhs, Fold)
-    assert isinstance(rule.rhs, Fold)
+    lhs, rhs = m.rule.lhs, m.rule.rhs
+    assert isinstance(lhs, Fold)
+    assert isinstance(rhs, Fold)
     assert t.body is not None
-    for bound in bind_axes(rule.lhs.axes, t.axes, {}):
-        for matched in m.match(rule.lhs.body, t.body, bound, ()):
-            for env in m.holding(rule.where, matched):
+    for bound in bind_axes(lhs.axes, t.axes, {}):
+        for matched in m.match(lhs.body, t.body, bound, ()):
+            for env in m.holding(m.rule.where, matched):
                 build = Builder(dict(env), t.axes, number_value, t.dtype)
-                axes = build.new_axes(rule.rhs.axes)
-                body = build.expr(rule.rhs.body)
-                now = Tensor(t.name, t.dtype, tuple(a.extent for a in axes), axes, body)
-                yield Rewrite(rule, now, tuple(build.stored), tuple(m.read_through), build.env)
+                axes = build.new_axes(rhs.axes)
+                yield _rewrite(m, build, t, axes, build.expr(rhs.body))
+
+
+def _rewrite(m: Matcher, build: Builder, t: Tensor, axes: tuple[Axis, ...], body: Expr) -> Rewrite:
+    now = Tensor(t.name, t.dtype, tuple(a.extent for a in axes), axes, body)
+    through = build.env.get(READ_THROUGH, ())
+    assert isinstance(through, tuple)
+    inlined = tuple(x for x in through if isinstance(x, Tensor))
+    return Rewrite(m.rule, now, tuple(build.stored), inlined, build.env)
 
 
 def rewrite_definitions(

@@ -55,6 +55,8 @@ def _split_by_channel(t: Tensor, layouts: Mapping[Tensor, Layout]) -> tuple[Tens
     read = [x for x in loads(total.body) if any(over & index_axes(i) for i in x.index)]
     if not read or not all(_has_adjacent_channels(x, layouts) for x in read):
         return None
+    if not any(over & index_axes(x.index[_channel_dim(x, layouts)]) for x in read):
+        return None
 
     def is_channel(i: Expr, terms: Expr, *rest: Expr) -> bool:
         """True if the terms read image tensors at channel `i`, whose axes index nothing else."""

@@ -241,16 +241,15 @@ def fuse_group(group: RowGroup, definition: Tensor) -> Tensor:
         done[x] = Tensor(f"{x.name}{n}", x.dtype, x.shape, stage.axes, stage.body)
     out = made(definition)
     assert out.body is not None
-    body = _hoist_row_scalars(out.body, definition, group.batch_rank, {})
+    body = _hoist_row_scalars(out.body, definition, group.batch_rank)
     return Tensor("row", out.dtype, out.shape, out.axes, body)
 
 
-def _hoist_row_scalars(
-    e: Expr, definition: Tensor, batch_rank: int, hoisted: dict[Expr, Tensor]
-) -> Expr:
+def _hoist_row_scalars(e: Expr, definition: Tensor, batch_rank: int) -> Expr:
     """Return `e` with values that are equal for a whole row computed once. Division by such a value
     becomes multiplication by its finite reciprocal (the rule divide-by-row)."""
     axes = definition.axes[:batch_rank]
+    hoisted: dict[Expr, Tensor] = {}
 
     def number(x: Expr) -> Expr:
         if x not in hoisted:
@@ -266,24 +265,17 @@ def _hoist_row_scalars(
         some = any(load.tensor.body is not None for load in loads(x))
         return some and x.dtype.is_float and index_axes(x) <= set(axes)
 
+    def hoist(e: Expr) -> Expr:
+        match rules.rewrite_root(e, context) or e:
+            case Apply("mul", (x, inverse), dtype) as product if product is not e:
+                return Apply("mul", (hoist(x), number(inverse)), dtype)
+            case Apply(fn, args, dtype):
+                return number(e) if once(e) else Apply(fn, tuple(map(hoist, args)), dtype)
+        return e
+
+    rules = load_te_rules("rows", "divide-by-row")
     context = Context(conditions={"per_row": once}, sees_stages=True)
-    match load_te_rules("rows", "divide-by-row").rewrite_root(e, context):
-        case Apply("mul", (x, inverse), dtype):
-            return Apply(
-                "mul",
-                (_hoist_row_scalars(x, definition, batch_rank, hoisted), number(inverse)),
-                dtype,
-            )
-    match e:
-        case Apply(fn, args, dtype):
-            if once(e):
-                return number(e)
-            return Apply(
-                fn,
-                tuple(_hoist_row_scalars(a, definition, batch_rank, hoisted) for a in args),
-                dtype,
-            )
-    return e
+    return hoist(e)
 
 
 def replace_tensors(e: Expr, replacements: Mapping[Tensor, Tensor]) -> Expr:

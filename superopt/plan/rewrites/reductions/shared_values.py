@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from superopt.rules.te.build import as_tuple
 from superopt.rules.te.match import Context
 from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import substitute_axes
-from superopt.te.analysis.walk import loads, reductions
+from superopt.te.analysis.walk import loads, reductions, subexpressions
 from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
@@ -32,7 +32,7 @@ def find_shared_row(
     """Return the row that a stage reduces and the result computes again; None if there is none.
     batch_rank: the number of leading axes that select a row."""
     for x, stage in stages.items():
-        row = partial(_stage_row, stage)
+        row = cache(partial(_stage_row, stage))
         conditions = {"selects_row": lambda *a: len(a) == batch_rank, "stage": row}
         made = load_te_rules("rows", "share-row").rewrite(definition, Context({}, conditions))
         if made is not None:
@@ -53,7 +53,7 @@ def share_exponentials(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]
     rules = load_te_rules("rows", "hold-exponentials")
     out = dict(current)
     for t, now in current.items():
-        if not isinstance(now.body, Reduce):
+        if not isinstance(now.body, Reduce) or not _has_exponential(now.body):
             continue
         for u, reader in list(out.items()):
             body = reader.body
@@ -75,6 +75,12 @@ def share_exponentials(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]
             out = _insert_before(out, t, held)
             break
     return out
+
+
+def _has_exponential(e: Reduce) -> bool:
+    return e.fn == "sum" and any(
+        isinstance(x, Apply) and x.fn == "exp" for x in subexpressions(e.body)
+    )
 
 
 def _insert_before(
