@@ -15,6 +15,8 @@ from superopt.rules.lang.rule import FLOAT_CLASSES, LIBRARY, Rule, parse_rules
 from superopt.rules.library.records import library_float_classes, proof_key
 
 LIBRARY_GLOBS = ("*.rules", "generated/*.rules", "partial/*.rules")
+# Rules that `compile` always applies, which are not part of the library.
+LOWERING_FILES = ("lowering/deconv.rules",)
 
 
 @lru_cache

@@ -22,6 +22,7 @@ from superopt.api.model_files import compile_model as compile_model
 from superopt.api.model_files import export_model as export_model
 from superopt.api.model_files import profile as profile
 from superopt.api.model_files import run_model as run_model
+from superopt.api.rule_library import check_lowering_rules as check_lowering_rules
 from superopt.api.rule_library import check_rules as check_rules
 from superopt.api.rule_library import generate_mutants as generate_mutants
 from superopt.api.rule_library import generate_rules as generate_rules

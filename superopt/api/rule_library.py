@@ -146,6 +146,16 @@ def rule_stats(files: Sequence[str | Path] = ()) -> tuple[RuleCount, ...]:
     return known_.count_rules((*load_library(), *read_rules(files)))
 
 
+def check_lowering_rules(limit: float = 20.0) -> tuple[RuleVerdict, ...]:
+    """Prove the rules by which `compile` lowers programs, for all sizes.
+
+    limit: seconds for the proof of each rule.
+    """
+    from superopt.verification.lowering_verdicts import judge_lowering_rules
+
+    return judge_lowering_rules(limit)
+
+
 def check_rules(
     file: str | Path,
     *,

@@ -51,6 +51,21 @@ def stats(rules: tuple[Path, ...], as_json: bool) -> ExitCode:
 
 
 @rules.command()
+@options.as_json
+@options.debug
+@options.unbudgeted
+def lowering(as_json: bool) -> ExitCode:
+    """Prove the rules by which compile lowers programs, for all sizes."""
+    from superopt.api import functions as api
+
+    found = api.check_lowering_rules()
+    from superopt.report.text import rules_text
+
+    terminal.print_result(found, rules_text.rule_verdicts, as_json=as_json)
+    return ExitCode.OK if all(r.decision == "proved" for r in found) else ExitCode.UNDECIDED
+
+
+@rules.command()
 @click.argument("name")
 @click.option(
     "--svg", type=options.NEW_FILE, metavar="FILE", help="Write the drawing as SVG; - is stdout."

@@ -9,13 +9,12 @@ from superopt.ir.constant_folding import fold_constants
 from superopt.ir.substitute import ReplacementCycle, replace_all
 from superopt.plan.graph.batched_gemm import batch_gemms
 from superopt.plan.graph.channels_first import convert_to_channels_first
-from superopt.plan.graph.deconv_1x1 import lower_1x1_deconv
 from superopt.plan.graph.dft_matmul import lower_dft_to_matmul
 from superopt.plan.graph.promote_fp32 import promote_to_fp32
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
 from superopt.plan.graph.subpixel_deconv import lower_to_subpixel_conv
 from superopt.rules.lang.rule import Rule
-from superopt.rules.library.load import load_rules
+from superopt.rules.library.load import LOWERING_FILES, load_file, load_rules
 from superopt.rules.match.graph_context import graph_context
 from superopt.rules.match.matcher import matches
 from superopt.rules.match.rewrite import Refusal, rewrite
@@ -63,11 +62,11 @@ def simplify_graph(
         for rule in load_rules(file, names):
             if rule.float_class <= float_class:
                 graph = _apply_rule(graph, rule)
+    for name in LOWERING_FILES:
+        for rule in load_file(name):
+            graph = _apply_rule(graph, rule)
     graph = fold_constants(
-        lower_to_subpixel_conv(
-            lower_1x1_deconv(graph), float_class >= PROMOTION_FLOAT_CLASS, is_cpu
-        ),
-        lazy=True,
+        lower_to_subpixel_conv(graph, float_class >= PROMOTION_FLOAT_CLASS, is_cpu), lazy=True
     ).graph
     return batch_gemms(graph) if is_cpu else graph
 

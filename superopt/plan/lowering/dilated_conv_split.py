@@ -14,9 +14,8 @@ from itertools import product
 from math import prod
 
 from superopt.kernels.loops.element import is_range_guard
-from superopt.plan.lowering.polyphase import StridedPart, replace_reduction
+from superopt.plan.lowering.polyphase import StridedPart, strided_part
 from superopt.te.analysis.affine import affine
-from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import reductions
 from superopt.te.expr import index
 from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
@@ -53,7 +52,7 @@ def split_windows(t: Tensor) -> list[StridedPart]:
         some[0].output_axis.size * some[0].kernel_axis.size for some in cuts
     ):
         return []
-    return [_build_part(t, total, some) for some in product(*cuts)]
+    return [_build_part(t, some) for some in product(*cuts)]
 
 
 def _axis_cuts(t: Tensor, total: Reduce) -> list[list[_Cut]]:
@@ -107,20 +106,10 @@ def _zero_padded_loads(e: Expr) -> Iterator[Load]:
                 yield from _zero_padded_loads(a)
 
 
-def _build_part(t: Tensor, total: Reduce, cuts: tuple[_Cut, ...]) -> StridedPart:
-    assert t.body is not None
-    begin, axes, over = [0] * t.rank, list(t.axes), list(total.axes)
-    env: dict[Axis, Expr] = {}
-    within: dict[Axis, Expr] = {}
+def _build_part(t: Tensor, cuts: tuple[_Cut, ...]) -> StridedPart:
+    begin, sizes = [0] * t.rank, [a.size for a in t.axes]
     for c in cuts:
-        d, k = t.axes.index(c.output_axis), total.axes.index(c.kernel_axis)
-        begin[d], axes[d] = c.begin, Axis(c.output_axis.name, c.size)
-        env[c.output_axis] = index.as_index(axes[d] + c.begin)
-        over[k] = Axis(c.kernel_axis.name, c.count)
-        within[c.kernel_axis] = index.as_index(over[k] + c.first)
-    new = Reduce(total.fn, tuple(over), substitute_axes(total.body, within), total.dtype)
-    body = substitute_axes(replace_reduction(t.body, total, new), env)
-    shape = tuple(a.extent for a in axes)
-    return StridedPart(
-        Tensor("part", t.dtype, shape, tuple(axes), body), tuple(begin), (1,) * t.rank
-    )
+        d = t.axes.index(c.output_axis)
+        begin[d], sizes[d] = c.begin, c.size
+    terms = {c.kernel_axis: (c.count, 1, c.first) for c in cuts}
+    return strided_part("part", t, begin, (1,) * t.rank, sizes, terms)

@@ -5,24 +5,26 @@ A transposed convolution of stride s adds to output o the terms k for which (o -
 For the outputs o = s i + r these are every s-th k, whatever i is: phase r is a convolution of
 stride 1 by a part of the kernel (Vaidyanathan, Multirate systems and filter banks, 1993, section
 4.3). Phases are written in place in the result; if the stride exceeds the kernel, some are empty
-sums.
+sums. The terms of a phase are those of the rule restrict-sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
-from superopt.te.analysis import affine
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import reductions
 from superopt.te.expr import index
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Reduce
-from superopt.te.expr.tensor import Tensor, const
+from superopt.te.expr.node import Apply, Axis, Expr, Reduce
+from superopt.te.expr.tensor import Tensor
 
 MAX_PHASES = 64  # phases
+Terms = tuple[int, int, int]  # of a sum: their number, the distance of neighbours, the first one
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,78 +58,59 @@ def split_phases(t: Tensor) -> list[StridedPart]:
     if len(found) != 1 or found[0].fn != "sum" or t.body is None:
         return []
     (total,) = found
-    rules = [
-        r
-        for r in (_match_condition(e, t, total) for e in _equality_guards(total.body))
-        if r is not None
-    ]
+    found_conditions = (
+        _StrideCondition(env["o"], env["k"], env["f"], env["b"], env["s"])  # type: ignore[arg-type]
+        for env in load_te_rules("reductions").occurrences("strided", total.body)
+    )
+    rules = [r for r in found_conditions if r.o in t.axes and r.k in total.axes]
     if not rules or len({r.o for r in rules}) < len(rules):
         return []
     if prod(r.step for r in rules) > MAX_PHASES:
         return []
     every = product(*(range(min(r.step, r.o.size)) for r in rules))
-    return [_build_phase(t, total, dict(zip(rules, rests, strict=True))) for rests in every]
+    return [_build_phase(t, dict(zip(rules, rests, strict=True))) for rests in every]
 
 
-def _equality_guards(e: Expr) -> Iterator[Expr]:
-    """Yield each equality test in an expression once."""
-    stack, seen = [e], set[Expr]()
-    while stack:
-        e = stack.pop()
-        match e:
-            case Apply("eq", _) if e not in seen:
-                seen.add(e)
-                yield e
-            case Apply(_, args):
-                stack += args
-
-
-def _match_condition(e: Expr, t: Tensor, total: Reduce) -> _StrideCondition | None:
-    match e:
-        case Apply("eq", (Apply("mod", (distance, Const(n))), Const(0))):
-            pass
-        case _:
-            return None
-    form = affine.affine(distance)
-    if form is None or len(form.terms) != 2:
-        return None
-    own = [a for a, c in form.terms if a in t.axes and c == 1]
-    over = [(a, c) for a, c in form.terms if a in total.axes]
-    if len(own) != 1 or len(over) != 1:
-        return None
-    (o,), ((k, factor),) = own, over
-    assert isinstance(o, Axis)
-    assert isinstance(k, Axis)
-    return _StrideCondition(o, k, factor, form.base, int(n))
-
-
-def _build_phase(t: Tensor, total: Reduce, rests: dict[_StrideCondition, int]) -> StridedPart:
-    assert t.body is not None
+def _build_phase(t: Tensor, rests: dict[_StrideCondition, int]) -> StridedPart:
     begin, step = [0] * t.rank, [1] * t.rank
-    axes, over = list(t.axes), list(total.axes)
-    env: dict[Axis, Expr] = {}
-    within: dict[Axis, Expr] = {}
-    some = True  # whether any term counts
+    terms: dict[Axis, Terms] = {}
     for r, rest in rests.items():
-        d, k = t.axes.index(r.o), total.axes.index(r.k)
+        d = t.axes.index(r.o)
         begin[d], step[d] = rest, r.step
-        axes[d] = Axis(r.o.name, -(-(r.o.size - rest) // r.step))
-        env[r.o] = index.as_index(axes[d] * r.step + rest)
         counts = [n for n in range(r.k.size) if (rest + r.factor * n + r.base) % r.step == 0]
-        if not counts:
-            some = False
-            continue
         apart = r.step // gcd(r.factor, r.step)
-        over[k] = Axis(r.k.name, len(counts))
-        within[r.k] = index.as_index(over[k] * apart + counts[0])
-    new = Reduce(total.fn, tuple(over), substitute_axes(total.body, within), total.dtype)
-    body = replace_reduction(t.body, total, new if some else const(0, total.dtype))
-    shape = tuple(a.extent for a in axes)
-    return StridedPart(
-        Tensor("phase", t.dtype, shape, tuple(axes), substitute_axes(body, env)),
-        tuple(begin),
-        tuple(step),
+        terms[r.k] = len(counts), apart, counts[0] if counts else 0
+    sizes = [
+        -(-(a.size - n) // by) if by > 1 else a.size
+        for a, n, by in zip(t.axes, begin, step, strict=True)
+    ]
+    return strided_part("phase", t, begin, step, sizes, terms)
+
+
+def strided_part(
+    name: str,
+    t: Tensor,
+    begin: Sequence[int],
+    step: Sequence[int],
+    sizes: Sequence[int],
+    terms: Mapping[Axis, Terms],
+) -> StridedPart:
+    """Return the part that consists of the elements begin + step * i. terms: those of its sum that
+    count for these elements."""
+    cut = {k: some for k, some in terms.items() if some != (k.size, 1, 0)}
+    context = Context(
+        conditions={
+            "vanishes": lambda _: any(count == 0 for count, _, _ in terms.values()),
+            "terms_that_count": lambda k: [cut[k]] if k in cut else [],
+        }
     )
+    body = load_te_rules("reductions", "drop-sum", "restrict-sum").rewrite_fully(t, context).body
+    assert body is not None
+    axes = tuple(Axis(a.name, n) for a, n in zip(t.axes, sizes, strict=True))
+    places = zip(t.axes, axes, begin, step, strict=True)
+    env: dict[Axis, Expr] = {a: index.as_index(new * by + n) for a, new, n, by in places}
+    part = Tensor(name, t.dtype, tuple(sizes), axes, substitute_axes(body, env))
+    return StridedPart(part, tuple(begin), tuple(step))
 
 
 def replace_reduction(e: Expr, old: Reduce, new: Expr) -> Expr:

@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from superopt.plan.lowering.polyphase import StridedPart
-from superopt.te.analysis.inline import Inliner, substitute_axes
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import load_te_rules, rewrite_definitions
+from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import loads, reductions, subexpressions
-from superopt.te.expr.dtype import BF16, F16, F32
-from superopt.te.expr.node import Apply, Axis, Expr, Load
+from superopt.te.expr.node import Apply, Axis, Expr
 from superopt.te.expr.tensor import Tensor, compare, select
 
 MAX_CONCAT_PARTS = 16  # operands in one kernel
@@ -58,22 +59,8 @@ def inline_float_casts(
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with casts from fp16 or bf16 to float32 inlined into their readers.
     materialized: the tensors that must be in memory."""
-    casts = {}
-    for t, now in current.items():
-        match now.body:
-            case Apply("cast", (Load(_, _, kind),), dtype) if (
-                dtype == F32 and t not in materialized
-            ):
-                if kind in (F16, BF16):
-                    casts[t] = now
-    if not casts:
-        return dict(current)
-    put = Inliner(casts)
-    return {
-        t: Tensor(now.name, now.dtype, now.shape, now.axes, put.expr(now.body))
-        for t, now in current.items()
-        if t not in casts and now.body is not None
-    }
+    inlined = {t: now for t, now in current.items() if t not in materialized}
+    return rewrite_definitions(load_te_rules("casts"), current, Context(inlined), repeat=True)
 
 
 def _concat_axis(t: Tensor, parts: Sequence[StridedPart]) -> int | None:

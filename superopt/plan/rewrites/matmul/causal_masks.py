@@ -1,22 +1,26 @@
 """Replace constant causal masks by comparisons of indices, so that attention kernels know which
-keys they can skip."""
+keys they can skip. The rules are those of rules/library/te/masks.rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
+from functools import cache, partial
 from math import isfinite
 
 import numpy as np
 
-from superopt.te.analysis.affine import rebuild
-from superopt.te.expr import index as te_index
+from superopt.plan.rewrites.reductions.row_fusion import replace_tensors
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import load_te_rules
+from superopt.te.analysis.walk import loads
 from superopt.te.expr.dtype import BOOL
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Number, Reduce
-from superopt.te.expr.tensor import Tensor, compare, select
+from superopt.te.expr.node import Number
+from superopt.te.expr.tensor import Tensor
 
 MAX_MASK_ELEMENTS = 1 << 26  # of a constant that is inspected
 Constants = Mapping[Tensor, Callable[[], np.ndarray]]
+Diagonal = tuple[int, Number, Number]  # offset, the value below, the value above
 
 
 def replace_causal_masks(
@@ -24,33 +28,24 @@ def replace_causal_masks(
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with causal masks replaced. row_tensors: those computed by rows, whose
     masks are inspected."""
-    known: dict[Tensor, tuple[int, Number, Number] | None] = {}
 
-    def diagonal(t: Tensor) -> tuple[int, Number, Number] | None:
-        if t not in known:
-            known[t] = _match_diagonal(t, constants[t])
-        return known[t]
+    @cache
+    def diagonal(t: Tensor) -> list[Diagonal]:
+        found = _match_diagonal(t, constants[t])
+        return [] if found is None else [found]
 
-    def read(e: Expr) -> Expr:
-        match e:
-            case Load(t, index, dtype) if t in constants:
-                found = _matrix_axes(t, index)
-                sides = None if found is None else diagonal(t)
-                if found is None or sides is None:
-                    return e
-                (i, j), (offset, below, above) = found, sides
-                if dtype == BOOL and above:
-                    return compare("lt", te_index.as_index(i + offset), j)
-                here = compare("le", j, te_index.as_index(i + offset))
-                if dtype == BOOL:
-                    return here
-                return select(here, Const(below, dtype), Const(above, dtype))
-            case Apply(fn, args, dtype):
-                return rebuild(fn, tuple(map(read, args)), dtype)
-            case Reduce(fn, axes, body, dtype):
-                return Reduce(fn, axes, read(body), dtype)
-        return e
+    def visible(t: Tensor, above: bool) -> list[int]:
+        return [d for d, _, high in diagonal(t) if t.dtype == BOOL and bool(high) == above]
 
+    context = Context(
+        conditions={
+            "visible_below": partial(visible, above=False),
+            "visible_above": partial(visible, above=True),
+            "diagonal": diagonal,
+        },
+        constants=constants,
+    )
+    rules = load_te_rules("masks")
     made: dict[Tensor, Tensor] = {}
 
     def stage(t: Tensor) -> Tensor:
@@ -61,33 +56,16 @@ def replace_causal_masks(
             made[t] = one(t)
         return made[t]
 
-    def within(e: Expr) -> Expr:
-        match e:
-            case Load(t, index, dtype):
-                return Load(stage(t), index, dtype)
-            case Apply(fn, args, dtype):
-                return Apply(fn, tuple(map(within, args)), dtype)
-            case Reduce(fn, axes, body, dtype):
-                return Reduce(fn, axes, within(body), dtype)
-        return e
-
     def one(t: Tensor) -> Tensor:
-        assert t.body is not None
-        return Tensor(t.name, t.dtype, t.shape, t.axes, within(read(t.body)))
+        now = rules.rewrite_fully(t, context)
+        assert now.body is not None
+        stages = {x.tensor: stage(x.tensor) for x in loads(now.body)}
+        return Tensor(t.name, t.dtype, t.shape, t.axes, replace_tensors(now.body, stages))
 
     return {t: one(now) if t in row_tensors else now for t, now in current.items()}
 
 
-def _matrix_axes(t: Tensor, index: tuple[Expr, ...]) -> tuple[Axis, Axis] | None:
-    """Return the two axes that index a matrix; None where there are not two."""
-    axes = [i for i, n in zip(index, t.shape, strict=True) if n != 1]
-    match axes:
-        case [Axis() as i, Axis() as j] if i != j:
-            return i, j
-    return None
-
-
-def _match_diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> tuple[int, Number, Number] | None:
+def _match_diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> Diagonal | None:
     """Return (offset, below, above): the value is `below` where j <= i + offset, else `above`; None
     if the matrix is not of this form."""
     sides = [n for n in t.shape if isinstance(n, int) and n != 1]

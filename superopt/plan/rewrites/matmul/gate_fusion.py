@@ -22,12 +22,11 @@ from superopt.kernels.algorithms.gpu.gated_gemm import (
     match_gated,
 )
 from superopt.kernels.algorithms.problem import Problem
-from superopt.kernels.loops.loop_nest import replace_reduction
-from superopt.kernels.loops.loop_transforms import reduction
-from superopt.kernels.loops.substitution import replace_loads
 from superopt.plan.lowering.kernel_stages import kernel_inputs
 from superopt.plan.lowering.polyphase import WrittenParts
 from superopt.plan.rewrites.reductions.row_fusion import replace_tensors
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import loads
 from superopt.te.expr.node import Axis, Expr
@@ -137,18 +136,10 @@ def _exchange_products(definition: Tensor, g: Tensor, gate: Tensor) -> tuple[Ten
 
     y = h(g, sum(a))   =>   p = sum(a), y = h(f(sum(b)), p)      where g = f(sum(b))
     """
-    found = reduction(definition)
-    assert found is not None
-    assert definition.body is not None
-    product = Tensor("product", found.dtype, definition.shape, definition.axes, found)
-    inner = _align_axes(gate, definition).body
-    assert inner is not None
-    body = replace_loads(
-        replace_reduction(definition.body, found, product, definition.axes), g, inner
-    )
-    return Tensor(
-        definition.name, definition.dtype, definition.shape, definition.axes, body
-    ), product
+    apart = load_te_rules("products", "store-product").rewrite(definition, Context())
+    assert apart is not None
+    rules = load_te_rules("products", "inline-gate")
+    return rules.rewrite_fully(apart.tensor, Context({g: gate})), apart.stored[0]
 
 
 def _with_gates(

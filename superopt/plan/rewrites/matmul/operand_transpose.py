@@ -23,9 +23,11 @@ from superopt.kernels.algorithms.contraction import (
 from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
 from superopt.kernels.loops.layout import Layout, Part
 from superopt.kernels.loops.loop_transforms import reduction
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import Rewrite, load_te_rules
+from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import index_axes, loads, subexpressions
-from superopt.te.expr import index
-from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.expr.node import Apply, Axis, Load
 from superopt.te.expr.tensor import Tensor, compute
 
 TRANSPOSED_NAME = "turned"
@@ -54,16 +56,19 @@ def transpose_operands(
             and registers == SMALL_REGISTER_FILE
             and _reads_softmax(found.a.tensor, current)
         )
-        turned = None if found is None else _transpose_operand(now, found, constants, far)
-        if turned is None or found is None:
+        order = None if found is None else _transposed_axes(now, found, constants, far)
+        made = None if found is None or order is None else _transpose_operand(now, found.b, order)
+        if made is None:
             out[t] = now
             continue
-        copy, load = turned
-        out[copy] = copy
+        (copy,) = made.stored
+        out[copy] = compute(
+            copy.shape,
+            lambda *i, copy=copy: substitute_axes(copy.body, dict(zip(copy.axes, i, strict=True))),
+            name=TRANSPOSED_NAME,
+        )
         copies.add(copy)
-        assert now.body is not None
-        body = _replace_load(now.body, found.b, load)
-        out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, body)
+        out[t] = made.tensor
     return out, copies
 
 
@@ -86,9 +91,15 @@ def panel_layouts(current: Collection[Tensor], width: int) -> dict[Tensor, Layou
     return out
 
 
-def _transpose_operand(
+def _transpose_operand(t: Tensor, operand: Load, order: tuple[Axis, ...]) -> Rewrite | None:
+    choices = {"lanes_last": lambda e: [order] if e == operand else []}
+    return load_te_rules("products", "transpose-").rewrite(t, Context(conditions=choices))
+
+
+def _transposed_axes(
     t: Tensor, c: Contraction, constants: Collection[Tensor], softmax_operand: bool
-) -> tuple[Tensor, Load] | None:
+) -> tuple[Axis, ...] | None:
+    """Return the axes in the order in which an operand is copied; None if it is read as it is."""
     rows = [a.extent for a in c.a_axes if isinstance(a.extent, int)]
     if not c.b_axes or c.b.tensor in constants or max(rows, default=0) < MIN_REUSE_ROWS:
         return None
@@ -110,14 +121,7 @@ def _transpose_operand(
     if not used <= {*over, lane}:
         return None  # a block index of a grouped product depends on an axis of the other operand
     others = [a for a in over if a in used and a != lane]
-    axes = (*others, lane)
-
-    def element(*i: Expr) -> Expr:
-        env: dict[Expr, Expr] = dict(zip(axes, i, strict=True))
-        return c.b.tensor[tuple(index.substitute(e, env) for e in c.b.index)]
-
-    copy = compute([a.extent for a in axes], element, name=TRANSPOSED_NAME)
-    return copy, copy[axes]
+    return (*others, lane)
 
 
 def _reads_softmax(t: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
@@ -146,14 +150,3 @@ def _has_cache_conflicts(b: Load, reduced: Sequence[Axis]) -> bool:
         else CACHE_SETS
     )
     return reduced[-1].extent > places * CACHE_WAYS
-
-
-def _replace_load(e: Expr, old: Load, new: Load) -> Expr:
-    if e == old:
-        return new
-    match e:
-        case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_replace_load(a, old, new) for a in args), dtype)
-        case Reduce(fn, axes, body, dtype):
-            return Reduce(fn, axes, _replace_load(body, old, new), dtype)
-    return e

@@ -7,14 +7,15 @@ from collections.abc import Collection, Mapping
 from math import prod
 
 from superopt.kernels.algorithms.contraction import match_contraction
-from superopt.kernels.loops.loop_nest import replace_reduction
-from superopt.kernels.loops.loop_transforms import reduction
 from superopt.plan.lowering.polyphase import WrittenParts
 from superopt.plan.rewrites.matmul.cell_fusion import find_cells
 from superopt.plan.rewrites.matmul.gate_fusion import find_gates
 from superopt.plan.rewrites.matmul.gated_cells import fuse_gated_cells
 from superopt.plan.rewrites.matmul.horizontal_fusion import Constants, fuse_horizontally
 from superopt.plan.rewrites.matmul.slice_batching import batch_slices
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import load_te_rules
+from superopt.te.expr.node import Axis
 from superopt.te.expr.tensor import Tensor
 
 
@@ -46,18 +47,19 @@ def reorder_products(
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with each matrix product in the axis order in which it is fast; a
     tensor with another order reads it."""
+    rules = load_te_rules("products", "reorder-")
     out: dict[Tensor, Tensor] = {}
     for t, now in current.items():
-        c = None if t in image_tensors else match_contraction(now, constants)
-        found = reduction(now)
-        several = c is not None and prod(a.size for a in c.b_axes) > 1
-        if c is None or found is None or not several or now.axes[-1] not in c.a_axes:
-            out[t] = now
-            continue
-        order = (*(a for a in now.axes if a != c.b_axes[-1]), c.b_axes[-1])
-        product = Tensor("product", found.dtype, tuple(a.extent for a in order), order, found)
-        out[product] = product
-        assert now.body is not None
-        body = replace_reduction(now.body, found, product, order)
-        out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, body)
+        lanes = None if t in image_tensors else _lane_axis(now, constants)
+        context = Context(conditions={"vectors_run_along": lanes.__eq__})
+        made = None if lanes is None else rules.rewrite(now, context)
+        out |= {x: x for x in made.stored} if made is not None else {}
+        out[t] = now if made is None else made.tensor
     return out
+
+
+def _lane_axis(t: Tensor, constants: Collection[Tensor]) -> Axis | None:
+    """Return the axis along which the vectors of a product run, if that is not the last one."""
+    c = match_contraction(t, constants)
+    several = c is not None and prod(a.size for a in c.b_axes) > 1
+    return c.b_axes[-1] if c is not None and several and t.axes[-1] in c.a_axes else None

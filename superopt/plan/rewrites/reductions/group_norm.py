@@ -1,22 +1,20 @@
 """Fuse rows that are several to an axis: a group norm, which reduces over some channels each.
 
 A tensor that reads row c // k along its axis c is rewritten with that axis split in two (c = r k +
-i). Its rows are then ordinary rows (row_fusion.py). The memory layout does not change: both axes
-are one in memory.
+i; the rule split-groups). Its rows are then ordinary rows (row_fusion.py). The memory layout does
+not change: both axes are one in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from itertools import chain
+from collections.abc import Collection, Mapping
 
 from superopt.plan.lowering.kernel_stages import kernel_inputs
 from superopt.plan.rewrites.reductions.row_fusion import fuse_group, grow_row_group, tensors_read
 from superopt.plan.rewrites.reductions.row_occupancy import has_few_long_rows
-from superopt.te.analysis.inline import substitute_axes
-from superopt.te.analysis.walk import loads, reductions
-from superopt.te.expr import index
-from superopt.te.expr.node import Apply, Axis, Const, Expr
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import load_te_rules
+from superopt.te.analysis.walk import reductions
 from superopt.te.expr.tensor import Tensor
 
 
@@ -34,13 +32,13 @@ def fuse_group_norm(
     for t in reversed(list(current)):
         if t not in out or t in batch_ranks or t in image_tensors or reductions(out[t].body):
             continue
-        for a, n in _divided_axes(out[t], out):
-            now = _split_axis(out[t], a, n)
+        for made in load_te_rules("axes").rewrites(out[t], Context(out)):
+            now = made.tensor
             two = Tensor(t.name, t.dtype, now.shape)
-            new = {two if x is t else x: now if x is t else made for x, made in out.items()}
+            new = {two if x is t else x: now if x is t else old for x, old in out.items()}
             readers: dict[Tensor, set[Tensor]] = {}
-            for x, made in new.items():
-                for y in kernel_inputs(made, new):
+            for x, old in new.items():
+                for y in kernel_inputs(old, new):
                     readers.setdefault(y, set()).add(x)
             group = grow_row_group(
                 two,
@@ -59,28 +57,3 @@ def fuse_group_norm(
                     del out[x]
                 break
     return out, found
-
-
-def _divided_axes(
-    definition: Tensor, current: Mapping[Tensor, Tensor]
-) -> Iterator[tuple[Axis, int]]:
-    """Yield the axes whose quotients index a reduction, with the divisor."""
-    for e in loads(definition.body) if definition.body is not None else ():
-        x = current.get(e.tensor)
-        if x is None or len(reductions(x.body)) != 1:
-            continue
-        for i in e.index:
-            match i:
-                case Apply("floordiv", (Axis() as a, Const(n))) if a in definition.axes:
-                    if a.size % int(n) == 0:
-                        yield a, int(n)
-
-
-def _split_axis(definition: Tensor, a: Axis, n: int) -> Tensor:
-    """Return `now` with axis `a` split in two, the second one of extent n."""
-    row, within = Axis(f"{a.name}r", a.size // n), Axis(f"{a.name}w", n)
-    known: dict[Axis, Expr] = {a: index.as_index(row * n + within)}
-    axes = tuple(chain.from_iterable((row, within) if x == a else (x,) for x in definition.axes))
-    assert definition.body is not None
-    body = substitute_axes(definition.body, known)
-    return Tensor(definition.name, definition.dtype, tuple(x.extent for x in axes), axes, body)

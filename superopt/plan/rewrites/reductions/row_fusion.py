@@ -14,9 +14,11 @@ from math import prod
 from superopt.plan.lowering.kernel_stages import kernel_inputs
 from superopt.plan.rewrites.reductions.row_occupancy import has_few_long_rows
 from superopt.plan.rewrites.reductions.shared_values import find_shared_row, read_shared_row
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import index_axes, loads, reductions, subexpressions
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor, compute
 
 MAX_ROW_BYTES = 1 << 18  # of a row, and of intermediate results for it
@@ -239,16 +241,15 @@ def fuse_group(group: RowGroup, definition: Tensor) -> Tensor:
         done[x] = Tensor(f"{x.name}{n}", x.dtype, x.shape, stage.axes, stage.body)
     out = made(definition)
     assert out.body is not None
-    body = _hoist_row_scalars(out.body, definition, group.batch_rank, {})
+    body = _hoist_row_scalars(out.body, definition, group.batch_rank)
     return Tensor("row", out.dtype, out.shape, out.axes, body)
 
 
-def _hoist_row_scalars(
-    e: Expr, definition: Tensor, batch_rank: int, hoisted: dict[Expr, Tensor]
-) -> Expr:
+def _hoist_row_scalars(e: Expr, definition: Tensor, batch_rank: int) -> Expr:
     """Return `e` with values that are equal for a whole row computed once. Division by such a value
-    becomes multiplication by its finite reciprocal, which differs in the last bit."""
+    becomes multiplication by its finite reciprocal (the rule divide-by-row)."""
     axes = definition.axes[:batch_rank]
+    hoisted: dict[Expr, Tensor] = {}
 
     def number(x: Expr) -> Expr:
         if x not in hoisted:
@@ -264,50 +265,17 @@ def _hoist_row_scalars(
         some = any(load.tensor.body is not None for load in loads(x))
         return some and x.dtype.is_float and index_axes(x) <= set(axes)
 
-    match e:
-        case Apply("div", (x, by), dtype) if once(by) and not once(x) and _has_inverse(by):
-            return Apply(
-                "mul",
-                (_hoist_row_scalars(x, definition, batch_rank, hoisted), number(1 / by)),
-                dtype,
-            )
-        case Apply(fn, args, dtype):
-            if once(e):
-                return number(e)
-            return Apply(
-                fn,
-                tuple(_hoist_row_scalars(a, definition, batch_rank, hoisted) for a in args),
-                dtype,
-            )
-    return e
+    def hoist(e: Expr) -> Expr:
+        match rules.rewrite_root(e, context) or e:
+            case Apply("mul", (x, inverse), dtype) as product if product is not e:
+                return Apply("mul", (hoist(x), number(inverse)), dtype)
+            case Apply(fn, args, dtype):
+                return number(e) if once(e) else Apply(fn, tuple(map(hoist, args)), dtype)
+        return e
 
-
-MIN_INVERTIBLE = 1e-30  # reciprocals of this number and its neighbours are finite
-
-
-def _has_inverse(e: Expr) -> bool:
-    """True if a divisor is 0 or not too small to invert: a number plus a constant (the variance
-    plus epsilon under a root), or the sum of a softmax, which is at least 1."""
-    match _inlined_definition(e):
-        case Apply("add" | "max", (_, Const(c)) | (Const(c), _)):
-            return bool(abs(float(c)) >= MIN_INVERTIBLE)
-        case Apply("sqrt" | "abs" | "neg", (x,)):
-            return _has_inverse(x)
-        case Reduce("sum", _, body):
-            match _inlined_definition(body):
-                case Apply("exp", (x,)):
-                    gap = _inlined_definition(x)
-                    less = gap.args[1] if isinstance(gap, Apply) and gap.fn == "sub" else x
-                    most = _inlined_definition(less)
-                    return isinstance(most, Reduce) and most.fn == "max"
-    return False
-
-
-def _inlined_definition(e: Expr) -> Expr:
-    """Return the expression that a load reads, where it is computed inline."""
-    while isinstance(e, Load) and e.tensor.body is not None:
-        e = e.tensor.body
-    return e
+    rules = load_te_rules("rows", "divide-by-row")
+    context = Context(conditions={"per_row": once}, sees_stages=True)
+    return hoist(e)
 
 
 def replace_tensors(e: Expr, replacements: Mapping[Tensor, Tensor]) -> Expr:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 
+from superopt.rules.te.build import as_tuple
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import loads, reductions, subexpressions
 from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
@@ -27,52 +31,56 @@ def find_shared_row(
 ) -> SharedRow | None:
     """Return the row that a stage reduces and the result computes again; None if there is none.
     batch_rank: the number of leading axes that select a row."""
-    assert definition.body is not None
     for x, stage in stages.items():
-        for r in reductions(stage.body):
-            if isinstance(r.body, Load) or len(r.axes) != definition.rank - batch_rank:
-                continue
-            body = substitute_axes(r.body, _axis_map(stage, r, definition, batch_rank))
-            if _contains(definition.body, body):
-                return SharedRow(
-                    Tensor("shared", r.body.dtype, definition.shape, definition.axes, body), x
-                )
+        row = cache(partial(_stage_row, stage))
+        conditions = {"selects_row": lambda *a: len(a) == batch_rank, "stage": row}
+        made = load_te_rules("rows", "share-row").rewrite(definition, Context({}, conditions))
+        if made is not None:
+            return SharedRow(made.stored[0], x)
     return None
 
 
-def _axis_map(stage: Tensor, r: Reduce, definition: Tensor, batch_rank: int) -> dict[Axis, Expr]:
-    """Return the map from the axes of a reduction to those of the result."""
-    own = zip((*stage.axes[:batch_rank], *r.axes), definition.axes, strict=True)
-    return {a: b for a, b in own}  # noqa: C416
+def _stage_row(stage: Tensor, *axes: Axis) -> list[Expr]:
+    """Return the expression of a stage with these axes as its first ones."""
+    assert stage.body is not None
+    return [substitute_axes(stage.body, dict(zip(stage.axes, axes, strict=False)))]
 
 
 def share_exponentials(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
     """Return the definitions with the exponentials of a softmax over an outer axis stored for the
-    sum and the quotient. Fused rows share them without this (`find_shared_row`)."""
+    sum and the quotient (the rule hold-exponentials). Fused rows share them without this
+    (`find_shared_row`)."""
+    rules = load_te_rules("rows", "hold-exponentials")
     out = dict(current)
     for t, now in current.items():
-        found = now.body
-        if not isinstance(found, Reduce) or not isinstance(found.body, Apply) or found.fn != "sum":
+        if not isinstance(now.body, Reduce) or not _has_exponential(now.body):
             continue
-        if not any(isinstance(e, Apply) and e.fn == "exp" for e in subexpressions(found.body)):
-            continue
-        for u, quotient in list(out.items()):
-            if (env := _match_elementwise_reader(t, now, found, quotient)) is None:
+        for u, reader in list(out.items()):
+            body = reader.body
+            places = {x.index for x in loads(body) if x.tensor is t} if body is not None else ()
+            if len(places) != 1 or reductions(body):
                 continue
-            assert quotient.body is not None
-            body = substitute_axes(found.body, env)
-            if not _contains(quotient.body, body):
+            made = rules.rewrite(reader, Context({t: now}))
+            if made is None:
                 continue
-            held = Tensor("held", body.dtype, quotient.shape, quotient.axes, body)
-            back = {b: a for a, b in env.items()}
-            read = Load(held, tuple(back[a] for a in quotient.axes), body.dtype)
-            total = Reduce(found.fn, found.axes, read, found.dtype)
-            rest = _replace_expr(quotient.body, body, Load(held, quotient.axes, body.dtype))
+            (held,), (place,) = made.stored, places
+            own = dict(zip((*place, *as_tuple(made.env["i"])), (*now.axes, *now.body.axes),
+                           strict=True))  # fmt: skip
+            if not own.keys() >= {*reader.axes}:
+                continue
+            read = Load(held, tuple(own[a] for a in reader.axes), held.dtype)
+            total = Reduce("sum", now.body.axes, read, now.body.dtype)
             out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, total)
-            out[u] = Tensor(quotient.name, quotient.dtype, quotient.shape, quotient.axes, rest)
+            out[u] = made.tensor
             out = _insert_before(out, t, held)
             break
     return out
+
+
+def _has_exponential(e: Reduce) -> bool:
+    return e.fn == "sum" and any(
+        isinstance(x, Apply) and x.fn == "exp" for x in subexpressions(e.body)
+    )
 
 
 def _insert_before(
@@ -84,32 +92,6 @@ def _insert_before(
             out[new] = new
         out[x] = now
     return out
-
-
-def _match_elementwise_reader(
-    t: Tensor, definition: Tensor, found: Reduce, reader: Tensor
-) -> dict[Axis, Axis] | None:
-    """Return the map from the axes of a sum and its terms to those of a reader that reads each of
-    them once, elementwise; None where it does not, or where the last axis is reduced."""
-    if reader.body is None or reductions(reader.body):
-        return None
-    places = {x.index for x in loads(reader.body) if x.tensor is t}
-    if len(places) != 1:
-        return None
-    (place,) = places
-    own = [i for i in place if isinstance(i, Axis)]
-    rest = [a for a in reader.axes if a not in own]
-    if len(own) != len(place) or len(set(own)) != len(own) or not set(own) <= set(reader.axes):
-        return None
-    if [a.extent for a in rest] != [a.extent for a in found.axes] or reader.axes[-1] in rest:
-        return None
-    return dict(zip((*definition.axes, *found.axes), (*own, *rest), strict=True))
-
-
-def _contains(e: Expr, subexpression: Expr) -> bool:
-    return e == subexpression or (
-        isinstance(e, Apply) and any(_contains(a, subexpression) for a in e.args)
-    )
 
 
 def read_shared_row(

@@ -11,19 +11,17 @@ axes of the reduction become the axis of the parts, so that each part reads cont
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from math import prod
 
 from superopt.kernels.algorithms.contraction import match_contraction
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.plan.lowering.kernel_stages import kernel_inputs
-from superopt.plan.lowering.polyphase import replace_reduction
-from superopt.te.analysis.inline import substitute_axes
+from superopt.rules.te.match import Context
+from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.walk import loads
-from superopt.te.expr import index
-from superopt.te.expr.functions import identity_element
-from superopt.te.expr.node import Axis, Expr, Load, Reduce
-from superopt.te.expr.tensor import Tensor, compare, conjunction, const, select
+from superopt.te.expr.tensor import Tensor
 
 SPLITTABLE_REDUCTIONS = ("sum", "max", "min")
 MIN_SPLIT_TERMS, MIN_PART_TERMS = (
@@ -61,22 +59,23 @@ def split_reductions(
             or _is_matmul(now, constants)
         ):
             continue
-        made = _split_reduction(now, total, min_elements)
+        count = max(prod(a.size for a in now.axes), 1)
+        sizes = partial(_cuts, count=count, min_elements=min_elements)
+        made = load_te_rules("reductions", "split-").rewrite(
+            now, Context(conditions={"part_sizes": lambda *n, sizes=sizes: sizes(n)})
+        )
         if made is None:
             continue
-        each, again = made
+        (each,) = made.stored
+        parts = {each: load_te_rules("reductions", "unit-").rewrite_fully(each, Context())}
         (reader,) = some if len(some := readers.get(t, set())) == 1 else (None,)
         if now.body == total and reader not in (None, *row_tensors) and t not in materialized:
-            whole = _merge_into_reader(out[reader], t, again)  # type: ignore[index]
+            whole = _merge_into_reader(out[reader], t, made.tensor)  # type: ignore[index]
             if whole is not None:
-                out = _replace_entry(out, t, {each: each})
+                out = _replace_entry(out, t, parts)
                 out[reader] = whole  # type: ignore[index]
                 continue
-        assert now.body is not None
-        body = replace_reduction(now.body, total, again)
-        out = _replace_entry(
-            out, t, {each: each, t: Tensor(now.name, now.dtype, now.shape, now.axes, body)}
-        )
+        out = _replace_entry(out, t, parts | {t: made.tensor})
     return out
 
 
@@ -88,44 +87,19 @@ def _is_matmul(definition: Tensor, constants: Collection[Tensor]) -> bool:
     return any(a.size > 1 for a in (*found.a_axes, *found.b_axes))
 
 
-def _split_reduction(t: Tensor, total: Reduce, min_elements: int) -> tuple[Tensor, Reduce] | None:
-    """Return the partial reductions, and the reduction that combines them; None where there are too
-    few parts."""
-    terms = prod(a.size for a in total.axes)
-    count = max(prod(a.size for a in t.axes), 1)
+def _cuts(extents: Sequence[int], count: int, min_elements: int) -> list[Sequence[Sequence[int]]]:
+    """Return the numbers of parts of the axes of a reduction and their sizes; nothing where there
+    are too few parts. count: elements of the result."""
+    terms = prod(extents)
     if terms < MIN_SPLIT_TERMS or count >= min_elements:
-        return None
+        return []
     want = min(-(-min_elements // count), terms // MIN_PART_TERMS)
-    cuts: list[tuple[Axis, int, int]] = []  # axis, number of its parts, and their extent
-    for a in total.axes:
-        many, size = _part_sizes(a.size, want)
-        cuts.append((a, many, size))
+    cuts: list[tuple[int, int]] = []
+    for n in extents:
+        many, size = _part_sizes(n, want)
+        cuts.append((many, size))
         want = want // many if size == 1 else 1  # parts of later axes would not be contiguous
-    count = prod(many for _, many, _ in cuts)
-    if count < MIN_PARTS:
-        return None
-    part = Axis("part", count)
-    env: dict[Axis, Expr] = {}
-    rest: list[Axis] = []
-    tests: list[Expr | bool] = []
-    below = count
-    for a, many, size in cuts:
-        below //= many
-        inner = Axis(f"{a.name}r", size)
-        env[a] = index.as_index(part // below % many * inner.size + inner)
-        rest += [inner] if inner.size > 1 else []
-        if inner.size == 1:
-            env[a] = index.as_index(part // below % many)
-        if many * size > a.size:
-            tests.append(compare("lt", env[a], a.size))
-    axes = (part, *t.axes)
-    nothing = const(identity_element(total.fn, total.dtype), total.body.dtype)
-    term = select(conjunction(*tests), substitute_axes(total.body, env), nothing)
-    body = Reduce(total.fn, tuple(rest), term, total.dtype)
-    each = Tensor("parts", total.dtype, tuple(a.size for a in axes), axes, body)
-    again = Axis("parts", count)
-    read = Load(each, (again, *t.axes), total.dtype)
-    return each, Reduce(total.fn, (again,), read, total.dtype)
+    return [tuple(zip(*cuts, strict=True))] if prod(p for p, _ in cuts) >= MIN_PARTS else []
 
 
 def _part_sizes(n: int, max_parts: int) -> tuple[int, int]:
@@ -138,19 +112,14 @@ def _part_sizes(n: int, max_parts: int) -> tuple[int, int]:
     return -(-n // size), size
 
 
-def _merge_into_reader(reader: Tensor, t: Tensor, final: Reduce) -> Tensor | None:
+def _merge_into_reader(reader: Tensor, t: Tensor, split: Tensor) -> Tensor | None:
     """Return a reader that only reduces `t` further by the same function, with the parts in its
     place; else None."""
-    total = reduction(reader)
-    if total is None or total.fn != final.fn or not isinstance(total.body, Load):
-        return None
     assert reader.body is not None
-    if total.body.tensor is not t or sum(x.tensor is t for x in loads(reader.body)) != 1:
+    if sum(x.tensor is t for x in loads(reader.body)) != 1:
         return None
-    own = substitute_axes(final.body, dict(zip(t.axes, total.body.index, strict=True)))
-    whole = Reduce(final.fn, (*total.axes, *final.axes), own, final.dtype)
-    body = replace_reduction(reader.body, total, whole)
-    return Tensor(reader.name, reader.dtype, reader.shape, reader.axes, body)
+    made = load_te_rules("reductions", "merge-").rewrite(reader, Context({t: split}))
+    return None if made is None else made.tensor
 
 
 def _replace_entry(
