@@ -240,6 +240,7 @@ def test_other_targets_and_models_are_refused(tmp_path: Path) -> None:
 SMALL = ("squeezenet1_1", "nasrnn", "two_tower", "mobilenet_v2", "llama_block", "resnet18_dynamic")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", SMALL)
 def test_real_models(name: str, weightless_models: dict[str, Path]) -> None:
     made = draw_weights(weightless_models[name])

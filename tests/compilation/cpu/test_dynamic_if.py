@@ -119,6 +119,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_results_are_those_of_the_branch_that_is_taken(name: str, threads: int) -> None:

@@ -91,7 +91,7 @@ def each_option(p: Program, many: int = 12) -> Iterator[tuple[str, Option]]:
             yield key, option
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("many", [4, pytest.param(24, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_every_option_computes_the_same(name: str, many: int) -> None:

@@ -28,6 +28,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("rule", "kind"), PAIRS)
 def test_on_gpus(rule: Rule, kind: str) -> None:
     exe = load_compiler.compile_model(read_model(model(rule, kind)))
@@ -37,6 +38,7 @@ def test_on_gpus(rule: Rule, kind: str) -> None:
     check(rule, kind, dict(got))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("x", "y", "scale", "zero"), [row for row in DYNAMIC if row[0]])
 def test_dynamic_quantization(x: list[float], y: list[int], scale: float, zero: int) -> None:
     exe = load_compiler.compile_model(read_model(dynamic_model(len(x))))

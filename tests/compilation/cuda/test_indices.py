@@ -17,6 +17,7 @@ from tests.support.gpu.models import I64, drawn, node, resized
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("interpreted")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("scale", "size"), [(3.3, 2), (0.7, 11), (1.1, 800), (0.3333333, 1500)])
 @pytest.mark.parametrize("how", ["linear", "nearest", "cubic"])
 def test_a_scale_that_is_no_small_fraction(how: str, scale: float, size: int) -> None:
@@ -107,6 +108,7 @@ NOWHERE = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", NOWHERE)
 def test_where_no_index_can_be_in_range(name: str, target: str) -> None:

@@ -86,6 +86,7 @@ def test_windows_are_no_rows() -> None:
     assert {t.dtype.name for t in added} == {"f16"}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("precision", OTHER)
 @pytest.mark.parametrize("shape", [(1, 32, 1), (3, 8, 1), (2, 4, 1, 1)])
 def test_norms_of_one_number(shape: tuple[int, ...], precision: str) -> None:

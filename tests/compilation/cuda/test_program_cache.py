@@ -137,6 +137,7 @@ def test_at_each_size(tmp_path: Path, compiled: list[object]) -> None:
     assert len(compiled) == 3
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["digest", "model", "program", "constants"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "empty"])
 def test_what_is_damaged_is_made_again(

@@ -11,6 +11,7 @@ from tests.support.ops.rounding_decisions import CASES, check, drawn, model
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("interpreted")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CASES)
 def test_on_gpus(name: str) -> None:
     case, (a, b) = CASES[name], drawn("float16")

@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("what", ["compile_model", "tune", "profile"])
 def test_chosen_sizes_that_do_not_fit_are_named(what: str, path: Path) -> None:
-    more = {"tune": {"budget": 0.1}, "profile": {"seconds": 0.01}}.get(what, {})
+    more = {"tune": {"budget": 5.0}, "profile": {"seconds": 0.01}}.get(what, {})
     with pytest.raises(SuperoptError) as e:
         getattr(functions, what)(path, **more)
     assert "p=8,q=8, the default sizes" in e.value.what

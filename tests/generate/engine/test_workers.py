@@ -132,7 +132,7 @@ def wait_for_the_end(number: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @needs_proc
 @pytest.mark.parametrize("lines", [pytest.param(1, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -63,6 +63,7 @@ def test_products_call_no_function_for_each_element(level: str) -> None:
 ELEMENT_FUNCTIONS = ("floor", "ceil", "round", "abs", "neg", "sqrt", "exp", "tanh", "sign")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", [BF16, F16], ids=str)
 @pytest.mark.parametrize("fn", ELEMENT_FUNCTIONS)

@@ -31,7 +31,7 @@ def of(name: str) -> object:
 
 
 @pytest.fixture
-def rounded_once() -> None:
+def rounded_once(interpreted: None) -> None:
     """Triton's interpreter rounds a product before it adds to it, up to 3.8."""
     import triton
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from superopt.kernels.triton.module import define_functions
-from tests.support.gpu.device import REAL, choose, reduce_slices
+from tests.support.gpu.device import REAL, choose, reduce_pairs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(REAL, reason="nothing is interpreted")]
 
@@ -15,8 +15,8 @@ import triton.language as tl
 def largest(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 @triton.jit
-def difference(a, b):
-    return a - b
+def last(a, b):
+    return b
 @triton.jit
 def largest_and_where(a, i, b, j):
     first = a >= b
@@ -27,11 +27,11 @@ def largest_and_where(a, i, b, j):
 @pytest.mark.round_robin(4)
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8", "int64"])
 @pytest.mark.parametrize("shape", [(8,), (8, 4), (4, 8, 2)])
-@pytest.mark.parametrize("fn", ["largest", "difference", "largest_and_where"])
+@pytest.mark.parametrize("fn", ["largest", "last", "largest_and_where"])
 def test_reductions(
     monkeypatch: pytest.MonkeyPatch, fn: str, shape: tuple[int, ...], kind: str
 ) -> None:
-    """Slices are combined in the interpreter's order: a difference depends on it."""
+    """Associative functions get their operands in the interpreter's order: `last` depends on it."""
     with pytest.MonkeyPatch.context() as patch:
         choose(patch)
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # and no more: the interpreter is as it was
@@ -56,7 +56,7 @@ def test_reductions(
         for axis in range(len(shape)):
             reduction = interpreter.ReduceOps(axis, function, keep_dims=False)
             wanted = reduction.generic_reduce(tuple(operands))
-            for a, b in zip(reduce_slices(reduction, operands), wanted, strict=True):
+            for a, b in zip(reduce_pairs(reduction, operands), wanted, strict=True):
                 assert a.type == b.type
                 assert a.handle.data.dtype == b.handle.data.dtype
                 np.testing.assert_array_equal(a.handle.data, b.handle.data)

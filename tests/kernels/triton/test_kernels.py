@@ -95,6 +95,7 @@ def test_a_masked_add(run: Run, n: int, kind: str, block: int) -> None:
     np.testing.assert_array_equal(got, a + b)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "sizes", [(64, 64, 64), pytest.param((70, 50, 48), marks=SLOW), (17, 33, 20), (5, 100, 3)]
 )
@@ -260,6 +261,7 @@ def test_a_sum_in_memory_reads_what_it_stored(run: Run) -> None:
     np.testing.assert_array_equal(got, x[:, ::-1] + 4)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of divisions by 0
 @pytest.mark.parametrize("fn", ["div", "mod", "fmod", "shl", "shr"])
 @pytest.mark.parametrize("kind", ["i8", "i32", "i64", "u8"])
@@ -322,6 +324,7 @@ def test_functions_in_float64(run: Run, fn: str) -> None:
     np.testing.assert_array_max_ulp(got, wanted, 1)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of logarithms below 0
 @pytest.mark.parametrize(("name", "types"), EXAMPLES)
 def test_every_operator(run: Run, name: str, types: str) -> None:

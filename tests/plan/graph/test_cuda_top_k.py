@@ -22,6 +22,7 @@ def top(x: np.ndarray, k: int, **how: int) -> onnx.ModelProto:
     return model([n], {"x": (kind, list(x.shape))}, ["v", "i"], {"k": np.array([k])})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.float16])
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def same(got: Array, x: Array) -> None:
     assert (got == value).all(), (value, np.unique(got.astype("d")))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attrs", LINEAR + CUBIC, ids=lambda a: "-".join(map(str, a.values())))
 def test_resize(attrs: dict[str, object], kind: str) -> None:
@@ -97,7 +97,7 @@ def test_resize(attrs: dict[str, object], kind: str) -> None:
             same(evaluate(graph, {"x": x})[0], x)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("float_class", ["E1", "E2"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attrs", [LINEAR[0], LINEAR[2], CUBIC[0], CUBIC[3]],
@@ -111,6 +111,7 @@ def test_resize_compiled(attrs: dict[str, object], kind: str, float_class: str) 
             same(exe(x=x)["y"], x)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attrs", GRIDS, ids=lambda a: "-".join(map(str, a.values())))
 def test_grid_sample(attrs: dict[str, object], kind: str) -> None:

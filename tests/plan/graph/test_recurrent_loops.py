@@ -122,7 +122,7 @@ def fits(kind: str, option: str) -> bool:
     return all(kind == only for key, only in ONLY.items() if key in OPTIONS[option])
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_options(kind: str, option: str, direction: str, layout: int) -> None:
             close(theirs, wanted)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("steps", [255, 256, 257, 300, 600])
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
 @pytest.mark.parametrize("kind", GATES)
@@ -163,7 +163,7 @@ def test_the_code_does_not_hang_on_the_number_of_steps(kind: str) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("steps", [3, 20])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_activations(name: str, steps: int) -> None:
@@ -185,6 +185,7 @@ def test_each_direction_has_functions_of_its_own(steps: int) -> None:
     close(exe.run(x), wanted)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("steps", [4, 40])
 @pytest.mark.parametrize("kind", GATES)
 def test_matrices_may_be_inputs(kind: str, steps: int) -> None:
@@ -195,7 +196,7 @@ def test_matrices_may_be_inputs(kind: str, steps: int) -> None:
     close(exe.run(x), wanted)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])

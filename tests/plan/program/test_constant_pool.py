@@ -56,6 +56,7 @@ def unique_bytes(exe: superopt.Executable) -> int:
     return sum(map(len, dict(every).values()))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("names", [1, 3])
 @pytest.mark.parametrize("n", [3, 24, 25, 60, 128])  # whole, and by Strassen's parts
 def test_one_weight_of_several_products_is_packed_once(n: int, names: int) -> None:

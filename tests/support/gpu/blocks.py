@@ -12,9 +12,7 @@ from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from tests.support.compilation.models import F, model
-from tests.support.gpu.compilation import feeds, near  # noqa: F401
 from tests.support.gpu.models import (
-    conv,  # noqa: F401
     drawn,
     node,
 )

@@ -6,7 +6,7 @@ Where the environment has SUPEROPT_TEST_GPU=1 they are the same tests, on a devi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,35 +38,45 @@ def speed_up_interpreter(patch: pytest.MonkeyPatch) -> None:
     """Have Triton's interpreter do the same in a fraction of its time.
 
     It computes integer sums and products a second time, in 64 bits, for an overflow check that it
-    then skips, as its option `debug` is off. And it calls a reduction's function for each element.
+    then skips, as its option `debug` is off. It calls a reduction's function for each element. And
+    it makes a table of all types whenever it needs numpy's type for one.
     """
     from triton.runtime import interpreter
 
     builder = interpreter.interpreter_builder
     patch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
-    patch.setattr(interpreter.ReduceOps, "generic_reduce", reduce_slices)
+    patch.setattr(interpreter.ReduceOps, "generic_reduce", reduce_pairs)
+    patch.setattr(interpreter, "_get_np_dtype", numpy_types(interpreter._get_np_dtype))
 
 
-def reduce_slices(reduction: Any, operands: Sequence[Any]) -> list[Any]:
+def numpy_types(own: Callable[[Any], np.dtype]) -> Callable[[Any], np.dtype]:
+    """The interpreter's function, asked once for each element type."""
+    known: dict[str, np.dtype] = {}
+
+    def numpy_type(dtype: Any) -> np.dtype:
+        name = getattr(dtype, "element_ty", dtype).name if dtype.is_block() else dtype.name
+        if name not in known:
+            known[name] = own(dtype)
+        return known[name]
+
+    return numpy_type
+
+
+def reduce_pairs(reduction: Any, operands: Sequence[Any]) -> list[Any]:
     """Return what the interpreter's generic_reduce does, for an axis that is given and not kept.
 
-    The function combines the slices along the axis, in their order: each is one of its calls.
+    Neighbours along the axis are combined, all pairs by one call, until one is left, as a GPU does:
+    for an associative function the order of operands, which are a power of two, stays.
     """
     assert reduction.axis is not None
     assert not reduction.keep_dims
     dtypes = [x.dtype for x in operands]
-
-    def tensors(arrays: Iterable[np.ndarray]) -> list[Any]:
-        return [reduction.to_tensor(a.reshape(-1), t) for a, t in zip(arrays, dtypes, strict=True)]
-
-    slices = [np.moveaxis(x.handle.data, reduction.axis, 0) for x in operands]
-    combined, *rest = map(tensors, zip(*slices, strict=True))
-    for more in rest:
-        result = reduction.combine_fn.fn(*combined, *more)
+    arrays = [np.moveaxis(x.handle.data, reduction.axis, 0) for x in operands]
+    shape = arrays[0].shape[1:]
+    while (count := len(arrays[0])) > 1:
+        pairs = [a[part::2].reshape(-1) for part in (0, 1) for a in arrays]
+        given = [reduction.to_tensor(a, t) for a, t in zip(pairs, 2 * dtypes, strict=True)]
+        result = reduction.combine_fn.fn(*given)
         results = result if isinstance(result, tuple) else (result,)
-        combined = tensors(x.handle.data for x in results)
-    shape = slices[0].shape[1:]
-    return [
-        reduction.to_tensor(x.handle.data.reshape(shape), t)
-        for x, t in zip(combined, dtypes, strict=True)
-    ]
+        arrays = [x.handle.data.reshape(count // 2, *shape) for x in results]
+    return [reduction.to_tensor(a.reshape(shape), t) for a, t in zip(arrays, dtypes, strict=True)]

@@ -75,6 +75,7 @@ PRECISIONS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.one_in(2)
 @PRECISIONS
 @pytest.mark.parametrize("name", MODELS)
 def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
@@ -82,6 +83,7 @@ def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
     assert found(checked(made(), precision)) == wanted
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rows", [2, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", range(12))
 def test_any_products(seed: int, rows: int) -> None:

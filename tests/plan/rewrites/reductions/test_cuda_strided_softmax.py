@@ -188,6 +188,7 @@ TAKEN = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", TAKEN, ids=str)
 def test_of_many_rows_so_many_are_a_program(shape: tuple[int, ...]) -> None:
     *sizes, axis = shape
