@@ -2,7 +2,7 @@
 
 The roofline counts the operations of a definition, so that a dilated convolution costs the same as
 a dense one. Winograd kernels compute the dense one with a fraction of the products
-(`kernels/algorithms/winograd.py`). This model does not depend on the machine, so rule generation
+(`kernels/algorithms/cpu/winograd.py`). This model does not depend on the machine, so rule generation
 uses it. Optimization of a model measures instead (`measured_cost.py`).
 """
 

@@ -7,10 +7,10 @@ import pytest
 import superopt
 from superopt.kernels.algorithms.build import build_kernels
 from superopt.kernels.algorithms.contraction import match_contraction
-from superopt.kernels.algorithms.forms import profitable_strassen_plan
+from superopt.kernels.algorithms.cpu.forms import profitable_strassen_plan
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import build_choice, options
-from superopt.kernels.algorithms.strassen import (
+from superopt.kernels.algorithms.cpu.strassen import (
     LEVELS,
     Plan,
     can_split,

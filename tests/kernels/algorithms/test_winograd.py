@@ -7,7 +7,7 @@ import pytest
 
 from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.algorithms.contraction import match_contraction
-from superopt.kernels.algorithms.cook_toom import (
+from superopt.kernels.algorithms.cpu.cook_toom import (
     distinct_rows,
     error_amplification,
     has_points,
@@ -15,12 +15,12 @@ from superopt.kernels.algorithms.cook_toom import (
     transform_matrices,
     transform_operations,
 )
-from superopt.kernels.algorithms.tiled_convolution import (
+from superopt.kernels.algorithms.cpu.tiled_convolution import (
     MAX_ERROR_AMPLIFICATION,
     TILE_SIDES,
     match_tiled_convolution,
 )
-from superopt.kernels.algorithms.winograd import candidate_plans, winograd_form
+from superopt.kernels.algorithms.cpu.winograd import candidate_plans, winograd_form
 from superopt.kernels.loops.layout import ScatteredLayout, parse_layout
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.pack import from_layout, pack_constant, to_layout

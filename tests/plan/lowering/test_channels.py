@@ -9,7 +9,7 @@ import pytest
 
 import superopt
 from superopt.ir.op import expression
-from superopt.kernels.algorithms.small_n_gemm import match_small_n_gemm
+from superopt.kernels.algorithms.cpu.small_n_gemm import match_small_n_gemm
 from superopt.kernels.loops.layout import Layout
 from superopt.plan.lowering.polyphase import split_phases
 from superopt.te.analysis.affine import affine
