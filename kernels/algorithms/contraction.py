@@ -1,10 +1,8 @@
-"""Contractions (sums of products): which operand is which, and their schedules.
+"""Contractions (sums of products): which operand is which.
 
     y[m, n] = sum(a[m, k] * b[k, n] for k)        a matrix product, or a convolution
 
-Vectors run along n; each element of a is broadcast over a vector. A register tile has some rows of
-m times some vectors of n. b is usually a constant, packed in the order in which it is read (Goto
-and van de Geijn, Anatomy of high-performance matrix multiplication, 2008).
+b is usually a constant.
 """
 
 from __future__ import annotations
@@ -20,18 +18,8 @@ from superopt.te.analysis.walk import index_axes, is_window_load, loads
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
 from superopt.te.expr.tensor import Tensor
 
-MAX_STRIDED_ROWS = 8  # rows of a tile at a large stride: more conflict in the L1 cache
-MAX_NEAR_STRIDE = 16  # elements between rows up to which there are no such conflicts
-MIN_RAGGED_VECTORS = 3  # results narrower than so many vectors use their width as vector length
 MIN_REUSE_ROWS = 4  # from so many rows on, packing b pays
 MAX_VECTOR_ELEMENTS = 16  # elements of the longest vector
-L2_PANEL_TERMS = 768  # K block: terms for which b's panel stays in L2
-# K blocks over channels, with 16 registers: terms for which a panel of two vectors stays in L1, and
-# few enough channel blocks are read at a time for the hardware prefetcher; and minimum terms. On 55
-# convolutions of 144 to 1280 channels this took 9 % less time if a comes from the last-level cache
-# (a third less for 1024 channels of 40 x 40 pixels), and equal time if it comes from L2.
-L1_PANEL_TERMS = range(64, 145)
-MIN_BLOCKED_TERMS = 384
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from math import prod
 
 from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
 from superopt.kernels.algorithms.contraction import (
+    MIN_REUSE_ROWS,
     Contraction,
     axis_stride,
     element_count,
@@ -44,7 +45,6 @@ from superopt.te.analysis.walk import index_axes
 from superopt.te.expr.node import Axis, Load
 from superopt.te.expr.tensor import Tensor
 
-MIN_REUSE_ROWS = 4  # from so many rows on, packing b pays
 L2_PANEL_TERMS = 768  # K block: terms for which b's panel stays in L2
 MIN_BLOCKED_TERMS = 384  # of a sum over blocked channels that has K blocks
 # Rows that read a matrix, and its elements, from which packing pays; by 20 products of 8 to 1,024

@@ -1,4 +1,4 @@
-"""Row kernels on the CPU (softmax, norms): all that is computed of a row, while it is in the cache."""
+"""Row kernels on the CPU (softmax, norms): all that is computed of a row while it is cached."""
 
 from __future__ import annotations
 

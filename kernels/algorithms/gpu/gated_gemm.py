@@ -19,9 +19,10 @@ from superopt.kernels.algorithms import contraction
 from superopt.kernels.algorithms.algorithm import Algorithm, expect_no_gain
 from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_buffers
 from superopt.kernels.algorithms.gpu.blocks import MEMORY_BYTES_PER_NS, PIPELINE_STAGES
-from superopt.kernels.algorithms.gpu.gemm import MatrixProduct, match_matrix_product, product_choice
+from superopt.kernels.algorithms.gpu.gemm import product_choice
 from superopt.kernels.algorithms.gpu.gemm_cost_model import block_times, vary_option
 from superopt.kernels.algorithms.gpu.kernel_merging import merged_kernel
+from superopt.kernels.algorithms.gpu.matrix_product import MatrixProduct, match_matrix_product
 from superopt.kernels.algorithms.gpu.vendor_gemm import (
     VENDOR,
     recognise_vendor_gemm,

@@ -22,10 +22,7 @@ from superopt.kernels.algorithms.gpu.blocks import (
     elementwise_schedule,
     memory_order_axes,
 )
-from superopt.kernels.algorithms.gpu.gemm import (
-    DerivedConstants,
-    product_choice,
-)
+from superopt.kernels.algorithms.gpu.gemm import DerivedConstants, product_choice
 from superopt.kernels.algorithms.gpu.gemm_cost_model import rank_options
 from superopt.kernels.algorithms.gpu.matrix_product import MatrixProduct, match_matrix_product
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match

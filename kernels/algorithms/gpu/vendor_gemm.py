@@ -20,13 +20,9 @@ from superopt.kernels.algorithms.gpu.blocks import (
     memory_order_axes,
     memory_stride,
 )
-from superopt.kernels.algorithms.gpu.gemm import (
-    DerivedConstants,
-    MatrixProduct,
-    match_matrix_product,
-    transposed_constant,
-)
+from superopt.kernels.algorithms.gpu.gemm import DerivedConstants, transposed_constant
 from superopt.kernels.algorithms.gpu.grouped_gemm import match_grouped
+from superopt.kernels.algorithms.gpu.matrix_product import MatrixProduct, match_matrix_product
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_nest import replace_reduction

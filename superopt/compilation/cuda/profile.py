@@ -12,7 +12,7 @@ from superopt.compilation.fallback.ort_segment import OrtSegment, ValueArrays
 from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
 from superopt.compilation.model.steps import run_step
 from superopt.ir import graph
-from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM as LIBRARY
+from superopt.kernels.algorithms.gpu.vendor_gemm import VENDOR
 from superopt.kernels.llvm import operation_count
 from superopt.kernels.runtime.gpu_device import GpuPeak, device_name, measure_gpu_peak
 from superopt.kernels.runtime.gpu_timer import measure_ms, warm_up
@@ -94,7 +94,7 @@ def _kernel_rows(
         t = program.problems[key].tensor
         count, moved = 0, 0
         # Of a library's product and the kernel after it, the product does the work.
-        if bool(what) if option.algorithm == LIBRARY else not first:
+        if bool(what) if option.algorithm == VENDOR else not first:
             count = operation_count.count_operations(t)
             moved = sum(operation_count.count_bytes(t, program.problems[key].constants))
         ops = tuple(x.op.title for x in come.nodes_of(result)) or (result.name,)

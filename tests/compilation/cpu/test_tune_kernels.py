@@ -184,7 +184,7 @@ def test_a_ranking_learns_what_is_fast() -> None:
     pytest.importorskip("lightgbm")
     rng = np.random.default_rng(0)
     space = [
-        Option.make("direct", rows=r, vectors=v, deep=0) for r in range(1, 9) for v in (1, 2, 4)
+        Option.make("gemm", rows=r, vectors=v, k_block=0) for r in range(1, 9) for v in (1, 2, 4)
     ]
 
     def law(numbers: tuple[int, ...], o: Option) -> float:

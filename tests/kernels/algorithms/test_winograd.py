@@ -242,7 +242,7 @@ def it_is_the_convolution(
         " ".join(["i0", *(f"i{d}+{border}" if border else f"i{d}" for d in space), "i1"])
     )
     lies_ = parse_layout(" ".join(["i0", *(f"i{d}+1" for d in space), "i1"]))
-    plan = next(x for _, x in candidate_plans(p, m, 16) if before is None or x.apart == before)
+    plan = next(x for _, x in candidate_plans(p, m, 16) if before is None or x.separate == before)
     made = winograd_form(t, found, p, plan, lies_, 16)
     rng = np.random.default_rng(3)
     a = rng.standard_normal(shape).astype(np.float32)
