@@ -15,7 +15,7 @@ from superopt.kernels.loops.schedule import (
     Primitive,
     Reorder,
     Schedule,
-    Split,
+    Tile,
     Unroll,
     Vectorize,
 )
@@ -57,12 +57,8 @@ def transpose_schedule(p: Problem, axes: list[Axis], o: Option) -> Schedule:
     steps: list[Primitive] = [Reorder((*rest, *(a.name for a in axes), inner))]
     name = fuse_axes(steps, axes)
     size = prod(a.size for a in axes)
-    steps += [
-        Split(name, min(o["rows"], size)),
-        Split(inner, min(o["columns"], order[-1].size)),
-    ]
+    steps.append(Tile(name, inner, min(o["rows"], size), min(o["columns"], order[-1].size)))
     outer = [*rest, f"{name}.o", f"{inner}.o"]
-    steps.append(Reorder((*outer, f"{name}.i", f"{inner}.i")))
     return (*steps, *map(Parallel, outer), Unroll(f"{name}.i"), Vectorize(f"{inner}.i"))
 
 
