@@ -41,17 +41,17 @@ def options(
     algorithms that replace the sum by another computation."""
     first = best_option(p, target, vendor, forms)
     yield first
-    some = (o for a, m in _recognised(p, target, vendor, forms) for o in a.options(p, m))
+    some = (o for a, m in _match_algorithms(p, target, vendor, forms) for o in a.options(p, m))
     yield from (o for o in dict.fromkeys(some) if o != first)
 
 
 def best_option(p: Problem, target: str = "cpu", vendor: bool = True, forms: bool = True) -> Option:
     """Return the option that is estimated to be the fastest."""
-    found = [a.prediction(p, m) for a, m in _recognised(p, target, vendor, forms)]
+    found = [a.prediction(p, m) for a, m in _match_algorithms(p, target, vendor, forms)]
     return min((x for x in found if x is not None), key=lambda x: x.relative_time).option
 
 
-def _recognised(
+def _match_algorithms(
     p: Problem, target: str, vendor: bool = True, forms: bool = True
 ) -> Iterator[tuple[Algorithm[Any], Any]]:
     """Yield the algorithms that compute a problem, and what they recognised."""
@@ -68,7 +68,7 @@ def _recognised(
 def build_choice(p: Problem, option: Option, target: str = "cpu") -> Choice:
     """Return the choice of an option. Raises ValueError or KeyError if the problem does not have
     it."""
-    for a, match in _recognised(p, target):
+    for a, match in _match_algorithms(p, target):
         if option.algorithm in a.names:
             return a.schedule(p, match, option)
     raise ValueError(f"{option} is not an option of {p.tensor.name}")

@@ -56,12 +56,16 @@ ALGORITHMS: Mapping[str, tuple[Algorithm[Any], ...]] = {
 def algorithm_table() -> str:
     """Return the table as text: target, option names, what the algorithm computes, and its file."""
     rows = [
-        (target, " ".join(a.names), a.computes, a.schedule.__module__.rpartition("algorithms.")[2])
+        (target, " ".join(a.names), a.computes, _file(a))
         for target, algorithms in ALGORITHMS.items()
         for a in algorithms
     ]
     widths = [max(len(row[n]) for row in rows) for n in range(3)]
-    return "\n".join(
-        "  ".join((*(f"{x:{w}}" for x, w in zip(row, widths, strict=False)), f"{row[3]}.py"))
-        for row in rows
-    )
+    lines = ("  ".join(map(str.ljust, row, (*widths, 0))) for row in rows)
+    return "\n".join(lines)
+
+
+def _file(a: Algorithm[Any]) -> str:
+    """Return the file of an algorithm, within this folder."""
+    module = a.schedule.__module__.partition(".algorithms.")[2]
+    return f"{module.replace('.', '/')}.py"
