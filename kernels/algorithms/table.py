@@ -54,18 +54,16 @@ ALGORITHMS: Mapping[str, tuple[Algorithm[Any], ...]] = {
 
 
 def algorithm_table() -> str:
-    """Return the table as text: target, option names, what the algorithm computes, and its file."""
+    """Return the table in Markdown: target, option names, what the algorithm computes, its file."""
     rows = [
-        (target, " ".join(a.names), a.computes, _file(a))
+        (target, ", ".join(f"`{name}`" for name in a.names), a.computes, f"`{_file(a)}`")
         for target, algorithms in ALGORITHMS.items()
         for a in algorithms
     ]
-    widths = [max(len(row[n]) for row in rows) for n in range(3)]
-    lines = ("  ".join(map(str.ljust, row, (*widths, 0))) for row in rows)
-    return "\n".join(lines)
+    head = [("target", "options", "computes", "file"), ("---",) * 4]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (*head, *rows))
 
 
 def _file(a: Algorithm[Any]) -> str:
-    """Return the file of an algorithm, within this folder."""
-    module = a.schedule.__module__.partition(".algorithms.")[2]
-    return f"{module.replace('.', '/')}.py"
+    """Return the file of an algorithm."""
+    return f"{a.schedule.__module__.removeprefix('superopt.').replace('.', '/')}.py"

@@ -174,10 +174,9 @@ def test_vendor_libraries_can_be_excluded(vendor: bool) -> None:
 
 def test_the_reference_lists_the_algorithms(root: Path) -> None:
     page = (root / "docs" / "reference" / "algorithms.md").read_text()
-    shown = page.partition("```\n")[2].partition("```")[0]
-    assert shown.strip() == algorithm_table().strip(), "write algorithm_table() there"
+    assert algorithm_table() in page, "write algorithm_table() there"
 
 
 def test_the_files_of_the_table_exist(root: Path) -> None:
-    for line in algorithm_table().splitlines():
-        assert (root / "kernels" / "algorithms" / line.split()[-1]).is_file(), line
+    for line in algorithm_table().splitlines()[2:]:
+        assert (root / line.split("`")[-2]).is_file(), line
