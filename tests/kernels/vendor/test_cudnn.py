@@ -234,7 +234,7 @@ def test_a_profile_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
         exe = load_compiler.compile_model(read_model(m), "fp32")
         parts = exe.profile(feeds(m), seconds=0.01).parts
         some = [p.how for p in parts if wanted in p.how]
-        assert set(some) == {f"library: {wanted}, its first step", f"library: {wanted}"}
+        assert set(some) == {f"vendor: {wanted}, its first step", f"vendor: {wanted}"}
         assert len(some) == len(libraries(exe)) == 2
         assert all(p.operations for p in parts if wanted in p.how)
         assert "vendor" in {p.how for p in parts}  # what is made of the sums is ours

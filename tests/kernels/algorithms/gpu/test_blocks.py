@@ -14,6 +14,7 @@ from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.gpu import gemm
 from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
 from superopt.kernels.algorithms.gpu.gemm_cost_model import rank_options
+from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
 from superopt.kernels.loops.option import Option
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
