@@ -12,7 +12,6 @@ import pytest
 from superopt.compilation.cuda import load_compiler
 from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.gpu import gemm
-from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
 from superopt.kernels.algorithms.gpu.gemm_cost_model import rank_options
 from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
 from superopt.kernels.loops.option import Option
