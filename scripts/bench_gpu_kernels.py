@@ -273,7 +273,7 @@ def measured(
         # computes it does that.
         options = [made.program.options[key] for key in made.program.call_problems]
         launches = zip(r.call_numbers, r.launches, strict=True)
-        some = [x for n, x in launches if options[n].algorithm != "each"]
+        some = [x for n, x in launches if options[n].algorithm != "elementwise"]
         graphs["ours"] = graphed(r.with_launches(*some).launch)
     if case.bytes:
         pairs = [(x.inputs[0].reshape(-1), x.outputs[0].reshape(-1)) for x in turns]

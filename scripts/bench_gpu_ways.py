@@ -5,7 +5,8 @@ These are products of matrices, and convolutions; the ranking is that of
 kernels/algorithms/gpu/gemm_cost_model.py. It needs no GPU.
 
     scripts/bench_gpu_ways.py --product 2048x768x3072,... [--precision fp16,tf32] [--first N]
-                              [--way "dot rows=192 columns=64 deep=64 warps=4 stages=3"] --out FILE
+                              [--way "gemm rows=192 columns=64 k_block=64 warps=4 stages=3"]
+                              --out FILE
     scripts/bench_gpu_ways.py --model MODEL.onnx ...      all such problems of a model
     scripts/bench_gpu_ways.py --rank FILE.json [--rank FILE.json]
 
@@ -63,7 +64,7 @@ def product(text: str, precision: str) -> Any:
 def cases(name: str, model: Any, precision: str) -> Iterator[Case]:
     """The model's products of matrices, those of the most work first."""
     from superopt.compilation.cuda import load_compiler
-    from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
+    from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
     from superopt.onnx_io.read.source import read_model
     from superopt.plan.graph.partition import partition_by_cost
 
@@ -84,14 +85,14 @@ def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
     import bench_gpu_kernels as timing
 
     from superopt.compilation.cuda.device import DOT_PRECISIONS
-    from superopt.kernels.algorithms.gpu import gpu_space
-    from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
+    from superopt.kernels.algorithms import space
+    from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
     from superopt.kernels.loops.option import Option
     from superopt.plan.timing.gpu import build_running
 
     p, dots = case.problem, DOT_PRECISIONS[case.precision]
     m = match_matrix_product(p)
-    ways = [*islice(gpu_space.options(p, vendor=False), first), *map(Option.parse, given)]
+    ways = [*islice(space.options(p, "cuda", vendor=False), first), *map(Option.parse, given)]
 
     def made(way: Option) -> Any:
         try:

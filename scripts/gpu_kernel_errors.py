@@ -98,11 +98,11 @@ def _compile(p: Any, option: Any, device: str, dots: str) -> None:
 def _running(p: Any, option: Any, device: str, dots: str, record: bool) -> tuple[Any, Any, Any]:
     """The kernels of a problem with memory of their own, the buffers by tensor, and the choice."""
     from superopt.kernels.algorithms.build import build_kernels, kernel_buffers
-    from superopt.kernels.algorithms.gpu.gpu_space import build_choice, launch_parameters
+    from superopt.kernels.algorithms.space import build_choice, launch_parameters
     from superopt.kernels.llvm.program import Ref
     from superopt.kernels.runtime.gpu_program import KernelCall, build_program
 
-    choice = build_choice(p, option)
+    choice = build_choice(p, option, "cuda")
     made = build_kernels(p, choice)
     given = kernel_buffers(made)
     number = {t: n for n, t in enumerate(given)}

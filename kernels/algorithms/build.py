@@ -50,8 +50,8 @@ def _build_kernel(
     if root.dtype == BOOL and isinstance(root.body, Load) and read == [root.body.tensor]:
         return _bool_copy_kernel(root, root.body, choice, layout, target)
     given = [x for x in read if x not in choice.tables]
-    if root in choice.direct:
-        kernel = choice.direct[root](given, layout)
+    if root in choice.kernels:
+        kernel = choice.kernels[root]
     else:
         packs = [x for x in choice.packed if x in given]
         tables = {x: table for x, table in choice.tables.items() if x in read}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from math import prod
+from typing import Self, TypeVar, cast
 
 import numpy as np
 
-from superopt.kernels.algorithms import strassen
 from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import Schedule
+from superopt.kernels.loops.substitution import AlgorithmForm
 from superopt.kernels.loops.tile import Kernel
 from superopt.te.analysis.walk import loads, reductions
 from superopt.te.expr.tensor import Tensor
+
+MAX_STRASSEN_LEVELS = 2  # of Strassen's recursion
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,8 @@ class Problem:
     else 0. allow_winograd: of other rounding. strassen_levels: limit on Strassen's recursion, which
     also enlarges constants. multiply_bytes: bytes of a vector multiplied at a time, if the
     processor splits vectors; 0: all. allow_dilated_winograd: likewise. registers: of vectors.
-    stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py)."""
+    stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py). matches:
+    what recognisers found (`remember_match`)."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | ScatteredLayout]
@@ -33,11 +39,14 @@ class Problem:
     width: int
     row_axes: int = 0
     allow_winograd: bool = True
-    strassen_levels: int = max(strassen.LEVELS)
+    strassen_levels: int = MAX_STRASSEN_LEVELS
     multiply_bytes: int = 0
     allow_dilated_winograd: bool = True
     registers: int = VECTOR_REGISTERS
     stores_half: bool = False
+    matches: dict[Callable[[Problem], object], object] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def lanes(self) -> int:
@@ -70,7 +79,16 @@ class Problem:
         return (prod(a.size for a in t.axes), terms, fixed, other, *last, self.width)
 
 
-KernelFunction = Callable[[Sequence[Tensor], Mapping[Tensor, Layout | ScatteredLayout]], Kernel]
+def remember_match(recognise: Callable[[Problem], Found]) -> Callable[[Problem], Found]:
+    """Return the recogniser; it runs once for each problem, though several algorithms call it."""
+
+    @wraps(recognise)
+    def recall(p: Problem) -> Found:
+        if recognise not in p.matches:
+            p.matches[recognise] = recognise(p)
+        return cast(Found, p.matches[recognise])
+
+    return recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +97,9 @@ class Choice:
 
     root: the tensor that is computed instead, with `layout` if it differs. packed: constants in
     reading order. derived_constants: constants computed from others. producers: tensors computed by
-    kernels before, with the buffers they are read from. direct: functions that build kernels
-    without a schedule, from inputs and layouts. in_place: row stages may be stored in the result
-    (in_place_stages.py). programs: see Kernel.
+    kernels before, with the buffers they are read from. kernels: of tensors without a schedule:
+    calls of a vendor's library, and loops that no schedule expresses. in_place: row stages may be
+    stored in the result (in_place_stages.py). programs: see Kernel.
     """
 
     option: Option
@@ -94,9 +112,21 @@ class Choice:
     derived_constants: Mapping[Tensor, tuple[Tensor, Callable[[np.ndarray], np.ndarray]]] = field(
         default_factory=dict
     )
-    direct: Mapping[Tensor, KernelFunction] = field(default_factory=dict)
+    kernels: Mapping[Tensor, Kernel] = field(default_factory=dict)
     in_place: bool = False
     programs: int = 0
+
+    @classmethod
+    def of_form(
+        cls, option: Option, form: AlgorithmForm, constant: Tensor,
+        transform: Callable[[np.ndarray], np.ndarray],
+    ) -> Self:  # fmt: skip
+        """Return the choice of an algorithm's form, whose constant is transformed ahead of time."""
+        made = {form.transformed_constant: (constant, transform)}
+        return cls(
+            option, form.root, form.schedules, (form.transformed_constant,), form.layout,
+            form.tables, form.producers, made,
+        )  # fmt: skip
 
 
 def _buffer_bytes(t: Tensor) -> int:

@@ -60,8 +60,6 @@ def chunk_count(kernel: Kernel) -> int:
 
 # How loops run on a CPU: those around the whole kernel are calls, `unroll` loops are unrolled, all
 # others run serially, GPU kinds included.
-CHUNK_LOOP_KINDS = ("parallel", "block")
-SERIAL_LOOP_KINDS = ("serial", "thread", *CHUNK_LOOP_KINDS)
 
 
 def _parallel_prefix(kernel: Kernel) -> tuple[list[Axis], tuple[Stmt, ...]]:
@@ -69,7 +67,7 @@ def _parallel_prefix(kernel: Kernel) -> tuple[list[Axis], tuple[Stmt, ...]]:
     axes, body = [], kernel.body
     while True:
         match body:
-            case (For(axis, inner, kind),) if kind in CHUNK_LOOP_KINDS:
+            case (For(axis, inner, "parallel"),):
                 axes.append(axis)
                 body = inner
             case _:
@@ -136,7 +134,7 @@ def _emit_loop(w: Writer, s: For) -> None:
             with w.unrolled_step({s.axis: k}):
                 _emit_body(w, s.body)
         return
-    if s.kind not in SERIAL_LOOP_KINDS:
+    if s.kind not in ("serial", "parallel"):
         raise NotImplementedError(f"the CPU target does not support {s.kind} loops: {s.axis.name}")
     if not extent:
         return

@@ -34,16 +34,6 @@ def apply_primitive(s: Scheduled, primitive: Primitive) -> Scheduled:
             return loop_annotations.vectorize(s, axis)
         case kernels_schedule.Parallel(axis):
             return loop_annotations.parallel(s, axis)
-        case kernels_schedule.Bind(axis, to):
-            return loop_annotations.bind(s, axis, to)
-        case kernels_schedule.Vthread(axis):
-            return loop_annotations.vthread(s, axis)
-        case kernels_schedule.Pipeline(axis, stages):
-            return loop_annotations.pipeline(s, axis, stages)
-        case kernels_schedule.Tensorize(axis, intrinsic):
-            return loop_annotations.tensorize(s, axis, intrinsic)
-        case kernels_schedule.CacheWrite(axis):
-            return loop_annotations.cache_write(s, axis)
         case kernels_schedule.CacheRead(_, axis):
             loop_transforms.loop_index(s, axis)  # the copy is a tensor of its own: staging.py
             return s

@@ -18,9 +18,6 @@ from superopt.kernels.loops.layout import (
 )
 from superopt.kernels.loops.loop_nest import InnerStatements, emit_loop_nest, replace_reduction
 from superopt.kernels.loops.loop_transforms import (
-    PIPELINE,
-    TENSORIZE,
-    VTHREAD,
     Scheduled,
     initial_loops,
     reduction,
@@ -29,8 +26,7 @@ from superopt.kernels.loops.region import read_region
 from superopt.kernels.loops.schedule import CacheRead, ComputeAt, IllegalSchedule, Schedule
 from superopt.kernels.loops.tile import Stmt
 from superopt.te.analysis.walk import computed_tensors, loads
-from superopt.te.expr import index
-from superopt.te.expr.node import Axis, Expr
+from superopt.te.expr.node import Axis
 from superopt.te.expr.tensor import Tensor
 
 
@@ -107,12 +103,8 @@ def _compute_at(
     if said.axis not in names:
         raise IllegalSchedule(f"{said}: {s.tensor.name} has the loops {', '.join(names)}")
     depth = names.index(said.axis) + 1
-    while depth and s.loops[depth - 1].kind == VTHREAD:
-        depth -= 1  # once for all virtual threads
-    around = [x for x in s.loops[:depth] if x.kind != VTHREAD]
+    around = s.loops[:depth]
     outer = (*target.outer, *(x.axis for x in around))
-    if any(x.kind == TENSORIZE for x in around):
-        raise IllegalSchedule(f"{said}: {said.axis} is marked {TENSORIZE}")
     if any(x.reduced for x in around) and _reads_outside_sum(s.tensor, t):
         raise IllegalSchedule(f"{said}: it is inside a reduction, but also read outside of it")
     for reader in (r for r in lowering_input.order if _reads(r, t)):
@@ -125,12 +117,8 @@ def _compute_at(
     readers = [p.loops for p in placements.values() if _reads(p.loops.tensor, t)]
     box = read_region(t, readers, outer)
     shape = layout.shape([n for _, n in box])
-    begin, slot = tuple(b for b, _ in box), tuple[Expr, ...]()
-    if around and around[-1].kind == PIPELINE:
-        loop = around[-1]
-        shape, slot = (loop.stages, *shape), (index.as_index(loop.axis % loop.stages),)
     buffer = Tensor(nest.fresh("t"), t.dtype, shape)
-    nest.stored[t] = BufferView(buffer, layout, begin, slot)
+    nest.stored[t] = BufferView(buffer, layout, tuple(b for b, _ in box))
     nest.scratch.append((buffer, "local"))
     own = initial_loops(t, f"{buffer.name}.", box)
     placements[t] = PlacedLoops(

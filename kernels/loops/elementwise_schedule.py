@@ -29,6 +29,7 @@ from superopt.te.expr.node import Apply, Axis, Const, Load
 from superopt.te.expr.tensor import Tensor
 
 TILE_ELEMENTS = 64  # elements of a tile
+TILE_ELEMENT_OPTIONS = (TILE_ELEMENTS // 4, TILE_ELEMENTS // 2, TILE_ELEMENTS, 2 * TILE_ELEMENTS)
 MAX_ROW_TILE_ELEMENTS = (
     512  # elements of a tile that is a whole row, if parts of it would be unaligned
 )

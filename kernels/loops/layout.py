@@ -129,18 +129,13 @@ def effective_layout(layout: Layout | ScatteredLayout | None, rank: int) -> Layo
 
 @dataclass(frozen=True, slots=True)
 class BufferView:
-    """A tensor in a buffer, or its region from `begin` on; if the buffer holds several copies (its
-    first dimension), the copy at `slot`."""
+    """A tensor in a buffer, or its region from `begin` on."""
 
     buffer: Tensor
     layout: Layout | ScatteredLayout
     begin: tuple[Expr, ...] = ()
-    slot: tuple[Expr, ...] = ()
 
     def buffer_index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        return (*self.slot, *self._layout_index(index))
-
-    def _layout_index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
         if self.begin:
             index = [te_index.as_index(i - b) for i, b in zip(index, self.begin, strict=True)]
         if isinstance(self.layout, ScatteredLayout):

@@ -1,7 +1,7 @@
 """Lower the loops of a scheduled tensor to statements on tiles.
 
-The innermost unrolled or vectorized loops over elements are the tile, as are virtual threads
-anywhere. Without a reduction a tile is stored. With one, it accumulates in registers:
+The innermost unrolled or vectorized loops over elements are the tile. Without a reduction a tile is
+stored. With one, it accumulates in registers:
 
     for m < 22                          for m < 22
       for k0 < 8 reduced                  total[i, j] = 0
@@ -17,7 +17,7 @@ loop stand at the beginning of its body.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 
 from superopt.kernels.loops.element import (
@@ -28,18 +28,12 @@ from superopt.kernels.loops.element import (
     reduction_identity,
 )
 from superopt.kernels.loops.loop_transforms import (
-    PIPELINE,
-    SERIAL,
-    TENSORIZE,
     UNROLL,
     VECTORIZE,
-    VTHREAD,
     Loop,
     Scheduled,
     reduction,
 )
-from superopt.kernels.loops.schedule import IllegalSchedule
-from superopt.kernels.loops.software_pipeline import pipeline_loop
 from superopt.kernels.loops.tile import For, Stmt, Store, Update
 from superopt.te.analysis import affine
 from superopt.te.expr import index as te_index
@@ -47,7 +41,7 @@ from superopt.te.expr.functions import identity_element
 from superopt.te.expr.node import Apply, Axis, Expr, Reduce
 from superopt.te.expr.tensor import Tensor, cast, compare, conjunction, const, select
 
-TILE_KINDS = (UNROLL, VECTORIZE, TENSORIZE)
+TILE_KINDS = (UNROLL, VECTORIZE)
 NumberedLoop = tuple[int, Loop]  # the depth of a loop's body, and the loop
 InnerStatements = Mapping[
     int, Callable[[], tuple[Stmt, ...]]
@@ -56,8 +50,7 @@ InnerStatements = Mapping[
 
 @dataclass(frozen=True, slots=True)
 class _TiledNest:
-    """What is computed, in which loops, over which tile axes. cache_write: the buffer that collects
-    results, and its index."""
+    """What is computed, in which loops, over which tile axes."""
 
     nest: KernelState
     s: Scheduled
@@ -65,7 +58,6 @@ class _TiledNest:
     loops: tuple[NumberedLoop, ...]
     axes: tuple[Axis, ...]
     reduction_axes: tuple[Axis, ...]
-    cache_write: tuple[Tensor, tuple[Axis, ...]] | None = None
 
     @property
     def body(self) -> Expr:
@@ -85,10 +77,7 @@ def emit_loop_nest(
     nest.loop_order = (*outer, *(x.axis for x in s.loops))
     if any(x.extent == 0 for x in s.loops if not x.reduced):
         return ()
-    numbered = tuple(enumerate(s.loops, 1))
-    waits = max((n for n, x in numbered if x.axis == s.cache_write_axis), default=None)
-    work = _split_tile(nest, s, inner, max((0, waits or 0, *inner)))
-    body = _emit_computation(work) if waits is None else _emit_cache_write(work, waits)
+    body = _emit_computation(_split_tile(nest, s, inner, max((0, *inner))))
     return (*inner[0](), *body) if 0 in inner else body
 
 
@@ -97,23 +86,12 @@ def _split_tile(
 ) -> _TiledNest:
     """Split off the tile: among loops inside the deepest compute_at depth."""
     numbered = tuple(enumerate(s.loops, 1))
-    threads = [x for x in numbered if x[1].kind == VTHREAD]
-    rest = [x for x in numbered if x[1].kind != VTHREAD]
-    free = [x for n, x in rest if n > compute_at_depth]
-    over = _matching_suffix(free, lambda x: x.kind == TENSORIZE and x.reduced)
-    tile = _matching_suffix(
-        free[: len(free) - len(over)], lambda x: x.kind in TILE_KINDS and not x.reduced
-    )
-    axes = (*(x.axis for _, x in threads), *(x.axis for x in tile))
-    if not over and not axes and free and free[-1].kind == VECTORIZE:
-        over = free[-1:]
-    loops = tuple(rest[: len(rest) - len(tile) - len(over)])
-    return _TiledNest(nest, s, inner, loops, axes, tuple(x.axis for x in over))
-
-
-def _matching_suffix(loops: Sequence[Loop], holds: Callable[[Loop], bool]) -> list[Loop]:
-    """Return the longest suffix of loops for which the predicate holds."""
-    return list(takewhile(holds, reversed(loops)))[::-1]
+    free = s.loops[compute_at_depth:]
+    tile = list(takewhile(lambda x: x.kind in TILE_KINDS and not x.reduced, reversed(free)))[::-1]
+    over = free[-1:] if not tile and free and free[-1].kind == VECTORIZE else ()
+    loops = numbered[: len(numbered) - len(tile) - len(over)]
+    axes, reduction_axes = (tuple(x.axis for x in some) for some in (tile, over))
+    return _TiledNest(nest, s, inner, loops, axes, reduction_axes)
 
 
 def _emit_computation(w: _TiledNest) -> tuple[Stmt, ...]:
@@ -140,36 +118,13 @@ def _emit_computation(w: _TiledNest) -> tuple[Stmt, ...]:
     return wrap_in_loops(outside, body, w.inner)
 
 
-def _emit_cache_write(w: _TiledNest, depth: int) -> tuple[Stmt, ...]:
-    """Collect results until all loops inside this depth have ended."""
-    outside = [x for x in w.loops if x[0] <= depth]
-    inside = tuple(x for x in w.loops if x[0] > depth)
-    own = [x for x in inside if not x[1].reduced]
-    place = (*(x.axis for _, x in own), *w.axes)
-    t = w.s.tensor
-    kept = Tensor(w.nest.fresh("t"), t.dtype, tuple(a.extent for a in place))
-    w.nest.scratch.append((kept, "local"))
-    computed = _emit_computation(replace(w, loops=inside, cache_write=(kept, place)))
-    return wrap_in_loops(
-        outside, (*computed, *wrap_in_loops(own, _emit_result_store(w, kept[place]))), w.inner
-    )
-
-
 def wrap_in_loops(
     loops: Sequence[NumberedLoop], body: tuple[Stmt, ...], inner: InnerStatements | None = None
 ) -> tuple[Stmt, ...]:
     """Return the loops around a body, with the stages computed in them, if given."""
     for depth, x in reversed(loops):
         before = inner[depth]() if inner is not None and depth in inner else ()
-        if x.kind == PIPELINE and inner is not None:
-            if depth not in inner:
-                raise IllegalSchedule(
-                    f"pipeline({x.axis.name}, {x.stages}): nothing is computed there by cache_read "
-                    "or compute_at"
-                )
-            body = pipeline_loop(x, before, body)
-            continue
-        kind = "unroll" if x.kind in TILE_KINDS else SERIAL if x.kind == PIPELINE else x.kind
+        kind = UNROLL if x.kind in TILE_KINDS else x.kind
         body = (For(x.axis, (*before, *body), kind),)
     return body
 
@@ -177,10 +132,7 @@ def wrap_in_loops(
 def _emit_element(w: _TiledNest, body: Expr) -> tuple[Stmt, ...]:
     before: list[Stmt] = []
     new = lower_value(w.nest, body, w.s.env, w.axes, before)
-    if w.cache_write is None:
-        return (*before, *_emit_result_store(w, new))
-    kept, place = w.cache_write
-    return (*before, Store(kept, place, new, w.axes))
+    return (*before, *_emit_result_store(w, new))
 
 
 def _emit_result_store(w: _TiledNest, new: Expr) -> tuple[Stmt, ...]:
@@ -223,12 +175,10 @@ def _sum_in_local_buffer(
 def _emit_update(w: _TiledNest, reduction_expr: Reduce, total: Tensor) -> tuple[Stmt, ...]:
     before: list[Stmt] = []
     body = _masked_term(reduction_expr, w.s.env)
-    if w.s.intrinsic and body is not reduction_expr.body:
-        raise IllegalSchedule(f"{w.s.intrinsic} computes all steps, some beyond the reduction")
     term = lower_value(w.nest, body, w.s.env, w.axes, before)
     return (
         *before,
-        Update(total, w.axes, reduction_expr.fn, term, w.axes, w.reduction_axes, w.s.intrinsic),
+        Update(total, w.axes, reduction_expr.fn, term, w.axes, w.reduction_axes),
     )
 
 

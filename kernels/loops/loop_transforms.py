@@ -13,25 +13,15 @@ from superopt.te.expr.node import Axis, Expr, Reduce
 from superopt.te.expr.tensor import Tensor
 
 SERIAL, PARALLEL, UNROLL, VECTORIZE = "serial", "parallel", "unroll", "vectorize"
-BLOCK, THREAD, VTHREAD = "block", "thread", "vthread"
-PIPELINE, TENSORIZE = "pipeline", "tensorize"
-# kinds of loops whose steps run concurrently: which kinds of loops may be around them
-ALLOWED_OUTER_KINDS = {
-    PARALLEL: (PARALLEL,),
-    BLOCK: (BLOCK, VTHREAD),
-    THREAD: (BLOCK, THREAD, VTHREAD),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop. reduced: it runs over a reduction axis. stages: of a pipeline, the number of buffered
-    steps."""
+    """A loop. reduced: it runs over a reduction axis."""
 
     axis: Axis
     reduced: bool
     kind: str = SERIAL
-    stages: int = 1
 
     @property
     def extent(self) -> int:
@@ -43,16 +33,13 @@ class Loop:
 class Scheduled:
     """A tensor, its loops, outermost first, and the value of each of its own axes over loop axes.
 
-    prefix: of its loops' names, omitted in schedules. cache_write_axis: the loop inside which a
-    local buffer collects results. intrinsic: what the tensorized loops compute.
+    prefix: of its loops' names, omitted in schedules.
     """
 
     tensor: Tensor
     loops: tuple[Loop, ...]
     axis_values: tuple[tuple[Axis, Expr], ...]
     prefix: str = ""
-    cache_write_axis: Axis | None = None
-    intrinsic: str = ""
 
     @property
     def env(self) -> dict[Expr, Expr]:
@@ -62,10 +49,7 @@ class Scheduled:
         lines = []
         for depth, loop in enumerate(self.loops):
             words = [] if loop.kind == SERIAL else [loop.kind]
-            words += [self.intrinsic] if loop.kind == TENSORIZE else []
-            words += [str(loop.stages)] if loop.kind == PIPELINE else []
             words += ["reduced"] if loop.reduced else []
-            words += ["cache_write"] if loop.axis == self.cache_write_axis else []
             head = f"{'  ' * depth}for {loop.axis.name} < {loop.extent}"
             lines.append(" ".join([head, *words]))
         where = ", ".join(f"{a.name} = {e}" for a, e in self.axis_values)
@@ -191,31 +175,21 @@ def reorder(s: Scheduled, axes: Sequence[str]) -> Scheduled:
         raise IllegalSchedule(f"{what}: an axis is repeated")
     loops = list(s.loops)
     for place, was in zip(sorted(places), places, strict=True):
-        if place != was and s.loops[was].kind == TENSORIZE:
-            raise IllegalSchedule(f"{what}: {s.loops[was].axis.name} is marked {TENSORIZE}")
         loops[place] = s.loops[was]
     return check_legality(replace(s, loops=tuple(loops)), what)
 
 
 def check_legality(s: Scheduled, primitive: str) -> Scheduled:
-    """Return `s`. Raises IllegalSchedule unless concurrent loops are outside the others, and
-    cache_write is outside reductions."""
+    """Return `s`. Raises IllegalSchedule unless parallel loops are outside the others."""
     for n, x in enumerate(s.loops):
-        outside = s.loops[:n]
-        if x.kind in ALLOWED_OUTER_KINDS:
-            if x.reduced:
-                raise IllegalSchedule(f"{primitive}: it is a reduction axis")
-            other = next((o for o in outside if o.kind not in ALLOWED_OUTER_KINDS[x.kind]), None)
-            if other is not None:
-                name = other.axis.name
-                raise IllegalSchedule(f"{primitive}: {x.axis.name} is {x.kind}, but inside {name}")
-        if x.axis == s.cache_write_axis:
-            other = next((o for o in (*outside, x) if o.reduced), None)
-            if other is not None:
-                raise IllegalSchedule(
-                    f"{primitive}: results collected inside {x.axis.name} are incomplete until the "
-                    f"reduction loop {other.axis.name} ends"
-                )
+        if x.kind != PARALLEL:
+            continue
+        if x.reduced:
+            raise IllegalSchedule(f"{primitive}: it is a reduction axis")
+        other = next((o for o in s.loops[:n] if o.kind != PARALLEL), None)
+        if other is not None:
+            name = other.axis.name
+            raise IllegalSchedule(f"{primitive}: {x.axis.name} is {x.kind}, but inside {name}")
     return s
 
 
@@ -250,7 +224,5 @@ def _replace_loops(
     s: Scheduled, begin: int, end: int, new: tuple[Loop, ...], env: dict[Expr, Expr]
 ) -> Scheduled:
     """Replace loops, whose axes become `env`."""
-    if any(x.axis == s.cache_write_axis for x in s.loops[begin:end]):
-        raise IllegalSchedule(f"cache_write is at {s.cache_write_axis}: split or fuse it before")
     origin = tuple((a, index.substitute(e, env)) for a, e in s.axis_values)
     return replace(s, loops=(*s.loops[:begin], *new, *s.loops[end:]), axis_values=origin)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 
 
 class _PrintableCall:
@@ -79,44 +79,10 @@ class Parallel(_PrintableCall):
 
 
 @dataclass(frozen=True, slots=True)
-class Bind(_PrintableCall):
-    """kind: block or thread, of a GPU's grid."""
-
-    axis: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Vthread(_PrintableCall):
-    axis: str
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline(_PrintableCall):
-    """stages: the number of buffered steps."""
-
-    axis: str
-    stages: int = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Tensorize(_PrintableCall):
-    """intrinsic: a name in intrinsic.INTRINSICS."""
-
-    axis: str
-    intrinsic: str
-
-
-@dataclass(frozen=True, slots=True)
 class CacheRead(_PrintableCall):
     """source: the name of a tensor that is read."""
 
     source: str
-    axis: str
-
-
-@dataclass(frozen=True, slots=True)
-class CacheWrite(_PrintableCall):
     axis: str
 
 
@@ -134,15 +100,15 @@ class Inline(_PrintableCall):
 
 
 Primitive = (
-    Split | Cover | Fuse | Reorder | Tile | Unroll | Vectorize | Parallel | Bind | Vthread
-    | Pipeline | Tensorize | CacheRead | CacheWrite | ComputeAt | Inline
+    Split | Cover | Fuse | Reorder | Tile | Unroll | Vectorize | Parallel | CacheRead | ComputeAt
+    | Inline
 )  # fmt: skip
 Schedule = tuple[Primitive, ...]
 PRIMITIVES: dict[str, Callable[..., Primitive]] = {
     _primitive_name(p): p
     for p in (
-        Split, Cover, Fuse, Reorder, Tile, Unroll, Vectorize, Parallel, Bind, Vthread, Pipeline,
-        Tensorize, CacheRead, CacheWrite, ComputeAt, Inline,
+        Split, Cover, Fuse, Reorder, Tile, Unroll, Vectorize, Parallel, CacheRead, ComputeAt,
+        Inline,
     )
 }  # fmt: skip
 
@@ -179,11 +145,10 @@ def _parse_arguments(
     wanted = fields(primitive)  # type: ignore[arg-type]  # a class, which is called
     if wanted and wanted[0].type == "tuple[str, ...]":
         return [tuple(map(_axis_name, args))] if args else None
-    least = sum(f.default is MISSING for f in wanted)
-    if not least <= len(args) <= len(wanted):
+    if len(args) != len(wanted):
         return None
     out: list[object] = []
-    for f, e in zip(wanted, args, strict=False):
+    for f, e in zip(wanted, args, strict=True):
         match e:
             case ast.Constant(int() as number) if f.type == "int" and type(number) is int:
                 out.append(number)

@@ -9,15 +9,13 @@ scope:
     register  a tile, alive from its first store to the end of the loop around that
 
 A product of two loads that is reduced over tile axes is a dot; targets with matrix instructions use
-one, others add products one after the other. If a schedule names the instruction (intrinsic.py),
-the update has its name.
+one, others add products one after the other.
 
 The kind of a loop says how its steps run:
 
-    serial         one after the other
-    parallel       concurrently, in any order, by threads of a processor
-    block, thread  concurrently, in any order, by blocks of a GPU's grid, and threads of a block
-    unroll         one after the other, unrolled
+    serial    one after the other
+    parallel  concurrently, in any order, by threads of a processor or programs of a GPU
+    unroll    one after the other, unrolled
 
 A target rejects kinds that it does not support.
 """
@@ -32,7 +30,7 @@ import numpy as np
 from superopt.te.expr.node import Axis, Expr
 from superopt.te.expr.tensor import Tensor
 
-LOOP_KINDS = ("serial", "parallel", "block", "thread", "unroll")
+LOOP_KINDS = ("serial", "parallel", "unroll")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +48,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """buffer[index] = fn(buffer[index], value), for all `axes` and, in order, `over`.
-
-    intrinsic: the instruction that computes this for the innermost of `axes` and `over`.
-    """
+    """buffer[index] = fn(buffer[index], value), for all `axes` and, in order, `over`."""
 
     buffer: Tensor
     index: tuple[Expr, ...]
@@ -61,12 +56,10 @@ class Update:
     value: Expr
     axes: tuple[Axis, ...] = ()
     over: tuple[Axis, ...] = ()
-    intrinsic: str = ""
 
     def __str__(self) -> str:
         axes = _axes_text((*self.axes, *self.over))
-        by = f" by {self.intrinsic}" if self.intrinsic else ""
-        return f"{_element_text(self.buffer, self.index)} {self.fn}= {self.value}{axes}{by}"
+        return f"{_element_text(self.buffer, self.index)} {self.fn}= {self.value}{axes}"
 
 
 @dataclass(frozen=True, slots=True)

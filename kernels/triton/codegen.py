@@ -51,7 +51,6 @@ PERSISTENT_LOOP = "for pid in tl.range({}, {}, {}, flatten=True):"
 # Triton 3.6's interpreter cannot convert a tensor to an int with numpy 2.4
 INTERPRETER_ITEM = "tl.cast({}, tl.int32).handle.data.item()"
 
-GRID_LOOP_KINDS = ("parallel", "block")  # loops whose iterations are programs
 MAX_BUFFER_ELEMENTS = 1 << 31  # Triton's ranges have 32 bits
 
 
@@ -138,7 +137,7 @@ def _launch_bodies(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
     """Return the bodies to launch: each parallel loop, and each run of statements between them."""
     out: list[tuple[Stmt, ...]] = []
     for s in body:
-        alone = isinstance(s, For) and s.kind in GRID_LOOP_KINDS
+        alone = isinstance(s, For) and s.kind == "parallel"
         if alone or not out or _grid_axes(out[-1])[0]:
             out.append((s,))
         else:
@@ -149,7 +148,7 @@ def _launch_bodies(body: Sequence[Stmt]) -> list[tuple[Stmt, ...]]:
 def _grid_axes(body: tuple[Stmt, ...]) -> tuple[list[Axis], tuple[Stmt, ...]]:
     """Return the axes of the parallel loops around the whole body, and what is inside."""
     axes = []
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind in GRID_LOOP_KINDS:
+    while len(body) == 1 and isinstance(body[0], For) and body[0].kind == "parallel":
         axes.append(body[0].axis)
         body = body[0].body
     return axes, body
@@ -160,7 +159,7 @@ def _without_unit_loops(body: Sequence[Stmt]) -> Iterator[Stmt]:
     for s in body:
         if not isinstance(s, For):
             yield s
-        elif s.axis.extent == 1 and s.kind not in GRID_LOOP_KINDS and s.until is None:
+        elif s.axis.extent == 1 and s.kind != "parallel" and s.until is None:
             yield from _without_unit_loops(s.body)
         else:
             yield replace(s, body=tuple(_without_unit_loops(s.body)))
@@ -300,7 +299,7 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
         if isinstance(s, For) and not w.hoisted:
             hoist_loads(w, body[n + 1 :])
         match s:
-            case For(_, inner, "parallel" | "block"):
+            case For(_, inner, "parallel"):
                 raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
             case For(axis, inner, kind):
                 w.names[axis] = w.fresh(axis.name)

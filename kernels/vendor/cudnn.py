@@ -30,7 +30,7 @@ class Convolution:
     pad: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
-    autotune: bool
+    autotune: bool = False
 
     def __str__(self) -> str:
         some = (getattr(self, f.name) for f in fields(self))

@@ -30,25 +30,25 @@ from superopt.kernels.algorithms.gpu.blocks import (
     SHARED_MEMORY_BYTES,
     SM_BYTES_PER_NS,
 )
-from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
 from superopt.kernels.algorithms.gpu.grouped_gemm import match_grouped
+from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 
 FEATURE_ALGORITHMS = (
-    "dot", "split", "library", "across", "each", "turn", "rows", "online", "gated", "apart",
-    "tile",
+    "gemm", "split_k_gemm", "vendor", "block_reduction", "elementwise", "transpose", "row_wise",
+    "online_attention", "gated_gemm", "separate_gates", "window_tiles", "small_m_gemm",
 )  # fmt: skip
 STEP_MODELLED_ALGORITHMS = (
-    "dot",
-    "split",
-    "online",
-    "gated",
-    "apart",
+    "gemm",
+    "split_k_gemm",
+    "online_attention",
+    "gated_gemm",
+    "separate_gates",
 )  # by steps, in gemm_cost_model.py
 FEATURE_KNOBS = (
-    "rows", "columns", "deep", "keys", "elements", "warps", "stages", "parts", "turned", "gates",
-    "tried", "high", "programs", "step",
+    "rows", "columns", "k_block", "keys", "elements", "warps", "stages", "parts", "transposed",
+    "gates", "autotuned", "stacked_rows", "programs", "step",
 )  # fmt: skip
 PROBLEM_LENGTH = 12  # numbers that describe a problem
 
@@ -94,25 +94,24 @@ def block_tiling(numbers: tuple[int, ...], option: Option) -> BlockTiling:
     knobs = dict(option.knobs)
     high, wide, stages = knobs.get("rows", 1), knobs.get("columns", 1), knobs.get("stages", 1)
     match option.algorithm:
-        case "dot" | "split" | "gated" | "apart":
-            deep, parts = knobs["deep"], knobs.get("parts", 1)
+        case "gemm" | "split_k_gemm" | "gated_gemm" | "separate_gates":
+            k_block, parts = knobs["k_block"], knobs.get("parts", 1)
             count = parts * batch * _ceil_div(rows, high) * _ceil_div(columns, wide)
-            wide *= knobs["gates"] if option.algorithm == "gated" else 1
-            shared = stages * (high + wide) * deep * item
-            return BlockTiling(high, wide, deep, count, _ceil_div(depth, parts * deep), shared)
-        case "online":
+            wide *= knobs["gates"] if option.algorithm == "gated_gemm" else 1
+            shared = stages * (high + wide) * k_block * item
+            steps = _ceil_div(depth, parts * k_block)
+            return BlockTiling(high, wide, k_block, count, steps, shared)
+        case "online_attention":
             keys = knobs["keys"]
             count, shared = _ceil_div(elements, columns * high), 2 * stages * keys * columns * item
             return BlockTiling(high, max(columns, 1), keys, count, _ceil_div(depth, keys), shared)
-        case "across":
-            deep, wide = knobs["deep"], knobs.get("high", 1)
-            return BlockTiling(
-                high, wide, deep, _ceil_div(elements, high * wide), _ceil_div(depth, deep), 0
-            )
-        case "each":
+        case "block_reduction" | "small_m_gemm":
+            k_block, count = knobs["k_block"], _ceil_div(elements, high * wide)
+            return BlockTiling(high, wide, k_block, count, _ceil_div(depth, k_block), 0)
+        case "elementwise":
             some = knobs["elements"]
             return BlockTiling(some, 1, 1, _ceil_div(elements, some), max(terms, 1), 0)
-        case "turn":
+        case "transpose":
             return BlockTiling(high, wide, 1, _ceil_div(elements, high * wide), 1, 0)
     return BlockTiling(1, max(columns, 1), 1, max(rows, 1), 1, 0)
 
@@ -154,11 +153,11 @@ def predict_time(numbers: tuple[int, ...], option: Option) -> PredictedTime:
     waves = max(b.count, 1) / (MULTIPROCESSORS * near)
     groups = b.rows >= MIN_WGMMA_ROWS and warps >= 4
     gates = knobs.get("gates", 1)
-    apart = gates if option.algorithm == "apart" else 1  # kernels
+    kernels = gates if option.algorithm == "separate_gates" else 1
     products = b.steps * area * b.depth * item / (2 * PRODUCTS_PER_NS[groups])
     read = b.steps * (b.rows + b.columns) * b.depth * item / SM_BYTES_PER_NS
     moved = (gates * fixed + other + elements * item) / MEMORY_BYTES_PER_NS
-    launches = apart * LAUNCH_NS + (
+    launches = kernels * LAUNCH_NS + (
         ADD_PARTS_NS + parts * elements * 8 / PARTIAL_BYTES_PER_NS if parts > 1 else 0.0
     )
     steps = 0.0
@@ -166,7 +165,7 @@ def predict_time(numbers: tuple[int, ...], option: Option) -> PredictedTime:
         together = min(near, _ceil_div(b.count, MULTIPROCESSORS))
         step = max(b.steps * MIN_STEP_NS[groups], together * max(products, read))
         steps = (
-            apart * math.ceil(waves) * (step + BLOCK_START_NS + together * area * ELEMENT_END_NS)
+            kernels * math.ceil(waves) * (step + BLOCK_START_NS + together * area * ELEMENT_END_NS)
         )
     return PredictedTime(near, waves, products, read, moved, launches, launches + max(moved, steps))
 

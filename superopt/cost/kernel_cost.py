@@ -2,8 +2,8 @@
 
 The roofline counts the operations of a definition, so that a dilated convolution costs the same as
 a dense one. Winograd kernels compute the dense one with a fraction of the products
-(`kernels/algorithms/winograd.py`). This model does not depend on the machine, so rule generation
-uses it. Optimization of a model measures instead (`measured_cost.py`).
+(`kernels/algorithms/cpu/winograd.py`). This model does not depend on the machine, so rule
+generation uses it. Optimization of a model measures instead (`measured_cost.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from superopt.cost.graph_cost import NodeCostModel
 from superopt.cost.roofline import BYTES_PER_US, FLOPS_PER_US, NODE_OVERHEAD_US, nbytes, roofline_us
 from superopt.cost.signature import Signature
 from superopt.ir.op import InferError, expression
+from superopt.kernels.algorithms.cpu.winograd_convolution import estimated_product_cost
 from superopt.kernels.algorithms.problem import Problem
-from superopt.kernels.algorithms.space import estimated_product_cost
 from superopt.kernels.loops.layout import Layout, Part, ScatteredLayout
 from superopt.te.analysis.walk import loads
 from superopt.te.expr.tensor import Tensor

@@ -16,26 +16,28 @@ from superopt.kernels.loops.option import Option
 
 MIN_MEASUREMENTS = 200  # fewer measurements are not enough to learn from
 FEATURE_ALGORITHMS = (
-    "direct",
+    "gemm",
     "winograd",
     "strassen",
-    "along",
-    "across",
-    "loops",
-    "turning",
-    "rows",
-    "flat",
+    "vertical_reduction",
+    "horizontal_reduction",
+    "elementwise",
+    "transpose",
+    "row_wise",
+    "collapsed_gemm",
 )
 FEATURE_KNOBS = (
     "rows",
     "vectors",
-    "deep",
+    "k_block",
     "m",
     "levels",
-    "apart",
+    "separate",
     "block",
+    "block_rows",
     "columns",
-    "wide",
+    "width",
+    "score_vectors",
     "lanes",
 )
 FeatureFunction = Callable[[tuple[int, ...], Option], list[float]]
@@ -93,7 +95,7 @@ def cpu_option_features(numbers: tuple[int, ...], option: Option) -> list[float]
     elements, terms, fixed, other, second, last, width = numbers
     knobs = dict(option.knobs)
     lanes = max(width // 4, 1)
-    wide = knobs.get("vectors", 0) * lanes or knobs.get("wide", 0) or knobs.get("lanes", 0) or 1
+    wide = knobs.get("vectors", 0) * lanes or knobs.get("width", 0) or knobs.get("lanes", 0) or 1
     rows = knobs.get("rows", 1) * knobs.get("columns", 1)
     logs = [math.log2(n + 1) for n in (elements, terms, fixed, other, second, last)]
     used = [

@@ -33,8 +33,8 @@ def problem(rows: int, columns: int, depth: int) -> Numbers:
 
 
 SPACE = [
-    Option.make("dot" if parts == 1 else "split", rows=h, columns=w, deep=64, warps=warps, stages=s,
-              parts=parts)
+    Option.make("gemm" if parts == 1 else "split_k_gemm", rows=h, columns=w, k_block=64,
+                warps=warps, stages=s, parts=parts)
     for h, w, parts, s, warps in product((16, 32, 64, 128), (16, 32, 64, 128), (1, 2, 4), (3, 4),
                                          (4, 8))
 ]  # fmt: skip
@@ -68,13 +68,13 @@ def timed(some: list[Numbers]) -> list[TimedOption]:
 
 def test_features_are_numbers_of_one_kind() -> None:
     others = [
-        Option.make("library"),
-        Option.make("library", tried=1),
-        Option.make("across", rows=4, deep=512, warps=4),
-        Option.make("each", elements=256, warps=4),
-        Option.make("turn", rows=64, columns=64, warps=4),
-        Option.make("rows", warps=8),
-        Option.make("online", rows=64, keys=128, warps=4, stages=3),
+        Option.make("vendor"),
+        Option.make("vendor", autotuned=1),
+        Option.make("block_reduction", rows=4, k_block=512, warps=4),
+        Option.make("elementwise", elements=256, warps=4),
+        Option.make("transpose", rows=64, columns=64, warps=4),
+        Option.make("row_wise", warps=8),
+        Option.make("online_attention", rows=64, keys=128, warps=4, stages=3),
         Option.make("something else", n=3),
     ]
     given = [*problems(5, 1), (1, 1, 0, 0, 1, 1, 1, 1, 1, 4, 0, 2), (0,) * PROBLEM_LENGTH]
@@ -89,10 +89,10 @@ def test_features_are_numbers_of_one_kind() -> None:
 @pytest.mark.parametrize(
     ("option", "count", "steps"),
     [
-        (Option.make("dot", rows=64, columns=128, deep=64, stages=4), 8 * 2, 16),
-        (Option.make("split", rows=64, columns=128, deep=64, stages=4, parts=4), 64, 4),
-        (Option.make("each", elements=256), 512 * 256 // 256, 1024),
-        (Option.make("across", rows=8, deep=256), 512 * 256 // 8, 4),
+        (Option.make("gemm", rows=64, columns=128, k_block=64, stages=4), 8 * 2, 16),
+        (Option.make("split_k_gemm", rows=64, columns=128, k_block=64, stages=4, parts=4), 64, 4),
+        (Option.make("elementwise", elements=256), 512 * 256 // 256, 1024),
+        (Option.make("block_reduction", rows=8, k_block=256), 512 * 256 // 8, 4),
     ],
 )
 def test_blocks_of_an_option(option: Option, count: int, steps: int) -> None:

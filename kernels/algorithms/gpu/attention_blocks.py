@@ -4,8 +4,9 @@ rows are few: a decoding step has one row per head, which reads all keys."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
+from superopt.kernels.algorithms.algorithm import Algorithm
+from superopt.kernels.algorithms.build import input_buffers
 from superopt.kernels.algorithms.gpu.blocks import (
     ADD_PARTS_NS,
     LAUNCH_NS,
@@ -20,7 +21,10 @@ from superopt.kernels.algorithms.gpu.blocks import (
     result_elements,
 )
 from superopt.kernels.algorithms.gpu.gemm_cost_model import BlockTiming
-from superopt.kernels.algorithms.gpu.online_attention import OnlineAttention
+from superopt.kernels.algorithms.gpu.online_attention import (
+    OnlineAttention,
+    match_online_attention,
+)
 from superopt.kernels.algorithms.gpu.online_attention_kernel import (
     EXTRA_COLUMNS,
     combine_parts_kernel,
@@ -28,7 +32,7 @@ from superopt.kernels.algorithms.gpu.online_attention_kernel import (
     online_attention_kernel,
     partial_results,
 )
-from superopt.kernels.algorithms.problem import Choice
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.option import Option
 from superopt.kernels.triton.dot_limits import MIN_DOT_EXTENT
 from superopt.te.expr.tensor import Tensor
@@ -59,7 +63,13 @@ MIN_STEP_NS = 1000.0
 SPLIT_COST_FACTOR = 1.15  # assumed slowdown of split keys: step times are only estimates
 
 
-def attention_options(a: OnlineAttention) -> Iterator[Option]:
+@remember_match
+def recognise_online_attention(p: Problem) -> OnlineAttention | None:
+    """Match a softmax times a matrix."""
+    return match_online_attention(p.tensor) if p.row_axes else None
+
+
+def attention_options(p: Problem, a: OnlineAttention) -> Iterator[Option]:
     """Yield options, best first; with key splits by estimated time, if some multiprocessors would
     be idle otherwise."""
     n, length, width = a.rows, a.j.size, a.d.size
@@ -83,21 +93,33 @@ def attention_options(a: OnlineAttention) -> Iterator[Option]:
             if turn < len(parts):
                 more = {"parts": parts[turn]} if parts[turn] > 1 else {}
                 yield Option.make(
-                    "online", rows=rows, keys=keys, warps=warps, stages=waiting, **more
+                    "online_attention", rows=rows, keys=keys, warps=warps, stages=waiting, **more
                 )
 
 
-def attention_choice(a: OnlineAttention, o: Option) -> Choice:
+def schedule_online_attention(p: Problem, a: OnlineAttention, o: Option) -> Choice:
     """Return the choice of an option."""
-    made = partial(online_attention_kernel, a, rows=o["rows"], keys=o["keys"])
-    parts = dict(o.knobs).get("parts", 1)
+    rows, keys, parts = o["rows"], o["keys"], dict(o.knobs).get("parts", 1)
+    t = a.tensor
     if parts == 1:
-        return Choice(o, a.tensor, direct={a.tensor: made})
+        kernel = online_attention_kernel(a, input_buffers(t), p.layouts, rows, keys)
+        return Choice(o, t, kernels={t: kernel})
     before = partial_results(a, parts)
     held = Tensor("parts", before.dtype, before.shape)
     root = combined_result(a, held)
-    direct = {before: partial(made, parts=before), root: partial(combine_parts_kernel, a, held)}
-    return Choice(o, root, producers=((before, held),), direct=direct)
+    kernels = {
+        before: online_attention_kernel(
+            a, input_buffers(before), p.layouts, rows, keys, parts=before
+        ),
+        root: combine_parts_kernel(a, held, input_buffers(root), p.layouts),
+    }
+    return Choice(o, root, producers=((before, held),), kernels=kernels)
+
+
+ONLINE_ATTENTION = Algorithm(
+    ("online_attention",), "attention: online softmax over blocks of keys, split keys",
+    recognise_online_attention, attention_options, schedule_online_attention, exclusive=True,
+)  # fmt: skip
 
 
 def _part_counts(a: OnlineAttention, rows: int, keys: int, warps: int, stages: int) -> list[int]:

@@ -1,28 +1,34 @@
 """Gated products (plan/rewrites/matmul/gate_fusion.py) on a GPU: several products of one operand,
 combined into one result, in one kernel with an accumulator block for each, or one after the other.
 
-    gated  one kernel: the shared operand is read once, and gates are never in memory
-    apart  gates are kernels of their own, or cuBLAS's; the last product reads them
+    gated_gemm      one kernel: the shared operand is read once, and gates are never in memory
+    separate_gates  gates are kernels of their own, or cuBLAS's; the last product reads them
 
-All kernels of `apart` have the same loops, and `gated` merges them (kernel_merging.py): the
-statements of the gates precede those of the last product, and their results stay in registers.
+All kernels of `separate_gates` have the same loops, and `gated_gemm` merges them
+(kernel_merging.py): the statements of the gates precede those of the last product, and their
+results stay in registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf, prod
 
 from superopt.kernels.algorithms import contraction
+from superopt.kernels.algorithms.algorithm import Algorithm, expect_no_gain
 from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_buffers
 from superopt.kernels.algorithms.gpu.blocks import MEMORY_BYTES_PER_NS, PIPELINE_STAGES
-from superopt.kernels.algorithms.gpu.gemm import MatrixProduct, match_matrix_product, product_choice
+from superopt.kernels.algorithms.gpu.gemm import product_choice
 from superopt.kernels.algorithms.gpu.gemm_cost_model import block_times, vary_option
 from superopt.kernels.algorithms.gpu.kernel_merging import merged_kernel
-from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM, vendor_choice, vendor_option
-from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.algorithms.gpu.matrix_product import MatrixProduct, match_matrix_product
+from superopt.kernels.algorithms.gpu.vendor_gemm import (
+    VENDOR,
+    recognise_vendor_gemm,
+    schedule_vendor_gemm,
+)
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
 from superopt.te.analysis.inline import substitute_axes
@@ -112,6 +118,7 @@ def _with_axes_of(gate: Tensor, result: Tensor) -> Tensor:
     return Tensor(gate.name, gate.dtype, result.shape, result.axes, go(gate.body))
 
 
+@remember_match
 def match_gated(p: Problem) -> GatedProduct | None:
     """Match the gates of a problem; None if it has none."""
     t = p.tensor
@@ -205,66 +212,78 @@ def _gate_traffic_ns(m: MatrixProduct) -> float:
     return size * (2 if m.is_16_bit else 4) / MEMORY_BYTES_PER_NS
 
 
-def gated_options(g: GatedProduct, vendor: bool) -> Iterator[Option]:
+def gated_options(p: Problem, g: GatedProduct) -> Iterator[Option]:
     """Yield options, by estimated time."""
     m, n = g.matrix, g.product_count
     one = sorted(block_times(m, n), key=lambda x: x[0]) if can_fuse_kernels(g) else []
-    each = sorted((x for x in block_times(m) if x[1].algorithm == "dot"), key=lambda x: x[0])
-    some = [(time, o, "gated") for time, o in one] + [
-        (n * time + (n - 1) * _gate_traffic_ns(m), o, "apart") for time, o in each
+    each = _block_times_of_one(m)
+    some = [(time, o, "gated_gemm") for time, o in one] + [
+        (n * time + (n - 1) * _gate_traffic_ns(m), o, "separate_gates") for time, o in each
     ]
     first = [x for kind in (one, each) for _, x in kind[:OPTIONS_PER_KIND]]
     ranked = sorted(some, key=lambda x: (x[1] not in first, x[0]))
-    theirs = Option("apart", (*each[0][1].knobs, ("gates", n), (ALGORITHM, 1)))
-    offers = vendor and all(_vendor_gate(gate, theirs) is not None for gate in g.gates)
     for waiting, more_warps in ((PIPELINE_STAGES, 0), (PIPELINE_STAGES - 1, 1)):
-        for k, (_, o, name) in enumerate(ranked):
+        for _, o, name in ranked:
             knobs = {**dict(vary_option(o, waiting, more_warps).knobs), "gates": n}
             yield Option(name, tuple(knobs.items()))
-            if k == 0 and waiting == PIPELINE_STAGES and offers:
-                yield theirs
+
+
+def _block_times_of_one(m: MatrixProduct) -> list[tuple[float, Option]]:
+    """Return (estimated ns, option) of the blocks of one product without split-K, best first."""
+    return sorted((x for x in block_times(m) if x[1].algorithm == "gemm"), key=lambda x: x[0])
+
+
+@remember_match
+def recognise_vendor_gates(p: Problem) -> GatedProduct | None:
+    """Match gates that cuBLAS computes."""
+    g = match_gated(p)
+    offers = g is not None and all(_vendor_gate(x, Option.make(VENDOR)) for x in g.gates)
+    return g if offers else None
+
+
+def vendor_gates_options(p: Problem, g: GatedProduct) -> Iterator[Option]:
+    """Yield the only option: the last product has the best block of one product."""
+    best = _block_times_of_one(g.matrix)[0][1]
+    yield Option("separate_gates", (*best.knobs, ("gates", g.product_count), (VENDOR, 1)))
 
 
 def _vendor_gate(gate: Gate, o: Option) -> Choice | None:
     """Return a gate by cuBLAS, if it has no epilogue; else None."""
-    m = match_matrix_product(gate.problem)
-    made = (
-        None
-        if m is None or vendor_option(gate.problem, m) is None
-        else vendor_choice(gate.problem, m, o)
-    )
+    m = recognise_vendor_gemm(gate.problem)
+    made = None if m is None else schedule_vendor_gemm(gate.problem, m, o)
     return None if made is None or made.producers else made
 
 
 def can_fuse_kernels(g: GatedProduct) -> bool:
     """True if the kernels can be merged loop by loop."""
     one = next((o for _, o in block_times(g.matrix, g.product_count)), None)
-    made = None if one is None else gated_choice(g, Option("gated", one.knobs))
-    if made is None:
+    if one is None:
         return False
     try:
-        made.direct[made.root](input_buffers(made.root), g.final.layouts)
+        _gated_choice(g, Option("gated_gemm", one.knobs))
     except NotImplementedError:
         return False
     return True
 
 
-def gated_choice(g: GatedProduct, o: Option) -> Choice | None:
-    """Return the choice of an option; None if cuBLAS does not have the product."""
+def schedule_gated(p: Problem, g: GatedProduct, o: Option) -> Choice:
+    """Return the choice of an option. Raises ValueError if cuBLAS does not have the product."""
+    return _gated_choice(g, o)
+
+
+def _gated_choice(g: GatedProduct, o: Option) -> Choice:
     last = product_choice(g.final, g.matrix, o)
-    if o.algorithm == "gated":
+    if o.algorithm == "gated_gemm":
         return _fused_choice(g, last, o)
     firsts = []
     for gate in g.gates:
         m = match_matrix_product(gate.problem)
         assert m is not None
         own = (
-            _vendor_gate(gate, o)
-            if ALGORITHM in dict(o.knobs)
-            else product_choice(gate.problem, m, o)
+            _vendor_gate(gate, o) if VENDOR in dict(o.knobs) else product_choice(gate.problem, m, o)
         )
         if own is None:
-            return None
+            raise ValueError(f"{o}: cuBLAS does not compute {gate.problem.tensor.name}")
         firsts.append(own)
     every = (*firsts, last)
     return replace(
@@ -272,7 +291,7 @@ def gated_choice(g: GatedProduct, o: Option) -> Choice | None:
         schedules={t: s for x in every for t, s in x.schedules.items()},
         packed=tuple(t for x in every for t in x.packed),
         derived_constants={t: s for x in every for t, s in x.derived_constants.items()},
-        direct={t: s for x in every for t, s in x.direct.items()},
+        kernels={t: k for x in every for t, k in x.kernels.items()},
         producers=tuple((x.root, gate.buffer) for x, gate in zip(firsts, g.gates, strict=True)),
     )  # fmt: skip
 
@@ -312,7 +331,16 @@ def _fused_choice(g: GatedProduct, last: Choice, o: Option) -> Choice:
     assert after.body is not None
     root = Tensor(after.name, after.dtype, after.shape, after.axes, put(after.body))
     held = tuple(gate.buffer for gate in g.gates)
-    return Choice(
-        o, root, derived_constants=made,
-        direct={root: partial(merged_kernel, gates, build_kernels(g.final, last)[0], held)},
-    )  # fmt: skip
+    built = build_kernels(g.final, last)[0]
+    kernel = merged_kernel(gates, built, held, input_buffers(root))
+    return Choice(o, root, derived_constants=made, kernels={root: kernel})
+
+
+VENDOR_GATES = Algorithm(
+    ("separate_gates",), "gated products (SwiGLU, LSTM): gates by cuBLAS", recognise_vendor_gates,
+    vendor_gates_options, schedule_gated, expect_no_gain, uses_vendor_library=True,
+)  # fmt: skip
+GATED_GEMM = Algorithm(
+    ("gated_gemm", "separate_gates"), "gated products (SwiGLU, LSTM): one kernel, or one each",
+    match_gated, gated_options, schedule_gated, exclusive=True,
+)  # fmt: skip

@@ -1,27 +1,36 @@
-"""Matrix products on a GPU: blocks of the result and of the sum, and split-K if a result has too
-few blocks for all multiprocessors. gemm_cost_model.py ranks the blocks."""
+"""GEMM on a GPU: blocks of the result and of the sum, multiplied by tensor cores (tl.dot).
+
+    gemm          a block of the result for each program; windows are loops around it
+    split_k_gemm  several parts of the sum at a time, added by another kernel, if the result has too
+                  few blocks for all multiprocessors
+
+gemm_cost_model.py ranks the blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from math import log, prod, sqrt
+from math import log, sqrt
 
 import numpy as np
 
-from superopt.kernels.algorithms import contraction as kernels_contraction
+from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.gpu.blocks import (
     L2_BYTES,
     MULTIPROCESSORS,
     SUBBLOCKS,
-    best_divisor,
     elements_per_program,
     elementwise_schedule,
     fuse_axes,
     memory_order_axes,
-    memory_stride,
     split_sum,
+)
+from superopt.kernels.algorithms.gpu.gemm_cost_model import rank_options
+from superopt.kernels.algorithms.gpu.matrix_product import (
+    MatrixProduct,
+    match_matrix_product,
+    recognise_gemm,
 )
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.loop_nest import replace_reduction
@@ -38,117 +47,16 @@ from superopt.kernels.loops.schedule import (
     Vectorize,
 )
 from superopt.kernels.loops.substitution import replace_loads, scatter_layout, substitute_and_fold
-from superopt.kernels.triton.dot_limits import MIN_DOT_COLUMNS, MIN_DOT_EXTENT
+from superopt.kernels.triton.dot_limits import MIN_DOT_EXTENT
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr import index
 from superopt.te.expr.node import Apply, Axis, Dim, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixProduct:
-    """A sum of products as a matrix product: rows, columns and reduction_axes, each a group of
-    fused axes, outermost first; batch: axes of both operands. epilogue_cost: of the epilogue, in
-    erf per element; reads_each_row: the epilogue reads more for each row. is_swapped: the rows are
-    those of the second operand, which has more."""
-
-    contraction: kernels_contraction.Contraction
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    reduction_axes: tuple[Axis, ...]
-    is_16_bit: bool
-    epilogue_cost: float = 0.0
-    is_swapped: bool = False
-    reads_each_row: bool = False
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        m, n, k = (prod(a.size for a in x) for x in (self.rows, self.columns, self.reduction_axes))
-        return m, n, k
-
-    @property
-    def window_size(self) -> int:
-        """The number of times each row element is read, in sums over image windows."""
-        return self.sizes[2] // self.reduction_axes[-1].size
-
-
-def match_matrix_product(p: Problem, swapped: bool = False) -> MatrixProduct | None:
-    """Match a matrix product; None if there are too few rows, columns or terms for tensor cores.
-    swapped: the few rows become columns, of which tensor cores need fewer."""
-    c, found = kernels_contraction.match_contraction(p.tensor, p.constants, 1), reduction(p.tensor)
-    if c is None or found is None or not c.a_axes or not c.b_axes:
-        return None
-    read = set[Axis]().union(*map(index_axes, c.a.index))
-    if read & set(c.b_axes):  # each group of columns reads rows of its own (grouped_gemm.py)
-        return None
-    order = memory_order_axes(p)
-    # rows in groups that each read their own matrix (heads that share keys) are not fused with
-    # others
-    own = set[Axis]().union(*map(index_axes, c.b.index))
-    rows = tuple(a for a in order if a in c.a_axes and a not in own)
-    columns = tuple(a for a in order if a in c.b_axes)
-    if swapped:
-        rows, columns = columns, rows
-    both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither
-    # channels innermost in channels-last images; axes of extent 1 do not matter
-    over = sorted(found.axes, key=lambda a: (a.size > 1, memory_stride(c.a, a, p.layouts) == 1))
-    half = c.a.dtype.bits == 16
-    assert p.tensor.body is not None
-    ends, beside = _function_cost(p.tensor.body), _reads_each_row(p.tensor.body, rows)
-    m = MatrixProduct(c, both, rows, columns, tuple(over), half, ends, swapped, beside)
-    if swapped:
-        few = MIN_DOT_COLUMNS // 2 < m.sizes[1] <= MIN_DOT_COLUMNS and c.b.tensor in p.constants
-        return (
-            m
-            if few and len(over) == 1 and min(m.sizes[0], block_terms(m)) >= MIN_DOT_EXTENT
-            else None
-        )
-    return m if min(m.sizes[0], m.sizes[1], block_terms(m)) > MIN_DOT_EXTENT // 2 else None
-
-
-def _function_cost(e: Expr) -> float:
-    """Return the cost of the epilogue's functions, in erf; common subexpressions count once."""
-    known: dict[int, float] = {}
-
-    def visit(x: Expr) -> None:
-        if isinstance(x, Apply) and id(x) not in known:
-            known[id(x)] = FUNCTION_COSTS.get(x.fn, 0.0)
-            for a in x.args:
-                visit(a)
-
-    visit(e)
-    return sum(known.values())
-
-
-def _reads_each_row(e: Expr, rows: Sequence[Axis]) -> bool:
-    """True if something is read for each row, outside of the sum."""
-    match e:
-        case Load(_, index):
-            return any(set(rows) & index_axes(i) for i in index)
-        case Apply(_, args):
-            return any(_reads_each_row(x, rows) for x in args)
-    return False
-
-
-def block_terms(m: MatrixProduct, max_terms: int = 64) -> int:
-    """Return the terms of a block of the sum: along its last axis, or all axes if that is short. If
-    no divisor fits, max_terms, with a masked last block; 0 if the sum is too short."""
-    last = m.reduction_axes[-1].size
-    n = last if last >= MIN_DOT_EXTENT else m.sizes[2]
-    if n < MIN_DOT_EXTENT:
-        return n if n > MIN_DOT_EXTENT // 2 else 0
-    tried = (
-        best_divisor(n, x, MIN_DOT_EXTENT)
-        for x in (max_terms, 2 * max_terms, 4 * max_terms)
-        if x <= MAX_BLOCK_TERMS
-    )
-    return next(filter(None, tried), max_terms)
-
-
-MAX_BLOCK_TERMS = 128  # of a block
-# costs of epilogue functions, in erf
-FUNCTION_COSTS = {"erf": 1.0, "tanh": 1.0, "sigmoid": 0.5, "exp": 0.5}
+def gemm_options(p: Problem, m: MatrixProduct) -> Iterator[Option]:
+    """Yield options by estimated time."""
+    yield from rank_options(m)
 
 
 def product_choice(p: Problem, m: MatrixProduct, o: Option) -> Choice:
@@ -165,7 +73,7 @@ def product_choice(p: Problem, m: MatrixProduct, o: Option) -> Choice:
         m = found
     packed = (m.contraction.b.tensor,) if fixed and not turned else ()
     t = own.tensor
-    if o.algorithm == "split":
+    if o.algorithm == "split_k_gemm":
         how = split_k_choice(own, m, o, packed)
     else:
         lies = None if own is p else scatter_layout(t, own.layouts.get(t), t.axes, t.axes)
@@ -234,7 +142,7 @@ def dot_schedule(m: MatrixProduct, o: Option) -> Schedule:
     else:
         window, k, last = [], fuse_axes(steps, m.reduction_axes), m.sizes[2]
     high, wide = min(o["rows"], m.sizes[0]), min(o["columns"], m.sizes[1])
-    steps += [Split(row, high), Split(column, wide), split_sum(k, last, o["deep"])]
+    steps += [Split(row, high), Split(column, wide), split_sum(k, last, o["k_block"])]
     outer = [*(a.name for a in m.batch), f"{row}.o", f"{column}.o"]
     lines = _row_blocks_per_group(m, o)
     if lines > 1:
@@ -308,3 +216,13 @@ def split_k_choice(p: Problem, m: MatrixProduct, o: Option, packed: tuple[Tensor
     return Choice(
         o, root, schedules, packed, scatter_layout(t, lies, t.axes, t.axes), {}, ((before, buffer),)
     )
+
+
+GEMM = Algorithm(
+    ("gemm", "split_k_gemm"),
+    "GEMM, batched GEMM, convolution as implicit GEMM: tensor cores",
+    recognise_gemm,
+    gemm_options,
+    product_choice,
+    exclusive=True,
+)

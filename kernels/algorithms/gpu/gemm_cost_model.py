@@ -36,7 +36,7 @@ from superopt.kernels.algorithms.gpu.blocks import (
     UNALIGNED_READ_FACTOR,
     WINDOW_STEP_FACTOR,
 )
-from superopt.kernels.algorithms.gpu.gemm import MatrixProduct, block_terms
+from superopt.kernels.algorithms.gpu.matrix_product import MatrixProduct, block_terms
 from superopt.kernels.loops.option import Option
 from superopt.kernels.triton.dot_limits import MIN_DOT_COLUMNS, MIN_DOT_EXTENT
 
@@ -108,12 +108,12 @@ class BlockShape:
         return (self.rows, self.columns) in THREE_PART_BLOCKS
 
     def option(self, programs: int = 0) -> Option:
-        knobs = {"rows": self.rows, "columns": self.columns, "deep": self.terms,
+        knobs = {"rows": self.rows, "columns": self.columns, "k_block": self.terms,
                  "warps": self.warps, "stages": self.stages}  # fmt: skip
         more = {"parts": self.parts, "gates": self.gates}
         knobs |= {name: n for name, n in more.items() if n > 1}
         knobs |= {"programs": programs} if programs else {}
-        return Option.make("dot" if self.parts == 1 else "split", **knobs)
+        return Option.make("gemm" if self.parts == 1 else "split_k_gemm", **knobs)
 
 
 def rank_options(m: MatrixProduct) -> Iterator[Option]:

@@ -10,15 +10,20 @@ channels each this is four times the products, in blocks that tensor cores take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from superopt.kernels.algorithms import contraction
-from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.algorithm import Algorithm
+from superopt.kernels.algorithms.gpu.gemm import product_choice
+from superopt.kernels.algorithms.gpu.gemm_cost_model import rank_options
+from superopt.kernels.algorithms.gpu.matrix_product import MatrixProduct, recognise_gemm
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.layout import Layout, Part, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.substitution import scatter_layout
 from superopt.kernels.triton.dot_limits import MIN_DOT_EXTENT
 from superopt.te.analysis.inline import substitute_axes
@@ -63,6 +68,7 @@ class _Groups:
         return next((m for m in some if m * least >= MIN_DOT_EXTENT), some[-1])
 
 
+@remember_match
 def match_grouped(p: Problem) -> GroupedProblem | None:
     """Match a grouped convolution; None if it is none, or its groups have too few channels."""
     c, found = (
@@ -192,3 +198,32 @@ def _fresh(stem: str, names: set[str]) -> str:
         stem += "_"
     names.add(stem)
     return stem
+
+
+@remember_match
+def recognise_grouped_gemm(p: Problem) -> tuple[GroupedProblem, MatrixProduct] | None:
+    """Match a grouped convolution whose groups are matrix products for tensor cores."""
+    groups = match_grouped(p)
+    m = None if groups is None else recognise_gemm(groups.problem)
+    return None if groups is None or m is None else (groups, m)
+
+
+def grouped_options(p: Problem, found: tuple[GroupedProblem, MatrixProduct]) -> Iterator[Option]:
+    """Yield options by estimated time."""
+    yield from rank_options(found[1])
+
+
+def schedule_grouped(
+    p: Problem, found: tuple[GroupedProblem, MatrixProduct], option: Option
+) -> Choice:
+    """Return the choice of an option."""
+    groups, m = found
+    how = product_choice(groups.problem, m, option)
+    constants = {**groups.derived_constants, **how.derived_constants}
+    return replace(how, layout=groups.layout, derived_constants=constants)
+
+
+GROUPED_GEMM = Algorithm(
+    ("gemm", "split_k_gemm"), "grouped convolution: a GEMM for each group, or for several",
+    recognise_grouped_gemm, grouped_options, schedule_grouped, exclusive=True,
+)  # fmt: skip

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from superopt.kernels.algorithms.build import BuiltKernel
 from superopt.kernels.llvm.address import flat_index, merge_div_mod
-from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store
 from superopt.te.expr.node import Apply, Expr, Load
 from superopt.te.expr.tensor import Tensor, cast
@@ -18,7 +17,6 @@ def merged_kernel(
     last: BuiltKernel,
     gate_buffers: Sequence[Tensor],
     inputs: Sequence[Tensor],
-    layouts: Mapping[Tensor, Layout | ScatteredLayout],
 ) -> Kernel:
     """Merge kernels into one of `inputs`. gate_buffers: the tensors through which the last one
     reads the gates."""

@@ -16,19 +16,16 @@ from itertools import islice
 import numpy as np
 
 from superopt.kernels.algorithms import contraction
+from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.gpu.blocks import (
     elements_per_program,
     elementwise_schedule,
     memory_order_axes,
 )
-from superopt.kernels.algorithms.gpu.gemm import (
-    DerivedConstants,
-    MatrixProduct,
-    match_matrix_product,
-    product_choice,
-)
+from superopt.kernels.algorithms.gpu.gemm import DerivedConstants, product_choice
 from superopt.kernels.algorithms.gpu.gemm_cost_model import rank_options
-from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.algorithms.gpu.matrix_product import MatrixProduct, match_matrix_product
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -52,6 +49,7 @@ class PaddedProduct:
     derived_constants: DerivedConstants
 
 
+@remember_match
 def match_narrow_product(p: Problem) -> PaddedProduct | None:
     """Match a product of a constant with few columns; None otherwise."""
     c, found = contraction.match_contraction(p.tensor, p.constants, 1), reduction(p.tensor)
@@ -96,9 +94,10 @@ def match_narrow_product(p: Problem) -> PaddedProduct | None:
     return PaddedProduct(problem, matrix, buffer, root, made)
 
 
-def padded_options(n: PaddedProduct) -> Iterator[Option]:
+def padded_options(p: Problem, n: PaddedProduct) -> Iterator[Option]:
     """Yield block options, best first."""
-    yield from islice((o for o in rank_options(n.matrix) if o.algorithm == "dot"), MAX_BLOCKS_TRIED)
+    some = (o for o in rank_options(n.matrix) if o.algorithm == "gemm")
+    yield from islice(some, MAX_BLOCKS_TRIED)
 
 
 def padded_choice(p: Problem, n: PaddedProduct, o: Option) -> Choice:
@@ -130,3 +129,9 @@ def _replace_load(e: Expr, old: Load, new: Load) -> Expr:
         case Apply(fn, args, dtype):
             return Apply(fn, tuple(_replace_load(a, old, new) for a in args), dtype)
     return e
+
+
+PADDED_N_GEMM = Algorithm(
+    ("gemm",), "GEMM and convolution with few columns: padded for tensor cores",
+    match_narrow_product, padded_options, padded_choice,
+)  # fmt: skip

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
+from superopt.kernels.algorithms.algorithm import Algorithm
+from superopt.kernels.algorithms.cpu.row_kernels import is_read_once, recognise_rows
 from superopt.kernels.algorithms.gpu.blocks import MULTIPROCESSORS, best_step, fuse_axes, split_sum
-from superopt.kernels.algorithms.problem import Problem
-from superopt.kernels.algorithms.row_kernels import is_read_once
+from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.layout import effective_layout
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -51,16 +52,16 @@ MIN_ADJACENT_ROWS, ADJACENT_ROWS, PROGRAM_ELEMENTS, MAX_ADJACENT_ROWS = 16, 64, 
 ELEMENTS_PER_THREAD, MIN_WARPS_PER_SM = 128, 4
 
 
-def row_options(p: Problem) -> Iterator[Option]:
-    """Yield the options of a row kernel."""
+def row_options(p: Problem, row_axes: int) -> Iterator[Option]:
+    """Yield the options of a row kernel, best first."""
     n = max(prod(a.size for a in x) for x in _row_extents(p))
     best = max(1, min(8, 1 << max(n // ELEMENTS_PER_WARP, 1).bit_length() - 1))
     best = 32 if n > MAX_BLOCK_ELEMENTS else 16 if n > MAX_BLOCK_ELEMENTS // 4 else best
     yield from _multi_row_options(p, n)
     more = (16, 32) if best > 8 else (1, 2)
-    yield from (Option.make("rows", warps=w) for w in dict.fromkeys((best, *more, 4, 8)))
+    yield from (Option.make("row_wise", warps=w) for w in dict.fromkeys((best, *more, 4, 8)))
     if n > STEP_ELEMENTS:
-        yield from (Option.make("rows", step=STEP_ELEMENTS, warps=w) for w in (16, 8))
+        yield from (Option.make("row_wise", step=STEP_ELEMENTS, warps=w) for w in (16, 8))
 
 
 def _row_extents(p: Problem) -> Iterator[Sequence[Axis]]:
@@ -94,7 +95,7 @@ def _multi_row_options(p: Problem, n: int) -> Iterator[Option]:
         if 1 < h <= last and h * wide <= 2 * MULTI_ROW_ELEMENTS:
             warps = max(1, min(few, h * wide // 256))
             some = (w for w in (warps, 2 * warps, 4 * warps, warps // 2) if 1 <= w <= 8)
-            yield from (Option.make("rows", high=h, warps=w) for w in some)
+            yield from (Option.make("row_wise", rows=h, warps=w) for w in some)
 
 
 def _has_adjacent_rows(p: Problem) -> bool:
@@ -142,7 +143,7 @@ def _adjacent_row_options(
         warps = 1 << max(1, min(8, max(area // (32 * elements_per_thread), busy))).bit_length() - 1
         some = (w for w in (warps, 2 * warps, warps // 2, 4 * warps) if 1 <= w <= 8)
         yield from (
-            Option.make("rows", high=h, warps=w)
+            Option.make("row_wise", rows=h, warps=w)
             for w in some
             if area // (32 * w) <= 2 * elements_per_thread
         )
@@ -206,3 +207,17 @@ def schedule_row_programs(
     apart.append(f"{row}.o" if rows_per_program > 1 else row)
     out[t] = (*out[t], *map(Parallel, apart))
     return out
+
+
+def schedule_row_kernel(p: Problem, row_axes: int, option: Option) -> Choice:
+    """Return the choice of an option."""
+    t, knobs = p.tensor, dict(option.knobs)
+    most = knobs.get("step", MAX_BLOCK_ELEMENTS)
+    how = schedule_row_programs(t, row_axes, knobs.get("rows", 1), most)
+    return Choice(option, t, how, in_place=keeps_row_in_memory(t, row_axes, most))
+
+
+ROW_WISE = Algorithm(
+    ("row_wise",), "rows: Softmax, LayerNormalization, and what follows", recognise_rows,
+    row_options, schedule_row_kernel, exclusive=True,
+)  # fmt: skip

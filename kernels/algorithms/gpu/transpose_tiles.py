@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
+from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.gpu.blocks import fuse_axes, memory_order_axes, memory_stride
-from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import (
@@ -13,7 +15,7 @@ from superopt.kernels.loops.schedule import (
     Primitive,
     Reorder,
     Schedule,
-    Split,
+    Tile,
     Unroll,
     Vectorize,
 )
@@ -55,10 +57,24 @@ def transpose_schedule(p: Problem, axes: list[Axis], o: Option) -> Schedule:
     steps: list[Primitive] = [Reorder((*rest, *(a.name for a in axes), inner))]
     name = fuse_axes(steps, axes)
     size = prod(a.size for a in axes)
-    steps += [
-        Split(name, min(o["rows"], size)),
-        Split(inner, min(o["columns"], order[-1].size)),
-    ]
+    steps.append(Tile(name, inner, min(o["rows"], size), min(o["columns"], order[-1].size)))
     outer = [*rest, f"{name}.o", f"{inner}.o"]
-    steps.append(Reorder((*outer, f"{name}.i", f"{inner}.i")))
     return (*steps, *map(Parallel, outer), Unroll(f"{name}.i"), Vectorize(f"{inner}.i"))
+
+
+def transpose_options(p: Problem, axes: list[Axis]) -> Iterator[Option]:
+    """Yield options, best first."""
+    wide = max(TRANSPOSE_TILE_SIDES)
+    for side in TRANSPOSE_TILE_SIDES:
+        yield Option.make("transpose", rows=side, columns=wide, warps=4)
+
+
+def schedule_transpose(p: Problem, axes: list[Axis], option: Option) -> Choice:
+    """Return the choice of an option."""
+    return Choice(option, p.tensor, {p.tensor: transpose_schedule(p, axes, option)})
+
+
+TRANSPOSE = Algorithm(
+    ("transpose",), "Transpose: tiles whose reads and writes are contiguous", transposed_axes,
+    transpose_options, schedule_transpose,
+)  # fmt: skip

@@ -5,20 +5,21 @@ copied."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import inf
 
 import numpy as np
 
+from superopt.kernels.algorithms.algorithm import Algorithm, expect_no_gain
 from superopt.kernels.algorithms.build import input_buffers
+from superopt.kernels.algorithms.gpu.attention_blocks import recognise_online_attention
 from superopt.kernels.algorithms.gpu.causal_mask import scale_and_mask_offset
 from superopt.kernels.algorithms.gpu.online_attention import (
     OnlineAttention,
     shared_neighbours,
     without_widening,
 )
-from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM
-from superopt.kernels.algorithms.problem import Choice
+from superopt.kernels.algorithms.gpu.vendor_gemm import VENDOR
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.lower import buffer_view
 from superopt.kernels.loops.option import Option
@@ -119,22 +120,28 @@ def _memory_view(
     return View(tuple(form.coefficient(x) for x in axes), form.base)
 
 
-def sdpa_choice(a: OnlineAttention, layouts: Layouts, option: Option) -> Choice | None:
-    """Return the choice of torch's attention; None if torch does not compute it."""
-    how = match_sdpa(a, layouts)
-    return (
-        None
-        if how is None
-        else Choice(option, a.tensor, direct={a.tensor: partial(_sdpa_kernel, a.tensor, how)})
-    )
+@remember_match
+def recognise_sdpa(p: Problem) -> Sdpa | None:
+    """Match an attention that torch computes."""
+    a = recognise_online_attention(p)
+    return None if a is None else match_sdpa(a, p.layouts)
 
 
-def sdpa_options(a: OnlineAttention, layouts: Layouts) -> list[Option]:
-    """Return the option, if torch computes it."""
-    return [] if match_sdpa(a, layouts) is None else [Option.make(ALGORITHM)]
+def sdpa_options(p: Problem, sdpa: Sdpa) -> list[Option]:
+    """Return the only option."""
+    return [Option.make(VENDOR)]
 
 
-def _sdpa_kernel(t: Tensor, sdpa: Sdpa, inputs: Sequence[Tensor], layouts: Layouts) -> Kernel:
-    some = tuple(buffer_view(x.name, x, layouts.get(x)).buffer for x in inputs)
-    out = buffer_view("t1", t, layouts.get(t)).buffer
-    return Kernel("kernel", (*some, out), (), library=str(sdpa))
+def schedule_sdpa(p: Problem, sdpa: Sdpa, option: Option) -> Choice:
+    """Return the choice of torch's attention."""
+    t = p.tensor
+    some = tuple(buffer_view(x.name, x, p.layouts.get(x)).buffer for x in input_buffers(t))
+    out = buffer_view("t1", t, p.layouts.get(t)).buffer
+    kernel = Kernel("kernel", (*some, out), (), library=str(sdpa))
+    return Choice(option, t, kernels={t: kernel})
+
+
+VENDOR_ATTENTION = Algorithm(
+    (VENDOR,), "attention by torch: cuDNN or flash attention", recognise_sdpa, sdpa_options,
+    schedule_sdpa, expect_no_gain, uses_vendor_library=True, replaces_sums=True,
+)  # fmt: skip

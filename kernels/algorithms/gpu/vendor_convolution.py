@@ -7,20 +7,22 @@ rounded to a 16-bit result once more than in generated kernels.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from superopt.kernels.algorithms import contraction
+from superopt.kernels.algorithms.algorithm import Algorithm, expect_no_gain
 from superopt.kernels.algorithms.gpu.gemm import transposed_constant
 from superopt.kernels.algorithms.gpu.vendor_gemm import (
-    ALGORITHM,
+    VENDOR,
     VendorCall,
     choice_with_epilogue,
+    recognise_vendor_gemm,
     without_widening,
 )
-from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.element import is_range_guard
 from superopt.kernels.loops.layout import Layout, effective_layout
 from superopt.kernels.loops.loop_transforms import reduction
@@ -48,14 +50,18 @@ class MatchedConvolution:
     convolution: Convolution
 
 
-def convolution_options(p: Problem) -> Iterator[Option]:
-    """Yield the options, if cuDNN computes this convolution."""
-    if match_convolution(p) is not None:
-        yield Option.make(ALGORITHM)
-        yield Option.make(ALGORITHM, tried=1)
+@remember_match
+def recognise_vendor_convolution(p: Problem) -> MatchedConvolution | None:
+    """Match a convolution that cuDNN computes, and that is no product for cuBLAS."""
+    return match_convolution(p) if recognise_vendor_gemm(p) is None else None
 
 
-def match_convolution(p: Problem, autotune: bool = False) -> MatchedConvolution | None:
+def convolution_options(p: Problem, f: MatchedConvolution) -> list[Option]:
+    """Return the options: cuDNN's algorithm by its heuristics, and by its measurements."""
+    return [Option.make(VENDOR), Option.make(VENDOR, autotuned=1)]
+
+
+def match_convolution(p: Problem) -> MatchedConvolution | None:
     """Match a convolution of a channels-last image with a constant. None if cuDNN does not have it:
     it pads both sides equally, and computes whole results."""
     c, found = contraction.match_contraction(p.tensor, p.constants, 1), reduction(p.tensor)
@@ -100,7 +106,7 @@ def match_convolution(p: Problem, autotune: bool = False) -> MatchedConvolution 
     how = Convolution(
         (count.size, channels, *size), tuple(a.size for a in (columns, *results)),
         tuple(a.size for a in windows), tuple(x.step for x in sides), tuple(pad),
-        tuple(x.dilation for x in sides), groups, autotune,
+        tuple(x.dilation for x in sides), groups,
     )  # fmt: skip
     at = {i: d for d, i in enumerate(b.index)}
     return MatchedConvolution(
@@ -197,12 +203,8 @@ def _is_channels_last(
     return whole and found == [d for d in order if t.shape[d] != 1]
 
 
-def convolution_choice(p: Problem, option: Option) -> Choice | None:
-    """Return the choice of a cuDNN option: the convolution, and its epilogue. None if cuDNN does
-    not have it."""
-    f = match_convolution(p, "tried" in dict(option.knobs))
-    if f is None:
-        return None
+def schedule_vendor_convolution(p: Problem, f: MatchedConvolution, option: Option) -> Choice:
+    """Return the choice of a cuDNN option: the convolution, and its epilogue."""
     shape = [n for n in f.b.tensor.shape if isinstance(n, int)]
     turned = transposed_constant(f.b.tensor, f.order, tuple(shape[d] for d in f.order))
 
@@ -213,5 +215,12 @@ def convolution_choice(p: Problem, option: Option) -> Choice | None:
     read = Load(turned, tuple(f.b.index[d] for d in f.order), f.b.dtype)
     body = Reduce("sum", f.sum_expr.axes, Apply("mul", (f.a, read), f.a.dtype), f.a.dtype)
 
-    call, made = VendorCall((f.a.tensor, turned), str(f.convolution)), {turned: (f.b.tensor, make)}
+    convolution = replace(f.convolution, autotune="autotuned" in dict(option.knobs))
+    call, made = VendorCall((f.a.tensor, turned), str(convolution)), {turned: (f.b.tensor, make)}
     return choice_with_epilogue(p, f.axes, f.sum_expr, body, call, made, option)
+
+
+VENDOR_CONVOLUTION = Algorithm(
+    (VENDOR,), "convolution by cuDNN", recognise_vendor_convolution, convolution_options,
+    schedule_vendor_convolution, expect_no_gain, uses_vendor_library=True, replaces_sums=True,
+)  # fmt: skip

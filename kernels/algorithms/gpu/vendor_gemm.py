@@ -9,22 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from math import prod
 
 import numpy as np
 
+from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
 from superopt.kernels.algorithms.gpu.blocks import (
     elements_per_program,
     elementwise_schedule,
     memory_order_axes,
     memory_stride,
 )
-from superopt.kernels.algorithms.gpu.gemm import (
-    DerivedConstants,
-    MatrixProduct,
-    transposed_constant,
-)
-from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.algorithms.gpu.gemm import DerivedConstants, transposed_constant
+from superopt.kernels.algorithms.gpu.grouped_gemm import match_grouped
+from superopt.kernels.algorithms.gpu.matrix_product import MatrixProduct, match_matrix_product
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
@@ -37,12 +36,25 @@ from superopt.te.expr.dtype import F32, DType
 from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
-ALGORITHM = "library"
+VENDOR = "vendor"  # the name of options, and a knob, of vendor libraries
+VENDOR_FIRST_PRODUCTS = 2**33  # products from which the vendor's library is the unmeasured default
 
 
-def vendor_option(p: Problem, m: MatrixProduct) -> Option | None:
-    """Return the option, if cuBLAS computes this product."""
-    return Option.make(ALGORITHM) if _is_supported(p, m) else None
+@remember_match
+def recognise_vendor_gemm(p: Problem) -> MatrixProduct | None:
+    """Match a product that cuBLAS computes."""
+    m = match_matrix_product(p) if match_grouped(p) is None else None
+    return m if m is not None and _is_supported(p, m) else None
+
+
+def vendor_gemm_options(p: Problem, m: MatrixProduct) -> list[Option]:
+    """Return the only option."""
+    return [Option.make(VENDOR)]
+
+
+def predict_vendor_gemm(p: Problem, m: MatrixProduct) -> Prediction | None:
+    """Return the option for a large product; it is not expected to pay for others."""
+    return Prediction(Option.make(VENDOR)) if prod(m.sizes) >= VENDOR_FIRST_PRODUCTS else None
 
 
 def _is_supported(p: Problem, m: MatrixProduct) -> bool:
@@ -80,10 +92,8 @@ def without_widening(e: Expr) -> Expr:
     return e
 
 
-def vendor_choice(p: Problem, m: MatrixProduct, option: Option) -> Choice | None:
-    """Return the choice: the product, and its epilogue. None if cuBLAS does not have it."""
-    if not _is_supported(p, m):
-        return None
+def schedule_vendor_gemm(p: Problem, m: MatrixProduct, option: Option) -> Choice:
+    """Return the choice: the product, and its epilogue."""
     found = reduction(p.tensor)
     assert found is not None
     rows, columns, terms = m.sizes
@@ -112,6 +122,12 @@ def vendor_choice(p: Problem, m: MatrixProduct, option: Option) -> Choice | None
     return choice_with_epilogue(p, (*m.rows, *m.columns), found, body, call, made, option)
 
 
+VENDOR_GEMM = Algorithm(
+    (VENDOR,), "GEMM by cuBLAS", recognise_vendor_gemm, vendor_gemm_options, schedule_vendor_gemm,
+    predict_vendor_gemm, uses_vendor_library=True,
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class VendorCall:
     """A vendor call: its operands, and the call (Kernel.library)."""
@@ -119,12 +135,8 @@ class VendorCall:
     reads: tuple[Tensor, Tensor]
     operation: str
 
-    def kernel(
-        self,
-        inputs: Sequence[Tensor],
-        layouts: Mapping[Tensor, Layout | ScatteredLayout],
-        result: Tensor,
-    ) -> Kernel:
+    def kernel(self, result: Tensor, layouts: Mapping[Tensor, Layout | ScatteredLayout]) -> Kernel:
+        """Return the call as a kernel that writes `result`."""
         some = tuple(buffer_view(x.name, x, layouts.get(x)).buffer for x in self.reads)
         out = buffer_view("t1", result, layouts.get(result)).buffer
         return Kernel("kernel", (*some, out), (), library=self.operation)
@@ -146,9 +158,9 @@ def choice_with_epilogue(
     if _is_whole_result(p, axes, reduction_expr, kind):
         whole = Tensor(t.name, t.dtype, t.shape, t.axes, body)
         there = scatter_layout(t, lies, t.axes, t.axes)
-        direct = {whole: partial(call.kernel, result=whole)}
+        kernels = {whole: call.kernel(whole, {**p.layouts, whole: there})}
         return Choice(
-            option, whole, layout=there, derived_constants=derived_constants, direct=direct
+            option, whole, layout=there, derived_constants=derived_constants, kernels=kernels
         )
     sizes = tuple(x.extent for x in axes)
     before = Tensor("product", kind, sizes, axes, body)
@@ -171,7 +183,7 @@ def choice_with_epilogue(
         {},
         ((before, held),),
         derived_constants,
-        {before: partial(call.kernel, result=before)},
+        {before: call.kernel(before, p.layouts)},
     )
 
 

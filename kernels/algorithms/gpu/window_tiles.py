@@ -3,9 +3,18 @@ several rows, which share the overlap of their windows."""
 
 from __future__ import annotations
 
-from superopt.kernels.algorithms.gpu.blocks import memory_order_axes, result_elements
-from superopt.kernels.algorithms.problem import Problem
+from collections import Counter
+from collections.abc import Iterator
+
+from superopt.kernels.algorithms.algorithm import Algorithm
+from superopt.kernels.algorithms.gpu.blocks import (
+    best_divisor,
+    memory_order_axes,
+    result_elements,
+)
+from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import (
     Parallel,
     Primitive,
@@ -108,3 +117,32 @@ def tile_candidates(p: Problem, reduction_expr: Reduce) -> list[tuple[int, int, 
     best = next(d for d, n in MIN_STACKED_ELEMENTS.items() if result_elements(p.tensor) >= n)
     waste = {d: -(-high // d) * d / high for d in (1, 2, 4, 7)}
     return sorted(STACKED_TILES, key=lambda x: (waste[x[2]] > MAX_ROW_RATIO, x[2] != best))
+
+
+def window_options(p: Problem, axes: tuple[Axis, Axis]) -> Iterator[Option]:
+    """Yield options, best first."""
+    found = reduction(p.tensor)
+    assert found is not None
+    for elements, wide, stacked, warps in tile_candidates(p, found):
+        columns = best_divisor(axes[1].size, wide, MIN_DOT_EXTENT // 2)
+        if columns:
+            rows = elements >> (columns - 1).bit_length()
+            more = {"stacked_rows": stacked} if stacked > 1 else {}
+            yield Option.make("window_tiles", rows=rows, columns=columns, **more, warps=warps)
+
+
+def schedule_windows(p: Problem, axes: tuple[Axis, Axis], option: Option) -> Choice:
+    """Return the choice of an option; constants that are read once are packed."""
+    found = reduction(p.tensor)
+    assert found is not None
+    stacked = dict(option.knobs).get("stacked_rows", 1)
+    how = window_schedule(p, option["rows"], option["columns"], stacked)
+    read = Counter(x.tensor for x in loads(found.body))
+    packed = tuple(c for c, n in read.items() if n == 1 and c.shape and c in p.constants)
+    return Choice(option, p.tensor, {p.tensor: how}, packed)
+
+
+WINDOW_TILES = Algorithm(
+    ("window_tiles",), "windows, channels last: pooling, depthwise convolution", window_axes,
+    window_options, schedule_windows,
+)  # fmt: skip

@@ -25,7 +25,7 @@ from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.steps import KernelStep, Sizes, Variant
 from superopt.cost.store import Store
 from superopt.ir import graph as ir_graph
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.gpu.blocks import MULTIPROCESSORS
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.llvm.operation_count import count_operations
@@ -60,8 +60,9 @@ NO_VECTOR_BYTES = 64
 
 
 class OptionFilter(TypedDict, total=False):
-    """Options of gpu_space.options."""
+    """Arguments of space.options."""
 
+    target: str
     vendor: bool
     forms: bool
 
@@ -91,17 +92,17 @@ class CudaCodeGenerator(CodeGenerator):
 
     @property
     def option_filter(self) -> OptionFilter:
-        """The allowed kinds of kernels; see gpu_space.options."""
+        """The allowed kinds of kernels; see space.options."""
         if self.allowed.winograd:
-            return {"vendor": self.vendor}
-        return {"vendor": self.vendor, "forms": False}
+            return {"target": "cuda", "vendor": self.vendor}
+        return {"target": "cuda", "vendor": self.vendor, "forms": False}
 
     def plan_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Program:
         # Products with a common operand become one batched product (batched_gemm.py), which needs
         # fewer launches than rows of one matrix: NASRNN takes 30 us, and 40 us the other way.
         level = self.allowed.float_class
         graph = simplify_graph(segment_graph(s), level, 1, False, s.sensitive_outputs)
-        choose = partial(gpu_space.choose, **self.option_filter)
+        choose = partial(space.choose, **self.option_filter)
         if self.fallback_options:
             choose = partial(choose, fallback=self.fallback_options)
         streams = partial(on_gpu_streams, max_streams=self.streams) if self.streams > 1 else None
@@ -134,7 +135,7 @@ class CudaCodeGenerator(CodeGenerator):
 
     def list_options(self, p: Problem) -> Any:
         """Yield the options of a problem."""
-        return gpu_space.options(p, **self.option_filter)
+        return space.options(p, **self.option_filter)
 
     def check_plan(self, program: Program) -> None:
         for kernel in program.kernels.values():

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from superopt.errors import OutOfMemory, UsageError
-from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import launch_parameters
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_program import GpuProgram, KernelCall, TensorSpec, build_program
 from superopt.kernels.triton.compiler import TritonCompileError
@@ -54,7 +54,7 @@ def load_gpu_program(
         KernelCall(
             program.kernels[c.function],
             c.arguments,
-            *gpu_space.launch_parameters(program.options[key]),
+            *launch_parameters(program.options[key]),
             *lane,
         )
         for c, key, lane in zip(program.kernel_calls(), program.call_problems, lanes, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from superopt.compilation.cuda.segments import GpuSegment
@@ -12,7 +13,7 @@ from superopt.compilation.fallback.ort_segment import OrtSegment, ValueArrays
 from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
 from superopt.compilation.model.steps import run_step
 from superopt.ir import graph
-from superopt.kernels.algorithms.gpu.gpu_space import build_choice
+from superopt.kernels.algorithms.space import build_choice
 from superopt.kernels.llvm import operation_count
 from superopt.kernels.runtime.gpu_device import GpuPeak, device_name, measure_gpu_peak
 from superopt.kernels.runtime.gpu_timer import measure_ms, warm_up
@@ -84,7 +85,7 @@ def _kernel_rows(
     for n, launch in zip(r.call_numbers, r.launches, strict=True):
         spent[n] = spent.get(n, 0.0) + measure_ms(r.with_launches(launch), samples=runs) * 1e-3
     out = []
-    counts = count_call_operations(program, build_choice)
+    counts = count_call_operations(program, partial(build_choice, target="cuda"))
     for n, key in enumerate(program.call_problems):
         result = program.call_results[n]
         value = come.value_of(result)

@@ -21,7 +21,7 @@ from superopt.cost import tuning_records as kept
 from superopt.cost.learned_ranking import MIN_MEASUREMENTS, LearnedRanking
 from superopt.cost.store import Store, Target
 from superopt.cost.tuning_records import TimedOption
-from superopt.kernels.algorithms.gpu.vendor_gemm import ALGORITHM as VENDORS
+from superopt.kernels.algorithms.gpu.vendor_gemm import VENDOR
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_device import device_name
@@ -93,7 +93,7 @@ def stored_options(
 
 def _uses_vendor_library(o: Option) -> bool:
     """True if a vendor library computes a part of it."""
-    return o.algorithm == VENDORS or VENDORS in dict(o.knobs)
+    return o.algorithm == VENDOR or VENDOR in dict(o.knobs)
 
 
 def tune_programs(

@@ -60,7 +60,7 @@ def stage_operations(choice: Choice, total: int) -> tuple[int, ...]:
 
     The tensors of attention in parts only record what is read: the first kernel does the work.
     """
-    if choice.producers and choice.root in choice.direct:
+    if choice.producers and choice.root in choice.kernels:
         return (total, *[0] * len(choice.producers))
     roots = (*(t for t, _ in choice.producers), choice.root)
     return tuple(count_operations(t, choice.tables) for t in roots)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
-from superopt.kernels.algorithms.gpu import gpu_space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.space import choose
 from superopt.kernels.loops.layout import Layout
@@ -21,6 +21,7 @@ from superopt.te.expr.dtype import DType
 from superopt.te.expr.tensor import Tensor
 
 TF32_DROPPED_BITS = 13  # mantissa bits of a float32 that TF32 lacks
+choose_for_gpu = partial(choose, target="cuda")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ CPU = Target(bounds_transformed_constants=True)
 
 
 def gpu_target(
-    choose: Callable[[Problem, Option | None], Choice] = gpu_space.choose,
+    choose: Callable[[Problem, Option | None], Choice] = choose_for_gpu,
     *,
     fuses_attention: bool = True,
     storage_dtype: DType | None = None,

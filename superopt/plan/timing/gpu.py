@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from superopt.kernels.algorithms.build import build_kernels, kernel_buffers
-from superopt.kernels.algorithms.gpu.gpu_space import build_choice, launch_parameters
 from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import build_choice, launch_parameters
 from superopt.kernels.llvm.program import Ref
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_device import (
@@ -104,7 +104,7 @@ def build_running(
 ) -> tuple[GpuProgram, list[int]]:
     """Return the kernels of an option with random inputs, and the indices of inputs that are
     constants."""
-    how = build_choice(p, o)
+    how = build_choice(p, o, "cuda")
     made = build_kernels(p, how)
     given = kernel_buffers(made)
     number = {t: n for n, t in enumerate(given)}

@@ -184,7 +184,7 @@ def test_a_ranking_learns_what_is_fast() -> None:
     pytest.importorskip("lightgbm")
     rng = np.random.default_rng(0)
     space = [
-        Option.make("direct", rows=r, vectors=v, deep=0) for r in range(1, 9) for v in (1, 2, 4)
+        Option.make("gemm", rows=r, vectors=v, k_block=0) for r in range(1, 9) for v in (1, 2, 4)
     ]
 
     def law(numbers: tuple[int, ...], o: Option) -> float:
@@ -255,7 +255,20 @@ def test_the_graph_that_was_found_is_compiled(tmp_path: Path) -> None:
     assert products(again.model.graph) == 2
 
 
-@pytest.mark.parametrize("text", ["", "loops lanes=x", "loops lanes", "nonsense rows=3"])
+def test_records_of_other_names_of_options_are_not_read(tmp_path: Path) -> None:
+    """The kinds have a number, which changes with these names."""
+    on = tuning_records.cpu_target(1)
+    with Store.open(tmp_path) as store:
+        for kind in ("kernel", "tuned"):  # before there was a number
+            row = Key(kind, "k gemm rows=6 vectors=4 k_block=0", ((1,) * 7,), (), on)
+            store.put({row: Measurement(1.0, 1.0, 1.0, 1, 1.0)})
+        assert tuning_records.measured_options(store, on) == []
+        assert tuning_records.chosen_options(store, on) == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "elementwise lanes=x", "elementwise lanes", "nonsense rows=3"]
+)
 def test_a_store_of_nobody_s_words(text: str, tmp_path: Path) -> None:
     """What no version wrote is left out, and nothing fails."""
     m = net(9)

@@ -165,7 +165,7 @@ def test_the_commands(command: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     if command == "run":
         near(np.load(y), reference(m, feeds(m)), "fp16")
     if command == "profile":
-        assert "dot rows=" in output
+        assert "gemm rows=" in output
 
 
 def test_torch_on_a_device(tmp_path: Path) -> None:

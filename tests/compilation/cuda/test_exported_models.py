@@ -42,7 +42,7 @@ def test_every_kernel_of_an_exported_model(name: str, precision: str, tmp_path: 
 def test_every_kernel_of_a_small_model(precision: str) -> None:
     small = values_of_heads() if REAL else values_of_heads(1, 2, 16, 16)
     found = list(kernel_errors(small, precision, vendor=False))
-    assert [x.option.split()[0] for x in found] == ["dot", "dot"]
+    assert [x.option.split()[0] for x in found] == ["gemm", "gemm"]
     assert all(x.ok for x in found)
 
 

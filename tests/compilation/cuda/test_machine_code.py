@@ -24,7 +24,7 @@ COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import sys, triton
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.triton.machine_code_check import is_sound
 from superopt.kernels.triton.module import define_functions
 from superopt.kernels.triton.loader import compile_options
@@ -55,12 +55,12 @@ names = {"f16": "fp16", "f32": "fp32"}
 cuda_device.execution_device = lambda: "cpu"
 load_program.build_program = lambda calls, *rest, **more: calls
 code_generator.GpuSegment = lambda s, made, calls, binding: calls
-choose = gpu_space.choose
+choose = space.choose
 for model_name in sys.argv[2:]:
-    gpu_space.choose = choose
+    space.choose = choose
     if model_name in BLOCKS:
         MODELS[model_name], option = BLOCKS[model_name]
-        gpu_space.choose = so(Option.parse(option))
+        space.choose = so(Option.parse(option))
     for precision in sys.argv[1].split(","):
         exe = load_compiler.compile_model(read_model(MODELS[model_name]()), precision)
         (calls,) = exe.compiler.compile_variant({})

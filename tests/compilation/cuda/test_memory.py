@@ -95,7 +95,7 @@ def test_another_way_where_triton_does_not_compile_one(
 
 def test_no_way_is_given_twice() -> None:
     """Though it was not taken."""
-    ways = [Option.make("dot", rows=n) for n in range(9)]
+    ways = [Option.make("gemm", rows=n) for n in range(9)]
     made: Any = SimpleNamespace(
         kernel_calls=lambda: (SimpleNamespace(function=0),), call_problems=["key"],
         options={"key": ways[0]},

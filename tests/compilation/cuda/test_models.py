@@ -13,7 +13,7 @@ import superopt
 from superopt.compilation.cuda import load_compiler
 from superopt.compilation.cuda.device import DOT_PRECISIONS
 from superopt.errors import UsageError
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
@@ -78,13 +78,15 @@ def test_every_option(name: str, precision: str, monkeypatch: pytest.MonkeyPatch
     tried = set()
     for turn in range(6):
 
-        def choose(p: Problem, _: Option | None, vendor: bool, turn: int = turn) -> Any:
-            some = list(dict.fromkeys(gpu_space.options(p, vendor)))
+        def choose(
+            p: Problem, _: Option | None, target: str, vendor: bool, turn: int = turn
+        ) -> Any:
+            some = list(dict.fromkeys(space.options(p, "cuda", vendor)))
             option = some[turn * max(len(some) // 6, 1) % len(some)]
             tried.add(option)
-            return gpu_space.build_choice(p, option)
+            return space.build_choice(p, option, "cuda")
 
-        monkeypatch.setattr(gpu_space, "choose", choose)
+        monkeypatch.setattr(space, "choose", choose)
         near(load_compiler.compile_model(read_model(m), precision).run(given), wanted, precision)
     assert len(tried) > 3
 
@@ -95,10 +97,10 @@ def test_attention_is_one_kernel(name: str) -> None:
     """Of scores, softmax and product, unless the float class keeps products as they are."""
     m = ATTENTION[name]()
     made = load_compiler.compile_model(read_model(m), "fp16").variant({}).program
-    assert [o.algorithm for o in made.options.values()].count("online") == 1
-    assert "rows" not in [o.algorithm for o in made.options.values()]
+    assert [o.algorithm for o in made.options.values()].count("online_attention") == 1
+    assert "row_wise" not in [o.algorithm for o in made.options.values()]
     exact = load_compiler.compile_model(read_model(m), "fp32", "E1")
-    assert "rows" in [o.algorithm for o in exact.variant({}).program.options.values()]
+    assert "row_wise" in [o.algorithm for o in exact.variant({}).program.options.values()]
     near(exact.run(feeds(m)), reference(m, feeds(m)), "fp32")
 
 
@@ -130,23 +132,23 @@ def test_how_many_kernels(name: str, kernels: int) -> None:
 def test_the_vendors_library(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Computes what our kernels do, wherever it is offered; and nothing where it is not to."""
     m = {**MODELS, "products": lambda: gemms()}[name]()
-    choice = gpu_space.choose
+    choice = space.choose
 
-    def choose(p: Problem, wanted: Option | None, vendor: bool) -> Any:
-        some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "library"]
-        return gpu_space.build_choice(p, some[0]) if some else choice(p, wanted, vendor)
+    def choose(p: Problem, wanted: Option | None, target: str, vendor: bool) -> Any:
+        some = [o for o in space.options(p, "cuda", vendor) if o.algorithm == "vendor"]
+        return space.build_choice(p, some[0], "cuda") if some else choice(p, wanted, target, vendor)
 
-    monkeypatch.setattr(gpu_space, "choose", choose)
+    monkeypatch.setattr(space, "choose", choose)
     exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     used = [o.algorithm for o in exe.variant({}).program.options.values()]
     given = 2 if precision in ("fp32", "tf32") else 1  # an input of 32 bits is no half
     wanted = {"a block": 3, "heads": given, "pointwise": 1, "products": given}
-    assert used.count("library") == wanted.get(name, 0)
+    assert used.count("vendor") == wanted.get(name, 0)
     if name == "products":  # what has nothing behind it is written where it belongs
         assert len(exe.variant({}).only_step.gpu_program.launches) == 3
     own = load_compiler.compile_model(read_model(m), precision, vendor=False).variant({}).program
-    assert "library" not in [o.algorithm for o in own.options.values()]
+    assert "vendor" not in [o.algorithm for o in own.options.values()]
 
 
 def of_any_number() -> onnx.ModelProto:

@@ -23,7 +23,7 @@ from superopt.compilation.model.compiler import Compiler
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.errors import ModelError
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.cuda.image import image_from_dict, image_to_dict
 from superopt.kernels.loops.option import Option
@@ -101,11 +101,13 @@ def test_on_several_streams(
 def test_what_the_vendors_library_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[object]
 ) -> None:
-    def choose(p: Problem, wanted: Option | None, vendor: bool) -> Any:
-        some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "library"]
-        return gpu_space.build_choice(p, some[0] if some else next(gpu_space.options(p, vendor)))
+    def choose(p: Problem, wanted: Option | None, target: str, vendor: bool) -> Any:
+        some = [o for o in space.options(p, "cuda", vendor) if o.algorithm == "vendor"]
+        return space.build_choice(
+            p, some[0] if some else next(space.options(p, "cuda", vendor)), "cuda"
+        )
 
-    monkeypatch.setattr(gpu_space, "choose", choose)
+    monkeypatch.setattr(space, "choose", choose)
     m = gemms()
     path = written(tmp_path / "m.onnx", m)
     found = [compile(path, "fp32") for _ in range(2)]
@@ -199,9 +201,9 @@ def test_what_was_measured(tmp_path: Path, compiled: list[object]) -> None:
     path = written(tmp_path / "m.onnx", m)
     exe = compile(path)
     program = exe.variant({}).program
-    key, p = next((k, p) for k, p in program.problems.items() if "dot" in str(program.options[k])
-                  or "across" in str(program.options[k]))  # fmt: skip
-    option = [*gpu_space.options(p)][-1]
+    key, p = next((k, p) for k, p in program.problems.items() if "gemm" in str(program.options[k])
+                  or "block_reduction" in str(program.options[k]))  # fmt: skip
+    option = [*space.options(p, "cuda")][-1]
     assert option != program.options[key]
     on = tuning_records.gpu_target(device_name(exe.device.torch_device), "ieee")
     with Store.open(None) as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from superopt.compilation.model.executable import Executable
 from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime import gpu_timer
@@ -77,14 +78,22 @@ def test_what_was_measured_another_day_is_timed_beside_what_is_new(
 
     def tuned(most: int) -> Mapping[str, Option]:
         with Store.open(tmp_path) as store:
-            given = programs, gpu_space.options, "cuda", "ieee", store, 60.0, most
+            given = (
+                programs,
+                partial(space.options, target="cuda"),
+                "cuda",
+                "ieee",
+                store,
+                60.0,
+                most,
+            )
             return tune_kernels.tune_programs(*given, lambda p, found: None, lambda: False).options
 
     before = tuned(4)
     count, slower = len(asked), 100.0
     after = tuned(5)
-    first = {k: next(gpu_space.options(p)) for k, p in programs[0].problems.items()}
-    more = {k: next(islice(gpu_space.options(p), 4, 5), None) for k, p in
+    first = {k: next(space.options(p, "cuda")) for k, p in programs[0].problems.items()}
+    more = {k: next(islice(space.options(p, "cuda"), 4, 5), None) for k, p in
             programs[0].problems.items()}  # fmt: skip
     wanted = [{first[k], before[k], o} for k, o in more.items() if o is not None]
     assert 0 < len(asked[count:]) == len(wanted)
@@ -111,14 +120,16 @@ def test_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     def tuned(dots: str) -> tune_kernels.TuningResult:
         with Store.open(tmp_path) as store:
-            given = programs, gpu_space.options, "cuda", dots, store, 60.0, 4
+            given = programs, partial(space.options, target="cuda"), "cuda", dots, store, 60.0, 4
             return tune_kernels.tune_programs(*given, lambda p, found: None, lambda: False)
 
     first = tuned("ieee")
     assert len(asked) > 0
     said = f"{len(asked)} options could not be measured, first a way: why"
     assert first.report.notes == (said,)
-    last = {k: list(islice(gpu_space.options(p), 4))[-1] for k, p in programs[0].problems.items()}
+    last = {
+        k: list(islice(space.options(p, "cuda"), 4))[-1] for k, p in programs[0].problems.items()
+    }
     assert {k: o for k, o in last.items() if k in first.options} == first.options
     count = len(asked)
     assert tuned("ieee").options == first.options
@@ -143,8 +154,8 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
         .variant({})
         .program
     )
-    ways = ((p, o) for p in made.problems.values() for o in gpu_space.options(p, vendor=False))
-    p, option = next((p, o) for p, o in ways if p.constants and o.algorithm == "split")
+    ways = ((p, o) for p in made.problems.values() for o in space.options(p, "cuda", vendor=False))
+    p, option = next((p, o) for p, o in ways if p.constants and o.algorithm == "split_k_gemm")
     r, fixed = gpu.build_running(p, option, "ieee", "cuda" if REAL else "cpu")
     assert fixed
     assert gpu.rotated_copies(r, fixed) == []
@@ -171,7 +182,7 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_best_few_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is the best is said by many runs beside each other, of what was measured before, too;
     of one alone nothing is asked."""
-    a, b, c, d, e = (Option.make("dot", rows=n) for n in range(1, 6))
+    a, b, c, d, e = (Option.make("gemm", rows=n) for n in range(1, 6))
     ms = {a: [1.0], b: [1.05] * 5 + [0.8], c: [1.5], d: [0.81]}  # then the last one each time
     runs: list[Option] = []
 
@@ -212,7 +223,7 @@ def test_features_of_every_option() -> None:
         for p in made.problems.values():
             given = gpu_features.problem_numbers(p)
             assert len(given) == gpu_features.PROBLEM_LENGTH
-            found = [gpu_features.gpu_option_features(given, o) for o in gpu_space.options(p)]
+            found = [gpu_features.gpu_option_features(given, o) for o in space.options(p, "cuda")]
             assert np.isfinite(np.array(found)).all()
             lengths |= {len(f) for f in found}
     assert len(lengths) == 1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from superopt.kernels.algorithms.row_kernels import lane_reduction
+from superopt.kernels.algorithms.cpu.row_kernels import lane_reduction
 from superopt.kernels.loops.elementwise_schedule import transpose_schedule
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.lower import lower_kernel

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
-from superopt.kernels.algorithms import reduction_schedules
+from superopt.kernels.algorithms.cpu import reduction_schedules
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.loops.layout import parse_layout
 from superopt.kernels.loops.lower import lower_kernel
@@ -104,7 +104,7 @@ def test_columns_in_common_are_asked_once() -> None:
     y = compute((16, 8, 8), lambda c, i, j: reduce_max((5, 5), lambda p, q: a[c, i + p, j + q]))
     how = {a: BLOCKS, y: BLOCKS}
     schedule, _ = reduction_schedules.schedule_reduction(
-        y, how, (), Option.make("along", wide=16, rows=8)
+        y, how, (), Option.make("vertical_reduction", width=16, rows=8)
     )
     text = kernel_text(lower_kernel("k", [a], [y], {y: schedule}, how), 64)
     assert text.count("fcmp ogt") == 10 * 4 + 6 * 5 + 2 * (4 + 5)

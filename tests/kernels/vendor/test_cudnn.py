@@ -22,7 +22,7 @@ from superopt.compilation.cuda.device import DOT_PRECISIONS
 from superopt.cost import tuning_records
 from superopt.cost.gpu_features import problem_numbers
 from superopt.cost.store import Store
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.gpu.vendor_convolution import match_convolution
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime import loaded_image
@@ -190,14 +190,14 @@ def test_each_way_of_the_librarys(precision: str, monkeypatch: pytest.MonkeyPatc
         .problems.values()
         if match_convolution(p) is not None
     )  # fmt: skip
-    some = list(gpu_space.options(p))
-    assert list(map(str, some[1:3])) == ["library", "library tried=1"]
-    assert some[0].algorithm == "dot"
-    assert not any(o.algorithm == "library" for o in gpu_space.options(p, vendor=False))
-    assert not any(o.algorithm == "library" for o in gpu_space.options(p, forms=False))
+    some = list(space.options(p, "cuda"))
+    assert list(map(str, some[1:3])) == ["vendor", "vendor autotuned=1"]
+    assert some[0].algorithm == "gemm"
+    assert not any(o.algorithm == "vendor" for o in space.options(p, "cuda", vendor=False))
+    assert not any(o.algorithm == "vendor" for o in space.options(p, "cuda", forms=False))
     for o in some[1:3]:
-        assert gpu_space.choose(p, Option.parse(str(o))).option == o
-        assert gpu_space.choose(p, o, vendor=False).option == some[0]
+        assert space.choose(p, Option.parse(str(o)), target="cuda").option == o
+        assert space.choose(p, o, vendor=False, target="cuda").option == some[0]
     taken(monkeypatch, tried=True)
     exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
@@ -212,10 +212,11 @@ def test_they_are_measured_where_ours_are_ranked() -> None:
     )  # fmt: skip
     ranking: Any = SimpleNamespace(order=lambda numbers, some: some[::-1])
     plain, ranked = (
-        tune_kernels._ordered_options(p, gpu_space.options, x, 12) for x in (None, ranking)
+        tune_kernels._ordered_options(p, partial(space.options, target="cuda"), x, 12)
+        for x in (None, ranking)
     )
     assert ranked[:3] == plain[:3]
-    assert ranked[1].algorithm == "library"
+    assert ranked[1].algorithm == "vendor"
     assert ranked[3:] != plain[3:]
 
 
@@ -233,10 +234,10 @@ def test_a_profile_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
         exe = load_compiler.compile_model(read_model(m), "fp32")
         parts = exe.profile(feeds(m), seconds=0.01).parts
         some = [p.how for p in parts if wanted in p.how]
-        assert set(some) == {f"library: {wanted}, its first step", f"library: {wanted}"}
+        assert set(some) == {f"vendor: {wanted}, its first step", f"vendor: {wanted}"}
         assert len(some) == len(libraries(exe)) == 2
         assert all(p.operations for p in parts if wanted in p.how)
-        assert "library" in {p.how for p in parts}  # what is made of the sums is ours
+        assert "vendor" in {p.how for p in parts}  # what is made of the sums is ours
 
 
 def test_it_is_saved(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,8 +265,8 @@ def test_the_store_says_it(tmp_path: Path, empty_cache: Path) -> None:
         )
         for key, p in made.variant({}).program.problems.items():
             if match_convolution(p) is not None:
-                *_, ours[key] = (o for o in gpu_space.options(p) if o.algorithm != "library")
-                times = {Option.make("library"): (1e-6, 1e-6, 1e-6, 1)}
+                *_, ours[key] = (o for o in space.options(p, "cuda") if o.algorithm != "vendor")
+                times = {Option.make("vendor"): (1e-6, 1e-6, 1e-6, 1)}
                 tuning_records.store_times(store, on, key, problem_numbers(p), times)
                 tuning_records.store_times(
                     store, on, key, problem_numbers(p), {ours[key]: (2e-6, 2e-6, 2e-6, 1)}

@@ -9,7 +9,7 @@ import pytest
 
 import superopt
 from superopt.ir.op import expression
-from superopt.kernels.algorithms.small_n_gemm import match_small_n_gemm
+from superopt.kernels.algorithms.cpu.small_n_gemm import match_small_n_gemm
 from superopt.kernels.loops.layout import Layout
 from superopt.plan.lowering.polyphase import split_phases
 from superopt.te.analysis.affine import affine
@@ -156,16 +156,19 @@ def test_it_is_computed(name: str, threads: int) -> None:
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize(
     ("name", "algorithm"),
-    [("groups of twelve channels", "groups"), ("groups of twenty channels, added to", "groups"),
-     ("groups of six channels of ten, as a part of a concatenation", "groups"),
-     ("groups of columns", "groups"), ("a norm over the channels of a picture", "rows"),
-     ("a norm over channels, and windows of it", "across"),
-     ("a row times a matrix that is given", "streamed"),
-     ("a row times each row of a matrix", "across"), ("three channels of many", "few"),
-     ("one channel of many, as a part of a concatenation", "few"),
-     ("two channels of many, along one dimension", "few"),
-     ("two channels of many, in three dimensions", "few"), ("phases of three channels", "few"),
-     ("few columns of long rows", "few")],
+    [("groups of twelve channels", "grouped_gemm"),
+     ("groups of twenty channels, added to", "grouped_gemm"),
+     ("groups of six channels of ten, as a part of a concatenation", "grouped_gemm"),
+     ("groups of columns", "grouped_gemm"), ("a norm over the channels of a picture", "row_wise"),
+     ("a norm over channels, and windows of it", "horizontal_reduction"),
+     ("a row times a matrix that is given", "gemv"),
+     ("a row times each row of a matrix", "horizontal_reduction"),
+     ("three channels of many", "small_n_gemm"),
+     ("one channel of many, as a part of a concatenation", "small_n_gemm"),
+     ("two channels of many, along one dimension", "small_n_gemm"),
+     ("two channels of many, in three dimensions", "small_n_gemm"),
+     ("phases of three channels", "small_n_gemm"),
+     ("few columns of long rows", "small_n_gemm")],
 )  # fmt: skip
 def test_it_has_a_kernel_of_its_own(name: str, algorithm: str, level: str) -> None:
     nodes, shapes, known = FORMS[name]
@@ -178,7 +181,7 @@ def test_vectors_of_what_is_summed_are_parts_of_blocks(lanes: int) -> None:
     """Sixteen channels lie next to each other: where they are two vectors, each is read as one."""
     nodes, shapes, known = FORMS["three channels of many"]
     found = planned(build(nodes, shapes, known), "x86-64-v4")
-    (key,) = (k for k, o in found.options.items() if o.algorithm == "few")
+    (key,) = (k for k, o in found.options.items() if o.algorithm == "small_n_gemm")
     p = found.problems[key]
     narrow = match_small_n_gemm(p.tensor, p.constants, p.layouts, lanes)
     assert narrow is not None
@@ -209,13 +212,13 @@ def test_a_vector_times_a_matrix_is_no_product_of_matrices() -> None:
     found = program_of(build(nodes, shapes, known))
     phases = [k for k in found.call_problems if found.problems[k].tensor.shape == (2, 1, 20)]
     assert len(phases) == 4
-    assert {found.options[k].algorithm for k in phases} <= {"along", "few"}
+    assert {found.options[k].algorithm for k in phases} <= {"vertical_reduction", "small_n_gemm"}
 
 
 @pytest.mark.parametrize("count", [17, 20, 33])
 def test_what_fills_vectors_is_not_few(count: int) -> None:
     m = build([node("MatMul", ["x", "w"], ["y"])], {"x": (37, 1024)}, weights(w=(1024, count)))
-    assert "few" not in {o.algorithm for o in program_of(m).options.values()}
+    assert "small_n_gemm" not in {o.algorithm for o in program_of(m).options.values()}
 
 
 def test_what_is_no_picture_lies_row_by_row() -> None:

@@ -7,8 +7,8 @@ from functools import partial
 
 import onnx
 
-from superopt.kernels.algorithms.gpu import gpu_space
-from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
+from superopt.kernels.algorithms import space
+from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from tests.support.compilation.models import F, model
@@ -32,21 +32,23 @@ def product(rows: int, columns: int, terms: int, *after: str) -> onnx.ModelProto
 COMPILED = {
     "blocks of three": (
         partial(product, 384, 128, 256, "Tanh"),
-        "dot rows=192 columns=128 deep=64 warps=4 stages=4",
+        "gemm rows=192 columns=128 k_block=64 warps=4 stages=4",
     ),
     "in turns": (
         partial(product, 512, 512, 256),
-        "dot rows=128 columns=128 deep=64 warps=8 stages=4 programs=8",
+        "gemm rows=128 columns=128 k_block=64 warps=8 stages=4 programs=8",
     ),
 }
 
 
 def so(option: Option) -> Callable[..., Choice]:
     """Products of matrices are computed so, and all else as it is."""
-    before = gpu_space.choose
+    before = space.choose
 
-    def choice(p: Problem, *given: Option | None, **more: bool) -> Choice:
+    def choice(p: Problem, wanted: Option | None, target: str, **more: bool) -> Choice:
         m = None if p.row_axes else match_matrix_product(p)
-        return before(p, *given, **more) if m is None else gpu_space.build_choice(p, option)
+        if m is None:
+            return before(p, wanted, target, **more)
+        return space.build_choice(p, option, target)
 
     return choice

@@ -6,22 +6,24 @@ from typing import Any
 
 import pytest
 
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 
 
 def taken(monkeypatch: pytest.MonkeyPatch, tried: bool = False) -> None:
     """Have the library compute what it is offered."""
-    choice = gpu_space.choose
+    choice = space.choose
 
-    def choose(p: Problem, wanted: Option | None, fallback: Any = None, **may: bool) -> Any:
-        some = [o for o in gpu_space.options(p, **may) if o.algorithm == "library"]
+    def choose(
+        p: Problem, wanted: Option | None, target: str, fallback: Any = None, **may: bool
+    ) -> Any:
+        some = [o for o in space.options(p, target, **may) if o.algorithm == "vendor"]
         if len(some) > tried:
-            return gpu_space.build_choice(p, some[tried])
-        return choice(p, wanted, fallback=fallback or {}, **may)
+            return space.build_choice(p, some[tried], target)
+        return choice(p, wanted, target, fallback=fallback or {}, **may)
 
-    monkeypatch.setattr(gpu_space, "choose", choose)
+    monkeypatch.setattr(space, "choose", choose)
 
 
 def libraries(exe: Any) -> list[str]:

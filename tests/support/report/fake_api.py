@@ -58,11 +58,12 @@ COMPILATION = CompilationReport(
     (FallbackNode("TopK best", "TopK has no tensor expression"),),
     sizes=(("n", 4),),
 )
-_TILES = "winograd m=4 apart=0 block=2 rows=2 columns=2 vectors=4"
+_REDUCTION = "horizontal_reduction lanes=8"
+_TILES = "winograd m=4 separate=0 block=2 rows=2 columns=2 vectors=4"
 TUNED = TuningReport(
     (
-        TunedKernel("f32[1, 64, 55, 55]", 2, 240e-6, 185e-6, "direct rows=6", _TILES, 111, 111),
-        TunedKernel("f32[1, 1000]", 1, 12.1e-6, 12.1e-6, "across lanes=8", "across lanes=8", 3, 7),
+        TunedKernel("f32[1, 64, 55, 55]", 2, 240e-6, 185e-6, "gemm rows=6", _TILES, 111, 111),
+        TunedKernel("f32[1, 1000]", 1, 12.1e-6, 12.1e-6, _REDUCTION, _REDUCTION, 3, 7),
     ),
     85.4,
 )
@@ -75,7 +76,7 @@ PROFILE = Profile(
     ((1 << 14, 150e9), (1 << 28, 27e9)),
     (
         KernelProfile(
-            "", ("copy",), "f32[1, 3, 224, 224]", "turning", 1e-4, 0, 0, 1_204_224, 0.0, 1e-5
+            "", ("copy",), "f32[1, 3, 224, 224]", "transpose", 1e-4, 0, 0, 1_204_224, 0.0, 1e-5
         ),
         _SLOW,
         KernelProfile("best", ("TopK",), "", "onnxruntime", 8e-4, 0, 0, 0, 0.0, 0.0),

@@ -1,11 +1,11 @@
 """Fuse tree walks, step by step, into the reader of their last step
-(kernels/algorithms/tree_walk.py)."""
+(kernels/algorithms/cpu/tree_walk.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from superopt.kernels.algorithms.tree_walk import is_step
+from superopt.kernels.algorithms.cpu.tree_walk import is_step
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.plan.rewrites.reductions.row_fusion import RowGroup, fuse_group
 from superopt.te.analysis.walk import loads

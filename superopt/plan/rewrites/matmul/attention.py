@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from superopt.kernels.algorithms.attention import match_attention as found_in
 from superopt.kernels.algorithms.contraction import axis_stride, match_contraction
+from superopt.kernels.algorithms.cpu.attention import match_attention as found_in
 from superopt.kernels.algorithms.gpu.online_attention import match_online_attention
 from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.loop_transforms import reduction

@@ -6,7 +6,7 @@ order first. If nothing else reads the operand and it is no reduction, its produ
 order directly. The values of attention are transposed too where their rows lie far apart (heads
 interleaved) and vector registers are few: rows that are a multiple of 1 KiB apart map to a few sets
 of the L1 cache. Other products pack panels of such operands themselves
-(kernels/algorithms/panel_packing.py).
+(kernels/algorithms/cpu/gemm.py).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 
 from superopt.kernels.algorithms.contraction import element_count, match_contraction
 from superopt.kernels.algorithms.gpu.blocks import LAUNCH_NS, MEMORY_BYTES_PER_NS
-from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
 from superopt.kernels.algorithms.gpu.gemm_cost_model import block_times
+from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
 from superopt.kernels.algorithms.problem import Problem
 from superopt.te.analysis.inline import Inliner, substitute_axes
 from superopt.te.analysis.walk import index_axes, loads

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superopt.compilation.cuda import load_compiler
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.gpu.causal_mask import VisibleKeys, visible_keys
 from superopt.kernels.algorithms.gpu.online_attention import match_online_attention
 from superopt.kernels.algorithms.problem import Problem
@@ -71,16 +71,20 @@ def by(
     monkeypatch: pytest.MonkeyPatch, wanted: Callable[[Option], bool], turn: int = 0
 ) -> Callable[[], None]:
     """Attention is computed by the option that is wanted, of all of those the one of this turn."""
-    choice, used = gpu_space.choose, []
+    choice, used = space.choose, []
 
-    def choose(p: Problem, own: Option | None, vendor: bool) -> Any:
-        some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "online" and wanted(o)]
+    def choose(p: Problem, own: Option | None, target: str, vendor: bool) -> Any:
+        some = [
+            o
+            for o in space.options(p, "cuda", vendor)
+            if o.algorithm == "online_attention" and wanted(o)
+        ]
         if not some:
-            return choice(p, own, vendor)
+            return choice(p, own, target, vendor)
         used.append(some[turn % len(some)])
-        return gpu_space.build_choice(p, used[-1])
+        return space.build_choice(p, used[-1], "cuda")
 
-    monkeypatch.setattr(gpu_space, "choose", choose)
+    monkeypatch.setattr(space, "choose", choose)
 
     def asked() -> None:
         assert used
@@ -150,7 +154,7 @@ def test_where_rows_are_few(sizes: tuple[int, int, int, int, int], parted: bool)
         .variant({})
         .program.problems.values()
     )
-    some = list(gpu_space.options(p))
+    some = list(space.options(p, "cuda"))
     assert (parts_of(some[0]) > 1) == parted
     assert len(set(some)) == len(some)
     a = match_online_attention(p.tensor)
@@ -305,7 +309,7 @@ def test_options_do_not_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fed, expected = few(m), reference(m, few(m))
     (p,) = load_compiler.compile_model(read_model(m), "fp32").variant({}).program.problems.values()
     tried = set()
-    for o in islice(gpu_space.options(p), 12):
+    for o in islice(space.options(p, "cuda"), 12):
         asked = by(monkeypatch, lambda x, o=o: x == o)
         near(load_compiler.compile_model(read_model(m), "fp32").run(fed), expected, "fp32")
         asked()

@@ -10,9 +10,10 @@ import onnx
 import pytest
 
 from superopt.compilation.cuda import load_compiler
-from superopt.kernels.algorithms.gpu import gemm, gpu_space
-from superopt.kernels.algorithms.gpu.gemm import match_matrix_product
+from superopt.kernels.algorithms import space
+from superopt.kernels.algorithms.gpu import gemm
 from superopt.kernels.algorithms.gpu.gemm_cost_model import rank_options
+from superopt.kernels.algorithms.gpu.matrix_product import match_matrix_product
 from superopt.kernels.loops.option import Option
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
@@ -53,7 +54,7 @@ TURNS = {"rows": 0, "columns": 2, "wide": 3, "a power of two": 5}  # programs, o
 
 
 def by(monkeypatch: pytest.MonkeyPatch, option: Option) -> None:
-    monkeypatch.setattr(gpu_space, "choose", so(option))
+    monkeypatch.setattr(space, "choose", so(option))
 
 
 @pytest.mark.round_robin(3)
@@ -64,13 +65,13 @@ def test_blocks_of_three(
     name: str, form: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     m, (high, wide), programs = MODELS[name](), FORMS[form], TURNS[form]
-    knobs = {"rows": high, "columns": wide, "deep": 16, "warps": 4, "stages": 3}
+    knobs = {"rows": high, "columns": wide, "k_block": 16, "warps": 4, "stages": 3}
     knobs |= {"programs": programs} if programs else {}
-    by(monkeypatch, Option.make("dot", **knobs))
+    by(monkeypatch, Option.make("gemm", **knobs))
     exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
-    (key,) = (k for k, o in program.options.items() if o.algorithm == "dot")
+    (key,) = (k for k, o in program.options.items() if o.algorithm == "gemm")
     (call,) = (c for c, k in zip(program.calls, program.call_problems, strict=True) if k == key)
     text = triton_text(program.kernels[call.function], exe.device.dot_precision)
     matrix = match_matrix_product(program.problems[key])
@@ -91,7 +92,7 @@ def test_rows_that_begin_within_a_line(
     Triton's compiler takes neighbours' signs for one, and results are stored elsewhere."""
     nodes = [node("Conv", "x", "w", "y", strides=[2, 2], pads=[3] * 4)]
     m = model(nodes, {"x": (F, [1, 3, 8, 224])}, ["y"], {"w": drawn(64, 3, 7, 7, scale=0.1)})
-    by(monkeypatch, Option.make("dot", rows=rows, columns=64, deep=32, warps=4, stages=3))
+    by(monkeypatch, Option.make("gemm", rows=rows, columns=64, k_block=32, warps=4, stages=3))
     exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
@@ -101,7 +102,7 @@ def test_rows_that_begin_within_a_line(
 
 
 def test_what_all_three_read_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    by(monkeypatch, Option.make("dot", rows=48, columns=16, deep=16, warps=4, stages=3))
+    by(monkeypatch, Option.make("gemm", rows=48, columns=16, k_block=16, warps=4, stages=3))
     exe = load_compiler.compile_model(read_model(product(96, 32, 64)), "fp16")
     (kernel,) = (k for k in exe.variant({}).program.kernels.values() if "k0" in str(k))
     loop = triton_text(kernel).source.split("for k0")[1]
@@ -112,7 +113,7 @@ def test_what_all_three_read_is_read_once(monkeypatch: pytest.MonkeyPatch) -> No
 def test_turns_go_on_until_the_last_block(programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many programs there are, each of 42 blocks is some program's."""
     m = product(100, 96, 64)
-    how = Option.make("dot", rows=16, columns=16, deep=16, warps=1, stages=3, programs=programs)
+    how = Option.make("gemm", rows=16, columns=16, k_block=16, warps=1, stages=3, programs=programs)
     by(monkeypatch, how)
     exe = load_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
@@ -132,7 +133,7 @@ def test_blocks_of_some_rows_go_before_the_next_columns(
     monkeypatch.setattr(gemm, "L2_BYTES", 0)
     monkeypatch.setattr(gemm, "MULTIPROCESSORS", 12)
     turns = f" programs={programs}" if programs else ""
-    by(monkeypatch, Option.parse(f"dot rows=16 columns=16 deep=16 warps=1 stages=3{turns}"))
+    by(monkeypatch, Option.parse(f"gemm rows=16 columns=16 k_block=16 warps=1 stages=3{turns}"))
     m = product(rows, 112, 64)
     exe = load_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
@@ -167,4 +168,6 @@ def test_parts_that_do_not_divide_a_sum_are_no_way() -> None:
     program = exe.variant({}).program
     (p,) = (p for p in program.problems.values() if match_matrix_product(p) is not None)
     with pytest.raises(ValueError, match="64 terms do not split into 3"):
-        gpu_space.build_choice(p, Option.parse("split rows=16 columns=16 deep=16 warps=1 parts=3"))
+        space.build_choice(
+            p, Option.parse("split_k_gemm rows=16 columns=16 k_block=16 warps=1 parts=3"), "cuda"
+        )

@@ -66,18 +66,18 @@ def joined() -> onnx.ModelProto:
 # How the convolution, or the sums, are computed: the algorithm, columns of a block, and how many
 # kernels there are of it.
 CASES = {
-    "groups of sixteen": (lambda: in_groups(32, 32, 2, 6, 6), ("dot", 16), 1),
-    "groups of four": (lambda: in_groups(64, 64, 16, 5, 6), ("dot", 16), 1),
-    "groups of eight, made of four": (lambda: in_groups(64, 32, 8, 5, 6), ("dot", None), 1),
-    "five groups of four": (lambda: in_groups(20, 20, 5, 6, 6), ("dot", None), 1),
-    "along one dimension": (lambda: in_groups(32, 32, 2, 20, kernel=5), ("dot", 16), 1),
-    "along three": (lambda: in_groups(32, 32, 8, 3, 4, 4), ("dot", 16), 1),
-    "with steps": (lambda: in_groups(32, 32, 2, 7, 7, strides=[2, 2]), ("dot", 16), 1),
-    "of two each": (lambda: in_groups(16, 16, 8, 5, 5), ("dot", None), 0),
-    "three channels": (lambda: conv(32, 3, 18, 3), ("dot", 16), 2),
-    "one channel": (lambda: conv(32, 1, 18, 3), ("dot", 16), 2),
-    "three of few places": (lambda: conv(32, 3, 6, 3), ("dot", 16), 0),
-    "joined": (joined, ("dot", 16), 1),
+    "groups of sixteen": (lambda: in_groups(32, 32, 2, 6, 6), ("gemm", 16), 1),
+    "groups of four": (lambda: in_groups(64, 64, 16, 5, 6), ("gemm", 16), 1),
+    "groups of eight, made of four": (lambda: in_groups(64, 32, 8, 5, 6), ("gemm", None), 1),
+    "five groups of four": (lambda: in_groups(20, 20, 5, 6, 6), ("gemm", None), 1),
+    "along one dimension": (lambda: in_groups(32, 32, 2, 20, kernel=5), ("gemm", 16), 1),
+    "along three": (lambda: in_groups(32, 32, 8, 3, 4, 4), ("gemm", 16), 1),
+    "with steps": (lambda: in_groups(32, 32, 2, 7, 7, strides=[2, 2]), ("gemm", 16), 1),
+    "of two each": (lambda: in_groups(16, 16, 8, 5, 5), ("gemm", None), 0),
+    "three channels": (lambda: conv(32, 3, 18, 3), ("gemm", 16), 2),
+    "one channel": (lambda: conv(32, 1, 18, 3), ("gemm", 16), 2),
+    "three of few places": (lambda: conv(32, 3, 6, 3), ("gemm", 16), 0),
+    "joined": (joined, ("gemm", 16), 1),
 }  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def test_windows_one_above_the_other(
     exe = superopt.compile(m, target="cuda")
     near(exe.run(given), reference(m, given), "fp32")
     (part,) = exe.variant({}).kernel_steps
-    chosen = [o for o in part.program.options.values() if o.algorithm == "tile"]
+    chosen = [o for o in part.program.options.values() if o.algorithm == "window_tiles"]
     assert deep in [dict(o.knobs).get("deep") for o in chosen]
     texts = [triton_text(k).source for k in part.program.kernels.values()]
     assert sum("_1 = tl.full((" in x for x in texts) == 1  # another register
@@ -182,7 +182,7 @@ def test_short_rows_together(
     exe = superopt.compile(m, target="cuda", precision=precision)
     near(exe.run(given), reference(m, given), precision)
     (part,) = exe.variant({}).kernel_steps
-    (option,) = [o for o in part.program.options.values() if o.algorithm == "rows"]
+    (option,) = [o for o in part.program.options.values() if o.algorithm == "row_wise"]
     assert option["high"] > 1
     assert shape[-2] % option["high"] or shape[-2] == 16
 
@@ -192,5 +192,5 @@ def test_channels_that_lie_apart_are_one_axis() -> None:
     nodes = [node("Conv", "x", "w", "a"), node("GlobalAveragePool", "a", "y")]
     m = model(nodes, {"x": (F, [1, 4, 17, 21])}, ["y"], {"w": drawn(24, 4, 1, 1)})
     (part,) = superopt.compile(m, target="cuda").variant({}).kernel_steps
-    (option,) = [o for o in part.program.options.values() if o.algorithm == "across"]
-    assert option["deep"] == 7 * 17
+    (option,) = [o for o in part.program.options.values() if o.algorithm == "block_reduction"]
+    assert option["k_block"] == 7 * 17

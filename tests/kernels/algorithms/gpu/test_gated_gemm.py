@@ -17,7 +17,7 @@ from superopt.compilation.cuda import load_compiler
 from superopt.cost import tuning_records
 from superopt.cost.gpu_features import problem_numbers
 from superopt.cost.store import Store
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.gpu.gated_gemm import fused_product_count, match_gated
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
@@ -39,18 +39,20 @@ def by(
 ) -> list[Any]:
     """Gated products are computed by the options that are wanted, one in each turn; those that
     were."""
-    choice, used = gpu_space.choose, []
+    choice, used = space.choose, []
 
-    def choose(p: Problem, own: Option | None, vendor: bool) -> Any:
+    def choose(p: Problem, own: Option | None, target: str, vendor: bool) -> Any:
         some = (
-            [] if match_gated(p) is None else [o for o in gpu_space.options(p, vendor) if wanted(o)]
+            []
+            if match_gated(p) is None
+            else [o for o in space.options(p, "cuda", vendor) if wanted(o)]
         )
         if not some:
-            return choice(p, own, vendor)
+            return choice(p, own, target, vendor)
         used.append(some[turn * len(some) // turns % len(some)])
-        return gpu_space.build_choice(p, used[-1])
+        return space.build_choice(p, used[-1], "cuda")
 
-    monkeypatch.setattr(gpu_space, "choose", choose)
+    monkeypatch.setattr(space, "choose", choose)
     return used
 
 
@@ -66,7 +68,7 @@ def test_a_gated_product_is_one_kernel(name: str, precision: str) -> None:
     assert len(exe.variant({}).only_step.gpu_program.launches) == 1 + (
         "behind" in name or "whole" in name
     )
-    assert [o.algorithm for o in program.options.values()].count("gated") == 1
+    assert [o.algorithm for o in program.options.values()].count("gated_gemm") == 1
 
 
 @pytest.mark.round_robin(2)
@@ -83,13 +85,13 @@ def test_a_cell(name: str, precision: str) -> None:
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     used = [program.options[key] for key in program.call_problems]
-    assert [o["gates"] for o in used if o.algorithm == "gated"] == [*wanted]
+    assert [o["gates"] for o in used if o.algorithm == "gated_gemm"] == [*wanted]
     assert len(exe.variant({}).only_step.gpu_program.launches) == kernels
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", range(5))
-@pytest.mark.parametrize("kind", ["gated", "apart"])
+@pytest.mark.parametrize("kind", ["gated_gemm", "separate_gates"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("name", ["four gates", "three gates of sizes that blocks do not divide"])
 def test_every_way_of_a_cell(
@@ -102,7 +104,7 @@ def test_every_way_of_a_cell(
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     assert used
     assert len(exe.variant({}).only_step.gpu_program.launches) == 1 + (
-        1 if kind == "gated" else gates
+        1 if kind == "gated_gemm" else gates
     )
 
 
@@ -132,7 +134,7 @@ def test_how_many_should_be_one_kernel(
     found = match_gated(Problem(y, {}, some, 64))
     assert found is not None
     assert fused_product_count(found, half) == wanted
-    warps = {o["warps"] for o in islice(gpu_space.options(Problem(y, {}, some, 64)), 99)}
+    warps = {o["warps"] for o in islice(space.options(Problem(y, {}, some, 64), "cuda"), 99)}
     assert warps <= {1, 2, 4, 8}
 
 
@@ -150,7 +152,7 @@ def test_one_row_is_no_product_of_matrices() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("turn", range(3))
-@pytest.mark.parametrize("kind", ["gated", "apart", "library"])
+@pytest.mark.parametrize("kind", ["gated_gemm", "separate_gates", "vendor"])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_every_way(
@@ -158,10 +160,10 @@ def test_every_way(
 ) -> None:
     """In one kernel or after each other, by ours or the vendor's, it is the same."""
     m = MODELS[name]()
-    library = kind == "library"
+    library = kind == "vendor"
     used = by(
         monkeypatch,
-        lambda o: ("library" in dict(o.knobs)) if library else o.algorithm == kind, turn,
+        lambda o: ("vendor" in dict(o.knobs)) if library else o.algorithm == kind, turn,
     )  # fmt: skip
     exe = load_compiler.compile_model(read_model(m), precision)
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
@@ -170,7 +172,7 @@ def test_every_way(
     if used:
         assert (
             len(exe.variant({}).only_step.gpu_program.launches)
-            == (1 if kind == "gated" else 2) + behind
+            == (1 if kind == "gated_gemm" else 2) + behind
         )
 
 
@@ -179,10 +181,10 @@ def test_the_vendors_is_offered_where_it_may_be() -> None:
     for vendor, precision in ((True, "fp32"), (False, "fp32")):
         exe = load_compiler.compile_model(read_model(m), precision, vendor=vendor)
         (p,) = [p for p in exe.variant({}).program.problems.values() if match_gated(p) is not None]
-        some = list(gpu_space.options(p, vendor))
+        some = list(space.options(p, "cuda", vendor))
         assert len(set(some)) == len(some)
-        assert {o.algorithm for o in some} == {"gated", "apart"}
-        assert any("library" in dict(o.knobs) for o in some) == vendor
+        assert {o.algorithm for o in some} == {"gated_gemm", "separate_gates"}
+        assert any("vendor" in dict(o.knobs) for o in some) == vendor
 
 
 NONE: Mapping[str, Callable[[], onnx.ModelProto]] = {
@@ -222,8 +224,8 @@ def test_the_store_says_it(tmp_path: Path) -> None:
         )
         for key, p in made.variant({}).program.problems.items():
             if match_gated(p) is not None:
-                theirs = next(o for o in gpu_space.options(p) if "library" in dict(o.knobs))
-                first, *_, ours[key] = gpu_space.options(p, vendor=False)
+                theirs = next(o for o in space.options(p, "cuda") if "vendor" in dict(o.knobs))
+                first, *_, ours[key] = space.options(p, "cuda", vendor=False)
                 for o, us in ((theirs, 1.0), (ours[key], 2.0), (first, 9.0)):
                     tuning_records.store_times(
                         store, on, key, problem_numbers(p), {o: (us * 1e-6,) * 3 + (1,)}

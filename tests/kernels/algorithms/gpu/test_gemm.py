@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from superopt.compilation.cuda import load_compiler
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.triton.codegen import triton_text
 from superopt.onnx_io.read.source import read_model
 from tests.support.compilation.models import F, model, reference
@@ -29,7 +29,7 @@ def test_terms_that_nothing_divides(terms: int) -> None:
     exe = load_compiler.compile_model(read_model(m), "fp32")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     (used,) = exe.variant({}).program.options.values()
-    assert (used.algorithm, used["deep"], exe.fallback_nodes({})) == ("dot", terms, [])
+    assert (used.algorithm, used["k_block"], exe.fallback_nodes({})) == ("gemm", terms, [])
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_steps_of_more_terms(terms: int, precision: str, first: int) -> None:
     program = exe.variant({}).program
     key = program.call_problems[-1]
     deep = 64 if precision == "fp16" else 32
-    options = list(gpu_space.options(program.problems[key], vendor=False))
-    assert {o["deep"] for o in options if o.algorithm == "dot"} == {deep, 2 * deep}
-    assert program.options[key]["deep"] == first
+    options = list(space.options(program.problems[key], "cuda", vendor=False))
+    assert {o["k_block"] for o in options if o.algorithm == "gemm"} == {deep, 2 * deep}
+    assert program.options[key]["k_block"] == first
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -58,7 +58,7 @@ def test_heads_that_share_keys_are_products_of_their_own(precision: str) -> None
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     some = [c.function for c, k in zip(program.calls, program.call_problems, strict=True)
-            if program.options[k].algorithm == "dot"]  # fmt: skip
+            if program.options[k].algorithm == "gemm"]  # fmt: skip
     texts = [triton_text(program.kernels[x], exe.device.dot_precision).source for x in some]
     assert [x.count("tl.dot(") for x in texts] == [1] * 4
 
@@ -70,4 +70,4 @@ def test_rows_of_many_matrices_by_a_vector_each() -> None:
     exe = load_compiler.compile_model(read_model(m))
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     (used,) = exe.variant({}).program.options.values()
-    assert used.algorithm == "across"
+    assert used.algorithm == "block_reduction"

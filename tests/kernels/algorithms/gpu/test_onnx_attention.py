@@ -65,8 +65,8 @@ def test_scores_are_not_in_memory(name: str, precision: str) -> None:
     near(exe.run(feeds(m)), reference(m, feeds(m)), precision)
     program = exe.variant({}).program
     used = [o.algorithm for o in program.options.values()]
-    assert used.count("online") == 1
-    assert not {"rows", "dot"} & set(used)
+    assert used.count("online_attention") == 1
+    assert not {"row_wise", "gemm"} & set(used)
     assert len(program.calls) <= kernels
 
 

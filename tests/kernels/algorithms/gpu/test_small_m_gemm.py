@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from superopt.compilation.cuda import load_compiler
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
@@ -28,7 +28,7 @@ def ways(name: str) -> tuple[Problem, list[Option]]:
         .program
     )
     (found,) = (x for x in p.problems.values() if x.constants)
-    return found, list(gpu_space.options(found, False))
+    return found, list(space.options(found, "cuda", False))
 
 
 @pytest.mark.one_in(9)
@@ -38,13 +38,17 @@ def ways(name: str) -> tuple[Problem, list[Option]]:
     "precision", ["fp16", *(pytest.param(x, marks=pytest.mark.slow) for x in ("fp32", "bf16"))]
 )
 def test_every_way(name: str, turn: int, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    choice: Any = gpu_space.choose
+    choice: Any = space.choose
 
-    def choose(p: Problem, own: Option | None, vendor: bool) -> Choice:
-        some = list(gpu_space.options(p, vendor)) if p.constants else []
-        return gpu_space.build_choice(p, some[turn]) if turn < len(some) else choice(p, own, vendor)
+    def choose(p: Problem, own: Option | None, target: str, vendor: bool) -> Choice:
+        some = list(space.options(p, "cuda", vendor)) if p.constants else []
+        return (
+            space.build_choice(p, some[turn], "cuda")
+            if turn < len(some)
+            else choice(p, own, target, vendor)
+        )
 
-    monkeypatch.setattr(gpu_space, "choose", choose)
+    monkeypatch.setattr(space, "choose", choose)
     m = product(name)
     near(
         load_compiler.compile_model(read_model(m), precision).run(feeds(m)),
@@ -59,20 +63,20 @@ def test_which_ways_there_are(name: str) -> None:
     rows = int(np.prod(CASES[name][0]))
     _, some = ways(name)
     assert len(some) == len(set(some))
-    assert any("high" in dict(o.knobs) for o in some) == (2 <= rows <= 8)
-    assert any(o.algorithm == "dot" for o in some) == (rows >= 5)
-    assert any(o.algorithm == "across" for o in some) == (rows <= 8)
+    assert any(o.algorithm == "small_m_gemm" for o in some) == (2 <= rows <= 8)
+    assert any(o.algorithm == "gemm" for o in some) == (rows >= 5)
+    assert any(o.algorithm == "block_reduction" for o in some) == (rows <= 8)
 
 
 @pytest.mark.parametrize("name", ["five", "of three dimensions", "eight"])
 def test_rows_are_columns_of_dots(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    choice: Any = gpu_space.choose
+    choice: Any = space.choose
 
-    def choose(p: Problem, own: Option | None, vendor: bool) -> Choice:
-        some = [o for o in gpu_space.options(p, vendor) if o.algorithm == "dot"]
-        return gpu_space.build_choice(p, some[0]) if some else choice(p, own, vendor)
+    def choose(p: Problem, own: Option | None, target: str, vendor: bool) -> Choice:
+        some = [o for o in space.options(p, "cuda", vendor) if o.algorithm == "gemm"]
+        return space.build_choice(p, some[0], "cuda") if some else choice(p, own, target, vendor)
 
-    monkeypatch.setattr(gpu_space, "choose", choose)
+    monkeypatch.setattr(space, "choose", choose)
     m = product(name)
     exe = load_compiler.compile_model(read_model(m), "fp16")
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp16")
@@ -82,10 +86,10 @@ def test_rows_are_columns_of_dots(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_large_constants_are_for_tensor_cores() -> None:
     """Where reading the constant is what it takes; of small ones a block waits longer for those."""
-    for terms, first in ((2048, "dot"), (256, "across")):
+    for terms, first in ((2048, "gemm"), (256, "block_reduction")):
         m = model(
             [node("MatMul", "x", "w", "p"), node("Tanh", "p", "y")], {"x": (F, [8, terms])}, ["y"],
             {"w": drawn(terms, 1024, scale=terms**-0.5)},
         )  # fmt: skip
         p = load_compiler.compile_model(read_model(m), "fp16", vendor=False).variant({}).program
-        assert first in {o.algorithm.replace("split", "dot") for o in p.options.values()}
+        assert first in {o.algorithm.replace("split_k_gemm", "gemm") for o in p.options.values()}

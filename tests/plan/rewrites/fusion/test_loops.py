@@ -40,7 +40,7 @@ def test_matrices_of_short_elements_are_turned(kind: type, shape: tuple[int, int
     np.testing.assert_array_equal(exe(x=given)["y"], given.T)
     (step,) = exe.variants[()]
     for o in step.code.program.options.values():
-        assert o.algorithm != "turning" or o["lanes"] <= 16
+        assert o.algorithm != "transpose" or o["lanes"] <= 16
 
 
 def test_what_kernels_do_slowly_runs_in_onnxruntime() -> None:

@@ -124,7 +124,7 @@ def test_one_kernel_computes_it(
     assert isinstance(step, NativeSegment)
     kinds = [o.algorithm for o in step.code.program.options.values()]
     assert kinds.count("attention") == 1
-    assert "rows" not in kinds
+    assert "row_wise" not in kinds
 
 
 def test_what_is_read_elsewhere_is_computed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,5 +135,5 @@ def test_what_is_read_elsewhere_is_computed_by_itself(monkeypatch: pytest.Monkey
     (step,) = exe.variant({})
     assert isinstance(step, NativeSegment)
     kinds = [o.algorithm for o in step.code.program.options.values()]
-    assert "rows" in kinds
+    assert "row_wise" in kinds
     assert "attention" not in kinds

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from superopt.compilation.cuda import load_compiler
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
@@ -106,23 +106,23 @@ def test_two_results_of_more_rows(name: str, precision: str) -> None:
     made, wanted = PAIRS[name]
     p = checked(made(), precision)
     used = [p.options[key] for key in p.call_problems]
-    assert [o["gates"] for o in used if o.algorithm == "gated"].count(4) == wanted
+    assert [o["gates"] for o in used if o.algorithm == "gated_gemm"].count(4) == wanted
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("turn", range(6))
 @pytest.mark.parametrize("name", ["an LSTM of several rows", "a gated product of one row"])
 def test_every_way(name: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    choice, used = gpu_space.choose, []
+    choice, used = space.choose, []
 
-    def choose(p: Problem, own: Option | None, vendor: bool) -> Choice:
+    def choose(p: Problem, own: Option | None, target: str, vendor: bool) -> Choice:
         if not products(p):
-            return choice(p, own, vendor)
-        some = list(gpu_space.options(p, vendor))
+            return choice(p, own, target, vendor)
+        some = list(space.options(p, "cuda", vendor))
         used.append(some[turn % len(some)])
-        return gpu_space.build_choice(p, used[-1])
+        return space.build_choice(p, used[-1], "cuda")
 
-    monkeypatch.setattr(gpu_space, "choose", choose)
+    monkeypatch.setattr(space, "choose", choose)
     m = MODELS[name][0]()
     given = drawn_for(m)
     near(load_compiler.compile_model(read_model(m), "fp32").run(given), reference(m, given), "fp32")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from superopt.compilation.cuda import load_compiler
-from superopt.kernels.algorithms.gpu import gpu_space
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
@@ -166,24 +166,24 @@ def test_any_axes_of_any_shape(data: st.DataObject) -> None:
 def test_neighbours_are_rows_of_one_program(shape: tuple[int, ...]) -> None:
     """Of a sector of memory all is read, also where there are few of them."""
     (option,) = program(alone("Softmax", *shape, axis=1)).options.values()
-    assert option.algorithm == "rows"
-    assert dict(option.knobs)["high"] >= 16
+    assert option.algorithm == "row_wise"
+    assert dict(option.knobs)["rows"] >= 16
 
 
 # Of these the best, or within 5 % of it, on an H100; what a thread has of several rows at a time.
 TAKEN = {
-    (16, 21, 512, 512, 1): "high=128 warps=1",
-    (16, 96, 112, 112, 1): "high=64 warps=2",
-    (8, 150, 128, 128, 1): "high=64 warps=4",
-    (8, 2, 1024, 1024, 1): "high=512 warps=1",
-    (2097152, 8, 1): "high=256 warps=2",
-    (1048576, 21, 1): "high=32 warps=4",
-    (524288, 49, 1): "high=16 warps=1",
-    (524288, 64, 1): "high=32 warps=2",
-    (131072, 197, 1): "high=4 warps=1",
-    (131072, 256, 1): "high=8 warps=2",
-    (65536, 384, 1): "high=4 warps=2",
-    (32768, 1000, 1): "high=2 warps=2",
+    (16, 21, 512, 512, 1): "rows=128 warps=1",
+    (16, 96, 112, 112, 1): "rows=64 warps=2",
+    (8, 150, 128, 128, 1): "rows=64 warps=4",
+    (8, 2, 1024, 1024, 1): "rows=512 warps=1",
+    (2097152, 8, 1): "rows=256 warps=2",
+    (1048576, 21, 1): "rows=32 warps=4",
+    (524288, 49, 1): "rows=16 warps=1",
+    (524288, 64, 1): "rows=32 warps=2",
+    (131072, 197, 1): "rows=4 warps=1",
+    (131072, 256, 1): "rows=8 warps=2",
+    (65536, 384, 1): "rows=4 warps=2",
+    (32768, 1000, 1): "rows=2 warps=2",
     (16384, 2048, 1): "warps=4",
 }
 
@@ -195,7 +195,7 @@ def test_of_many_rows_so_many_are_a_program(shape: tuple[int, ...]) -> None:
     kind = onnx.TensorProto.FLOAT16
     m = model([node("Softmax", "x", "y", axis=axis)], {"x": (kind, sizes)}, ["y"], {})
     (option,) = program(m, "fp16").options.values()
-    assert str(option) == f"rows {TAKEN[shape]}"
+    assert str(option) == f"row_wise {TAKEN[shape]}"
 
 
 @pytest.mark.one_in(2)
@@ -204,14 +204,14 @@ def test_every_option(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     m = norm_of_channels(1, 20, 2, 40)
     x, wanted = feeds(m), reference(m, feeds(m))
     (problem,) = program(m, precision).problems.values()
-    some = list(dict.fromkeys(gpu_space.options(problem, False)))
+    some = list(dict.fromkeys(space.options(problem, "cuda", False)))
     assert len(some) > 4
     for option in some:
 
         def choose(p: Problem, *_: object, option: Option = option, **__: object) -> Choice:
-            return gpu_space.build_choice(p, option)
+            return space.build_choice(p, option, "cuda")
 
-        monkeypatch.setattr(gpu_space, "choose", choose)
+        monkeypatch.setattr(space, "choose", choose)
         near(load_compiler.compile_model(read_model(m), precision).run(x), wanted, precision)
 
 

@@ -9,10 +9,13 @@ The steps of a vector of trees are in registers, with as many loads in flight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
+from superopt.kernels.algorithms.algorithm import Algorithm
+from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import (
     ComputeAt,
     Parallel,
@@ -27,8 +30,6 @@ from superopt.te.expr.node import Axis, Index, Load
 from superopt.te.expr.tensor import Tensor
 
 MAX_TREES = 64  # at a time: four vectors of 16 hide the latency of loads
-
-
 CHUNK_ROWS = 32  # of a chunk
 
 
@@ -84,3 +85,24 @@ def schedule_tree_walk(t: Tensor, trees: int = MAX_TREES) -> Mapping[Tensor, Sch
     shared = [Parallel(a) for a in chunk]
     out[t] = (*split, Reorder(tuple(order)), Vectorize(inner[-1] if inner else lane), *shared)
     return out
+
+
+def recognise_tree_walk(p: Problem) -> Tensor | None:
+    """Return the tensor if it sums the leaves of walks."""
+    return p.tensor if is_tree_walk(p.tensor) else None
+
+
+def tree_walk_options(p: Problem, t: Tensor) -> Iterator[Option]:
+    """Yield options, best first."""
+    yield from (Option.make("tree_walk", trees=n) for n in (MAX_TREES, 8, 16, 32))
+
+
+def schedule_walk(p: Problem, t: Tensor, option: Option) -> Choice:
+    """Return the choice of an option."""
+    return Choice(option, t, schedule_tree_walk(t, option["trees"]))
+
+
+TREE_WALK = Algorithm(
+    ("tree_walk",), "tree ensembles: several trees of a row at a time", recognise_tree_walk,
+    tree_walk_options, schedule_walk, exclusive=True,
+)  # fmt: skip

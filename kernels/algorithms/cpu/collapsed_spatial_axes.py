@@ -15,9 +15,30 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
-from superopt.kernels.algorithms import contraction as kernels_contraction
+from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
+from superopt.kernels.algorithms.contraction import (
+    Contraction,
+    axis_stride,
+    buffer_load,
+    element_count,
+    match_contraction,
+)
+from superopt.kernels.algorithms.cpu.gemm import (
+    Product,
+    k_block_sizes,
+    match_product,
+    schedule_contraction,
+    tile_time,
+)
+from superopt.kernels.algorithms.cpu.register_tiling import (
+    L1_PANEL_TERMS,
+    RegisterTiling,
+    register_tiling,
+)
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.element import is_range_guard
 from superopt.kernels.loops.layout import Layout, Part, ScatteredLayout, effective_layout
+from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import Schedule
 from superopt.kernels.loops.substitution import scatter_layout
 from superopt.te.analysis.affine import interval
@@ -34,7 +55,7 @@ MAX_TIME_RATIO = {32: {True: 0.94, False: 0.88}, 16: {True: 0.97, False: 0.88}}
 MAX_SHORT_BLOCK_TIME_RATIO = {
     True: 1.03,
     False: 1.02,
-}  # if the sum is in short blocks (contraction.L1_PANEL_TERMS)
+}  # if the sum is in short blocks (L1_PANEL_TERMS)
 L2_FACTOR_BYTES = {32: 600_000, 16: 250_000}  # of a's rows that stay in L2, by registers
 
 
@@ -45,15 +66,15 @@ class CollapsedProduct:
 
     root: Tensor
     layout: ScatteredLayout
-    contraction: kernels_contraction.Contraction
-    tiling: kernels_contraction.RegisterTiling
+    contraction: Contraction
+    tiling: RegisterTiling
     is_contiguous: bool
 
 
 def collapse_spatial_axes(
     t: Tensor,
-    c: kernels_contraction.Contraction,
-    tiling: kernels_contraction.RegisterTiling,
+    c: Contraction,
+    tiling: RegisterTiling,
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
 ) -> CollapsedProduct | None:
@@ -73,14 +94,12 @@ def collapse_spatial_axes(
     env: dict[Axis, Expr] = {h: index.as_index(r // wide), w: index.as_index(r % wide)}
     axes = tuple(r if a == h else a for a in t.axes if a != w)
     root = Tensor("y", t.dtype, tuple(a.extent for a in axes), axes, substitute_axes(t.body, env))
-    new = kernels_contraction.match_contraction(root, constants)
+    new = match_contraction(root, constants)
     if new is None or new.b_axes != c.b_axes or r not in new.a_axes:
         return None
     along = Layout(tuple(_collapsed_part(p, t, axes, r) for p in parts if t.axes[p.axis] != w))
     within = {**layouts, root: along}
-    of = kernels_contraction.register_tiling(
-        root, new, within, tiling.lanes, tiling.registers, tiling.split_vectors
-    )
+    of = register_tiling(root, new, within, tiling.lanes, tiling.registers, tiling.split_vectors)
     if of is None or of.m != r:
         return None
     touch = _is_contiguous(c, h, w, layouts)
@@ -106,19 +125,73 @@ def _collapsed_part(p: Part, t: Tensor, axes: tuple[Axis, ...], r: Axis) -> Part
     return replace(p, axis=axes.index(own)) if own in axes else Part(axes.index(r))
 
 
-def is_profitable(
-    f: CollapsedProduct, by_rows: kernels_contraction.RegisterTiling, short_blocks: bool = False
-) -> bool:
-    """True if this is estimated to be faster than row by row. short_blocks: see
-    `register_tiles`."""
+@remember_match
+def recognise_collapsed(p: Problem) -> CollapsedProduct | None:
+    """Match a product with two spatial axes that can be one."""
+    product = match_product(p)
+    if product is None:
+        return None
+    return collapse_spatial_axes(p.tensor, *product, p.constants, p.layouts)
+
+
+def collapsed_options(p: Problem, f: CollapsedProduct) -> Iterator[Option]:
+    """Yield the options of all register tiles and K blocks."""
+    for _, rows, vectors in sorted(f.tiling.register_tiles()):
+        for k_block in _k_blocks(p):
+            yield Option.make("collapsed_gemm", rows=rows, vectors=vectors, k_block=k_block)
+
+
+def _k_blocks(p: Problem) -> list[int]:
+    product = match_product(p)
+    assert product is not None
+    return k_block_sizes(p.tensor, product[0], p.layouts, p.registers)
+
+
+def predict_collapsed(p: Problem, f: CollapsedProduct) -> Prediction:
+    """Return the best tile, relative to tiles of each image row."""
+    product = match_product(p)
+    assert product is not None
     assert f.tiling.m is not None
-    assert by_rows.m is not None
-    times = f.tiling.m.size // by_rows.m.size
-    part = (MAX_SHORT_BLOCK_TIME_RATIO if short_blocks else MAX_TIME_RATIO[f.tiling.registers])[
+    assert product[1].m is not None
+    k_block = _k_blocks(p)[0]
+    short = k_block in L1_PANEL_TERMS
+    ratio = (MAX_SHORT_BLOCK_TIME_RATIO if short else MAX_TIME_RATIO[f.tiling.registers])[
         f.is_contiguous
     ]
-    one, other = (min(x.register_tiles(short_blocks))[0] for x in (f.tiling, by_rows))
-    return one < part * times * other
+    image_rows = f.tiling.m.size // product[1].m.size
+    (one, rows, vectors), (other, *_) = (
+        min(x.register_tiles(short)) for x in (f.tiling, product[1])
+    )
+    option = Option.make("collapsed_gemm", rows=rows, vectors=vectors, k_block=k_block)
+    return Prediction(option, one / (ratio * image_rows * other))
+
+
+def direct_time(p: Problem, product: Product) -> tuple[float, float]:
+    """Return the time of a product by register tiles, of each image row or collapsed: relative, as
+    in Prediction, and in vector FMAs."""
+    short = k_block_sizes(p.tensor, product[0], p.layouts, p.registers)[0] in L1_PANEL_TERMS
+    one = recognise_collapsed(p)
+    if one is not None and (relative := predict_collapsed(p, one).relative_time) < GENERAL_TIME:
+        return relative, tile_time(p, product[0], one.tiling, short)
+    return GENERAL_TIME, tile_time(p, product[0], product[1], short)
+
+
+def schedule_collapsed_gemm(p: Problem, f: CollapsedProduct, option: Option) -> Choice:
+    """Return the choice of an option."""
+    b = f.contraction.b.tensor
+    tile = option["rows"], option["vectors"], option["k_block"]
+    how = schedule_collapsed(f, p.layouts, *tile)
+    return Choice(option, f.root, {f.root: how}, (b,) if b in p.constants else (), f.layout)
+
+
+COLLAPSED_GEMM = Algorithm(
+    ("collapsed_gemm",),
+    "convolution as implicit GEMM: rows of a register tile run over the whole image",
+    recognise_collapsed,
+    collapsed_options,
+    schedule_collapsed_gemm,
+    predict_collapsed,
+)
 
 
 def schedule_collapsed(
@@ -126,7 +199,7 @@ def schedule_collapsed(
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
     rows: int,
     vectors: int,
-    block_terms: int,
+    k_block: int,
 ) -> Schedule:
     """Return the schedule with tiles of `rows` times `vectors`; see
     contraction.schedule_contraction. Row blocks are as large as a's rows stay in L2; among those,
@@ -134,21 +207,21 @@ def schedule_collapsed(
     assert f.tiling.m is not None
     high = f.tiling.m.size
     tiles, every = -(-high // rows), max(math.prod(a.size for a in f.contraction.a_axes), 1)
-    each = 4 * kernels_contraction.element_count(f.contraction.a.tensor) * rows // every
+    each = 4 * element_count(f.contraction.a.tensor) * rows // every
     least = min(-(-tiles * each // L2_FACTOR_BYTES[f.tiling.registers]), tiles)
     if least < 2:
-        return kernels_contraction.schedule_contraction(
-            f.root, f.contraction, layouts, f.tiling, rows, vectors, block_terms
+        return schedule_contraction(
+            f.root, f.contraction, layouts, f.tiling, rows, vectors, k_block
         )
     parts = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)
     block = -(-tiles // parts)
-    return kernels_contraction.schedule_contraction(
-        f.root, f.contraction, layouts, f.tiling, rows, vectors, block_terms, block
+    return schedule_contraction(
+        f.root, f.contraction, layouts, f.tiling, rows, vectors, k_block, block
     )
 
 
 def _is_contiguous(
-    c: kernels_contraction.Contraction,
+    c: Contraction,
     h: Axis,
     w: Axis,
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
@@ -156,14 +229,14 @@ def _is_contiguous(
     """True if a's elements at neighbouring rows follow each other in memory."""
     if isinstance(layouts.get(c.a.tensor), ScatteredLayout):
         return False
-    read = kernels_contraction.buffer_load(c.a, layouts)
+    read = buffer_load(c.a, layouts)
     steps = []
     for own in (h, w):
         others: dict[Expr, Expr] = {
             a: index.as_index(0) for i in read.index for a in index_axes(i) if a != own
         }
         place = tuple(index.substitute(i, others) for i in read.index)
-        steps.append(kernels_contraction.axis_stride(Load(read.tensor, place, read.dtype), own))
+        steps.append(axis_stride(Load(read.tensor, place, read.dtype), own))
     return steps[1] is not None and steps[0] == w.size * steps[1]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from superopt.kernels.algorithms import reduction_schedules
+from superopt.kernels.algorithms.cpu import reduction_schedules
 from superopt.kernels.loops.option import Option
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import Tensor, TensorType, compute, placeholder, reduce_sum
@@ -18,8 +18,11 @@ def middle(rows: int, terms: int, columns: int) -> Tensor:
 @pytest.mark.parametrize(
     ("columns", "how"),
     [
-        (53, Option.make("along", wide=64, rows=1)),  # a row of results after the other
-        (300, Option.make("along", wide=16, rows=4)),
+        (
+            53,
+            Option.make("vertical_reduction", width=64, rows=1),
+        ),  # a row of results after the other
+        (300, Option.make("vertical_reduction", width=16, rows=4)),
     ],
 )
 def test_short_rows_are_summed_one_at_a_time(columns: int, how: Option) -> None:

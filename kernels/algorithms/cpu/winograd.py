@@ -29,13 +29,13 @@ from functools import lru_cache
 from math import prod
 
 from superopt.kernels.algorithms.contraction import Contraction
-from superopt.kernels.algorithms.cook_toom import (
+from superopt.kernels.algorithms.cpu.cook_toom import (
     distinct_rows,
     to_array,
     transform_matrices,
     transform_operations,
 )
-from superopt.kernels.algorithms.tiled_convolution import (
+from superopt.kernels.algorithms.cpu.tiled_convolution import (
     TiledConvolution,
     ceil_div,
     tile_begin,
@@ -61,12 +61,12 @@ from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How tiles of m x m are computed. apart: the whole image is transformed by a kernel before;
+    """How tiles of m x m are computed. separate: the whole image is transformed by a kernel before;
     else `block` rows of tiles at a time. Register tiles of the sums are `rows` times `columns`
     tiles, and some vectors of channels."""
 
     m: int
-    apart: bool
+    separate: bool
     block: int
     rows: int
     columns: int
@@ -110,7 +110,7 @@ def winograd_form(
         lambda xi, nu, q, y, x, ch: reduce_sum(b, lambda j: table_e[nu, j] * d[q, y, x, xi, j, ch]),
         name="v",
     )
-    read = Tensor("v", kind, v.shape) if plan.apart else v
+    read = Tensor("v", kind, v.shape) if plan.separate else v
 
     def sums(xi: Expr, nu: Expr, q: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
         i, j = (
@@ -150,13 +150,13 @@ def winograd_form(
         p.output_axes(q, o, row, index.as_index(tile_begin(tx, w, mw, right) + j * right)).values()
     )
     lies = scatter_layout(t, layout, y.axes, place)
-    how = (_channel_schedules if plan.apart else _row_schedules)((d, v, s, rows, y), plan, lanes)
+    how = (_channel_schedules if plan.separate else _row_schedules)((d, v, s, rows, y), plan, lanes)
     by_rows, by_columns = (transform_matrices(*form) for form in p.forms(plan.m))
     tables = {
         table_b: to_array(by_rows[2]), table_a: to_array(by_rows[0]),
         table_e: to_array(by_columns[2]), table_d: to_array(by_columns[0]),
     }  # fmt: skip
-    return AlgorithmForm(y, ((v, read),) if plan.apart else (), lies, how, tables, u)
+    return AlgorithmForm(y, ((v, read),) if plan.separate else (), lies, how, tables, u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +256,14 @@ def candidate_plans(
             beside = 1.0 if few else NON_BOTTLENECK_SHARE
             total += _overlapped_time(busy, size / MEMORY_BYTES_PER_FMA[registers], beside)
             total += (count * made - 1) * _overlapped_time(busy, size / again[registers], beside)
-            for apart in (False, True) if count == 1 else (False,):
+            for separate in (False, True) if count == 1 else (False,):
                 # With one block, threads share what follows the transform; an image that is a term
                 # of several sums is transformed for each, unless that is done before.
-                slow = 1.0 if apart or count * made > 1 else SHARED_WORK_COST_FACTOR
+                slow = 1.0 if separate or count * made > 1 else SHARED_WORK_COST_FACTOR
                 turned = (
-                    TRANSFORM_FMA_COST[registers] * (to * (1 if apart else p.taps) + fro) / lanes
+                    TRANSFORM_FMA_COST[registers] * (to * (1 if separate else p.taps) + fro) / lanes
                 )
-                out.append((total * slow + turned, Plan(m, apart, block, *tile)))
+                out.append((total * slow + turned, Plan(m, separate, block, *tile)))
     some: dict[int, int] = {}
     for _, plan in sorted(out, key=lambda x: x[0]):
         some.setdefault(plan.block, len(some))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from superopt.kernels.algorithms.contraction import L1_PANEL_TERMS
+from superopt.kernels.algorithms.cpu.register_tiling import L1_PANEL_TERMS
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, build_choice, options
 from superopt.kernels.loops.layout import parse_layout
@@ -73,14 +73,14 @@ CASES |= LONG
 )
 @pytest.mark.parametrize("many", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_same(name: str, registers: int, threads: int, many: int) -> None:
-    ways(name, registers, threads, lambda o: o.algorithm == "flat", many)
+    ways(name, registers, threads, lambda o: o.algorithm == "collapsed_gemm", many)
 
 
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", LONG)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_sums_in_short_blocks(name: str, threads: int) -> None:
-    ways(name, 16, threads, lambda o: dict(o.knobs).get("deep") in L1_PANEL_TERMS, 8)
+    ways(name, 16, threads, lambda o: dict(o.knobs).get("k_block") in L1_PANEL_TERMS, 8)
 
 
 def ways(name: str, registers: int, threads: int, which: Callable[[Option], bool], n: int) -> None:
@@ -119,17 +119,17 @@ def problem(kernel: int, size: int, stride: int, border: int) -> Problem:
 @pytest.mark.parametrize(
     ("kernel", "size", "stride", "border", "how"),
     [
-        (1, 13, 1, 0, "flat"),  # 43 tiles of 4 rows in the place of 52
-        (1, 28, 1, 0, "direct"),  # whose width is a multiple
-        (3, 14, 2, 1, "flat"),  # 9 tiles of 6 rows in the place of 7 rows
-        (3, 14, 2, 0, "direct"),  # what is beyond the edge is not there
+        (1, 13, 1, 0, "collapsed_gemm"),  # 43 tiles of 4 rows in the place of 52
+        (1, 28, 1, 0, "gemm"),  # whose width is a multiple
+        (3, 14, 2, 1, "collapsed_gemm"),  # 9 tiles of 6 rows in the place of 7 rows
+        (3, 14, 2, 0, "gemm"),  # what is beyond the edge is not there
     ],
 )
 def test_where_it_pays(kernel: int, size: int, stride: int, border: int, how: str) -> None:
     p = problem(kernel, size, stride, border)
     assert best_option(p).algorithm == how
-    some = [o for o in options(p) if o.algorithm == "flat"]
-    assert bool(some) == (how == "flat" or bool(border) or kernel == 1)
+    some = [o for o in options(p) if o.algorithm == "collapsed_gemm"]
+    assert bool(some) == (how == "collapsed_gemm" or bool(border) or kernel == 1)
     for o in some:
         assert build_choice(p, o).option == o
 
@@ -150,7 +150,7 @@ def test_a_vector_of_several_registers_stays_one() -> None:
     t, [x, w] = product("Conv", (1, 64, 28, 28), (40, 64, 1, 1))
     lies = {v: parse_layout("i0 i2 i3 i1") for v in (x, t)}
     p = Problem(t, lies, {w}, 64, registers=32, strassen_levels=0)
-    some = [o for o in options(p) if o.algorithm in ("direct", "flat")]
+    some = [o for o in options(p) if o.algorithm in ("gemm", "collapsed_gemm")]
     assert all(o["rows"] * o["vectors"] * 3 < 32 for o in some)
 
 
@@ -161,5 +161,5 @@ def test_long_sums_are_in_short_blocks(channels: int, registers: int, deep: int)
     t, [x, w] = product("Conv", (1, channels, 16, 16), (64, channels, 1, 1))
     lies = {x: parse_layout("i0 i1//16 i2 i3 i1%16"), t: parse_layout("i0 i1//16 i2 i3 i1%16")}
     option = best_option(Problem(t, lies, {w}, 32, registers=registers, strassen_levels=0))
-    assert option["deep"] == deep
+    assert option["k_block"] == deep
     assert option["vectors"] == 2 or not deep

@@ -22,10 +22,11 @@ from math import prod
 
 import numpy as np
 
-from superopt.kernels.algorithms import reduction_schedules
-from superopt.kernels.algorithms.contraction import L2_PANEL_TERMS, Contraction
-from superopt.kernels.algorithms.row_scaling import row_scales, unscale_factor
-from superopt.kernels.algorithms.tiled_convolution import ceil_div
+from superopt.kernels.algorithms.contraction import Contraction
+from superopt.kernels.algorithms.cpu import reduction_schedules
+from superopt.kernels.algorithms.cpu.gemm import L2_PANEL_TERMS
+from superopt.kernels.algorithms.cpu.row_scaling import row_scales, unscale_factor
+from superopt.kernels.algorithms.cpu.tiled_convolution import ceil_div
 from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS, register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_nest import replace_reduction
@@ -93,16 +94,16 @@ class StrassenProduct:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """levels: of recursion. apart: all sums of a's parts are computed by a kernel before; else
+    """levels: of recursion. separate: all sums of a's parts are computed by a kernel before; else
     those of `block` rows of each part at a time. Register tiles of the products are `rows` times
-    `vectors`; deep: terms of a K block, 0 for one block."""
+    `vectors`; k_block: terms of a K block, 0 for one block."""
 
     levels: int
-    apart: bool
+    separate: bool
     block: int
     rows: int
     vectors: int
-    deep: int
+    k_block: int
 
 
 def match_strassen_product(t: Tensor, c: Contraction) -> StrassenProduct | None:
@@ -182,7 +183,7 @@ def strassen_form(
         ),
         name="p",
     )
-    read = Tensor("p", kind, sums.shape) if plan.apart else sums
+    read = Tensor("p", kind, sums.shape) if plan.separate else sums
     products = compute(
         (count, m, n),
         lambda x, i, o: reduce_sum(k, lambda j: read[i, x, j] * q[x, o // lanes, j, o % lanes]),
@@ -208,7 +209,7 @@ def strassen_form(
     how = _schedules(sums, products, y, plan, lanes)
     _, best_ = reduction_schedules.reduction_options(scales, layouts, lanes, registers)[0]
     how[scales], _ = reduction_schedules.schedule_reduction(scales, layouts, (), best_)
-    first = ((scales, scale), *(((sums, read),) if plan.apart else ()))
+    first = ((scales, scale), *(((sums, read),) if plan.separate else ()))
     return AlgorithmForm(y, first, lies, how, {table_a: a, table_c: b}, q)
 
 
@@ -219,16 +220,16 @@ def _schedules(
     tile = f"split(i3, {lanes}); split(i3.o, {plan.vectors}); "
     inner = "i0.i, i3.o.i, k0, i1, i2, i3.i); unroll(k0); unroll(i1); unroll(i2); vectorize(i3.i)"
     over, inside = (
-        ("k0.o, i1.o, k0.i", f"split(k0, {plan.deep}); ") if plan.deep else ("i1.o, k0", "")
+        ("k0.o, i1.o, k0.i", f"split(k0, {plan.k_block}); ") if plan.k_block else ("i1.o, k0", "")
     )
     turn = f"split(i2, {lanes}); reorder(i0, i2.o, k0, k1, i1, i2.i); unroll(k0); unroll(k1); "
     turn += "unroll(i1); vectorize(i2.i)"
     how = {
         y: f"split(i0, {plan.block}); {tile}reorder(i0.o, i3.o.o, {inner}; parallel(i0.o)"
-        + ("; parallel(i3.o.o)" if plan.apart else ""),
+        + ("; parallel(i3.o.o)" if plan.separate else ""),
         products: f"compute_at(y, i3.o.o); {inside}split(i2, {lanes}); split(i1, {plan.rows}); "
         f"reorder(i0, {over}, i1.i, i2.o, i2.i); unroll(i1.i); unroll(i2.o); vectorize(i2.i)",
-        sums: f"{turn}; parallel(i0)" if plan.apart else f"compute_at(y, i0.o); {turn}",
+        sums: f"{turn}; parallel(i0)" if plan.separate else f"compute_at(y, i0.o); {turn}",
     }
     return {t: parse_schedule(text) for t, text in how.items()}
 
@@ -310,9 +311,9 @@ def candidate_plans(
             continue
         parts, count = 2**levels, 7**levels
         m, n, k = part_rows(p, parts), p.n.size // parts, p.k.size // parts
-        deep = [d for d in range(L2_PANEL_TERMS, L2_PANEL_TERMS // 3, -1) if k % d == 0 and k > d][
-            :1
-        ]
+        blocks = [
+            d for d in range(L2_PANEL_TERMS, L2_PANEL_TERMS // 3, -1) if k % d == 0 and k > d
+        ][:1]
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= MAX_SUM_BYTES
         for _, rows, vectors in register_tile_options(
@@ -325,8 +326,8 @@ def candidate_plans(
             ways = [(False, inside), own]
             if whole and ceil_div(m, inside) < MIN_CHUNKS:
                 ways = [own, (False, inside)]
-            for apart, block in ways:
-                out += [Plan(levels, apart, block, rows, vectors, d) for d in (0, *deep)]
+            for separate, block in ways:
+                out += [Plan(levels, separate, block, rows, vectors, d) for d in (0, *blocks)]
     return out
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.algorithms.contraction import Contraction
-from superopt.kernels.algorithms.cook_toom import error_amplification, has_points
+from superopt.kernels.algorithms.cpu.cook_toom import error_amplification, has_points
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.te.analysis import affine
 from superopt.te.expr import index

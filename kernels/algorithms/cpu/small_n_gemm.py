@@ -11,16 +11,20 @@ elements are contiguous, each lane sums a part, and the lanes are added at the e
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.algorithms import contraction
-from superopt.kernels.algorithms.row_kernels import parallel_loops
+from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
+from superopt.kernels.algorithms.cpu.register_tiling import register_tiling
+from superopt.kernels.algorithms.cpu.row_kernels import parallel_loops
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import (
     ComputeAt,
     Parallel,
@@ -159,3 +163,39 @@ def schedule_small_n_gemm(f: SmallNGemm, rows: int) -> dict[Tensor, Schedule]:
             Unroll(each), Unroll(k.name), Vectorize(within.name),
         ),
     }  # fmt: skip
+
+
+@remember_match
+def recognise_small_n(p: Problem) -> SmallNGemm | None:
+    """Match a contraction with few outputs, which are contiguous in the result."""
+    c = contraction.match_contraction(p.tensor, p.constants, p.lanes)
+    found = match_small_n_gemm(p.tensor, p.constants, p.layouts, p.lanes, p.registers)
+    if c is None or found is None:
+        return None
+    return None if register_tiling(p.tensor, c, p.layouts, p.lanes) is None else found
+
+
+def small_n_options(p: Problem, found: SmallNGemm) -> Iterator[Option]:
+    """Yield options, best first."""
+    yield from (Option.make("small_n_gemm", rows=n) for n in found.row_options)
+
+
+def predict_small_n(p: Problem, found: SmallNGemm) -> Prediction:
+    """Return the best option: the algorithm pays wherever it is recognised."""
+    return Prediction(Option.make("small_n_gemm", rows=found.row_options[0]), 0.0)
+
+
+def schedule_small_n(p: Problem, found: SmallNGemm, option: Option) -> Choice:
+    """Return the choice of an option."""
+    how = schedule_small_n_gemm(found, option["rows"])
+    return Choice(option, found.root, how, (found.b,), found.layout)
+
+
+SMALL_N_GEMM = Algorithm(
+    ("small_n_gemm",),
+    "GEMM and convolution with few columns: vectors along the sum",
+    recognise_small_n,
+    small_n_options,
+    schedule_small_n,
+    predict_small_n,
+)

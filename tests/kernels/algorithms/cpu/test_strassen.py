@@ -7,10 +7,7 @@ import pytest
 import superopt
 from superopt.kernels.algorithms.build import build_kernels
 from superopt.kernels.algorithms.contraction import match_contraction
-from superopt.kernels.algorithms.forms import profitable_strassen_plan
-from superopt.kernels.algorithms.problem import Problem
-from superopt.kernels.algorithms.space import build_choice, options
-from superopt.kernels.algorithms.strassen import (
+from superopt.kernels.algorithms.cpu.strassen import (
     LEVELS,
     Plan,
     can_split,
@@ -20,6 +17,9 @@ from superopt.kernels.algorithms.strassen import (
     match_strassen_product,
     strassen_form,
 )
+from superopt.kernels.algorithms.cpu.strassen_gemm import fastest_strassen_plan
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import build_choice, options
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, parse_layout, row_major
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.option import Option
@@ -73,7 +73,7 @@ CASES = {
 }  # fmt: skip
 
 
-def problem(case: str, levels: int, apart: int) -> tuple[Problem, list[Tensor], list[Option]]:
+def problem(case: str, levels: int, separate: int) -> tuple[Problem, list[Tensor], list[Option]]:
     """A case, its operands, and its ways by parts of so many levels."""
     op, shapes, lies, out = CASES[case]
     t, [x, w, *rest] = product(op, *shapes)
@@ -82,17 +82,17 @@ def problem(case: str, levels: int, apart: int) -> tuple[Problem, list[Tensor], 
         layouts = {x: parse_layout(lies), t: parse_layout(out)}
     p = Problem(t, layouts, {w}, 64)
     some = [o for o in options(p) if o.algorithm == "strassen" and o["levels"] == levels]
-    some = [o for o in some if o["apart"] == apart]
+    some = [o for o in some if o["separate"] == separate]
     assert some, "no such option"
     return p, [x, w, *rest], some
 
 
 @pytest.mark.one_in(24)
-@pytest.mark.parametrize("apart", [0, 1])
+@pytest.mark.parametrize("separate", [0, 1])
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_the_product(case: str, levels: int, apart: int) -> None:
-    p, [x, w, *rest], some = problem(case, levels, apart)
+def test_it_is_the_product(case: str, levels: int, separate: int) -> None:
+    p, [x, w, *rest], some = problem(case, levels, separate)
     t = p.tensor
     rng = np.random.default_rng(3)
     given = {i: rng.standard_normal(i.shape).astype(np.float32) for i in (x, w, *rest)}
@@ -127,12 +127,12 @@ def computed(p: Problem, option: Option, given: dict[Tensor, np.ndarray]) -> np.
 
 
 @pytest.mark.one_in(12)
-@pytest.mark.parametrize("apart", [0, 1])
+@pytest.mark.parametrize("separate", [0, 1])
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize("case", CASES)
-def test_no_row_rounds_by_another_ones_size(case: str, levels: int, apart: int) -> None:
+def test_no_row_rounds_by_another_ones_size(case: str, levels: int, separate: int) -> None:
     """Rows of magnitudes from 1e-36 to 1e36, and one of zeros: as exact as if all were alike."""
-    p, [x, w, *rest], (option, *_) = problem(case, levels, apart)
+    p, [x, w, *rest], (option, *_) = problem(case, levels, separate)
     op = CASES[case][0]
     rng = np.random.default_rng(5)
     terms = 1 if op == "Conv" else -1
@@ -186,7 +186,7 @@ def test_only_constants_and_only_where_it_pays() -> None:
     assert s is not None
     assert can_split(s, 2, 16)
     # where the product as it is would take no time
-    assert profitable_strassen_plan(s, 16, 2, 1.0) is None
+    assert fastest_strassen_plan(s, 16, 2, 1.0) is None
 
 
 def test_a_matrix_that_is_turned() -> None:

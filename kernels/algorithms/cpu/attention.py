@@ -12,14 +12,18 @@ of the separate operators.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from superopt.kernels.algorithms import contraction as kernels_contraction
-from superopt.kernels.algorithms import row_kernels
+from superopt.kernels.algorithms.algorithm import Algorithm
+from superopt.kernels.algorithms.contraction import Contraction, match_contraction
+from superopt.kernels.algorithms.cpu import row_kernels
+from superopt.kernels.algorithms.cpu.register_tiling import RegisterTiling, register_tiling
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS, register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
 from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import (
     ComputeAt,
     Parallel,
@@ -54,11 +58,11 @@ class Attention:
     products."""
 
     tensor: Tensor
-    contraction: kernels_contraction.Contraction
-    tiling: kernels_contraction.RegisterTiling
+    contraction: Contraction
+    tiling: RegisterTiling
     probabilities: Tensor
     scores: Tensor | None
-    scores_tiling: kernels_contraction.RegisterTiling | None
+    scores_tiling: RegisterTiling | None
 
     @property
     def m(self) -> Axis:
@@ -74,26 +78,26 @@ def match_attention(
     registers: int = VECTOR_REGISTERS,
 ) -> Attention | None:
     """Match a product whose operand is computed by rows; None if `t` is none."""
-    c = kernels_contraction.match_contraction(t, constants)
+    c = match_contraction(t, constants)
     if c is None or c.a.tensor.body is None or not c.b_axes:
         return None
-    frame = kernels_contraction.register_tiling(t, c, layouts, lanes, registers)
+    frame = register_tiling(t, c, layouts, lanes, registers)
     row = c.a.tensor
     if frame is None or frame.m is None or c.a.index[-2] != frame.m:
         return None
     found = [
         s
         for s in computed_tensors([row])
-        if s is not row and kernels_contraction.match_contraction(s, constants) is not None
+        if s is not row and match_contraction(s, constants) is not None
     ]
     if not found:
         return Attention(t, c, frame, row, None, None)
     scores = found[0]
-    inner = kernels_contraction.match_contraction(scores, constants)
+    inner = match_contraction(scores, constants)
     if inner is None or len(found) > 1:
         return None
     within = {**layouts, scores: row_major(scores.rank)}
-    before = kernels_contraction.register_tiling(scores, inner, within, lanes, registers)
+    before = register_tiling(scores, inner, within, lanes, registers)
     if before is None or before.m != scores.axes[-2]:
         return None
     return Attention(t, c, frame, row, scores, before)
@@ -136,7 +140,7 @@ def _estimated_time(a: Attention, block: int) -> float:
     return time * -(-height // block) * (1.0 if block == BLOCK_ROWS[0] else NON_DEFAULT_BLOCK_COST)
 
 
-def _tiles(block: int, f: kernels_contraction.RegisterTiling) -> Iterator[tuple[float, int, int]]:
+def _tiles(block: int, f: RegisterTiling) -> Iterator[tuple[float, int, int]]:
     """Yield the register tiles of a block with their estimated times."""
     terms = min(f.terms, MAX_COSTED_TERMS)
     return register_tiles(block, f.n.size, f.lanes, 8, f.registers_per_vector, f.registers, terms)
@@ -177,7 +181,7 @@ def schedule_attention(
 
 
 def _schedule_product(
-    s: Tensor, frame: kernels_contraction.RegisterTiling, high: int, wide: int
+    s: Tensor, frame: RegisterTiling, high: int, wide: int
 ) -> Iterator[Primitive]:
     m, n = frame.m, frame.n
     found = reduction(s)
@@ -196,3 +200,33 @@ def attention_operands(a: Attention) -> list[Tensor]:
     """Return the operands in memory: V, and those of the scores."""
     bodies = [s.body for s in (a.tensor, a.scores) if s is not None and s.body is not None]
     return [x.tensor for b in bodies for x in loads(b) if x.tensor.body is None]
+
+
+_KNOBS = ("block_rows", "rows", "vectors", "score_rows", "score_vectors")
+
+
+@remember_match
+def recognise_attention(p: Problem) -> Attention | None:
+    """Match a product whose operand is computed by rows."""
+    given = p.tensor, p.constants, p.layouts, p.lanes, p.registers
+    return match_attention(*given) if p.row_axes else None
+
+
+def attention_options(p: Problem, a: Attention) -> Iterator[Option]:
+    """Yield options, best first."""
+    for knobs in block_options(a):
+        yield Option("attention", tuple(zip(_KNOBS, knobs, strict=True)))
+
+
+def schedule_attention_blocks(p: Problem, a: Attention, option: Option) -> Choice:
+    """Return the choice of an option."""
+    knobs = tuple(option[k] for k in _KNOBS)
+    packed = tuple(x for x in attention_operands(a) if x in p.constants)
+    lanes = row_kernels.row_elements(replace(p, tensor=a.probabilities))
+    return Choice(option, p.tensor, schedule_attention(a, knobs, lanes), packed)
+
+
+ATTENTION = Algorithm(
+    ("attention",), "attention: blocks of query rows, scores in L2", recognise_attention,
+    attention_options, schedule_attention_blocks, exclusive=True,
+)  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from superopt.ir.op import canonical_attrs, expression
 from superopt.kernels.algorithms.contraction import match_contraction
-from superopt.kernels.algorithms.cook_toom import (
+from superopt.kernels.algorithms.cpu.cook_toom import (
     distinct_rows,
     error_amplification,
     has_points,
@@ -15,12 +15,12 @@ from superopt.kernels.algorithms.cook_toom import (
     transform_matrices,
     transform_operations,
 )
-from superopt.kernels.algorithms.tiled_convolution import (
+from superopt.kernels.algorithms.cpu.tiled_convolution import (
     MAX_ERROR_AMPLIFICATION,
     TILE_SIDES,
     match_tiled_convolution,
 )
-from superopt.kernels.algorithms.winograd import candidate_plans, winograd_form
+from superopt.kernels.algorithms.cpu.winograd import candidate_plans, winograd_form
 from superopt.kernels.loops.layout import ScatteredLayout, parse_layout
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.pack import from_layout, pack_constant, to_layout
@@ -242,7 +242,7 @@ def it_is_the_convolution(
         " ".join(["i0", *(f"i{d}+{border}" if border else f"i{d}" for d in space), "i1"])
     )
     lies_ = parse_layout(" ".join(["i0", *(f"i{d}+1" for d in space), "i1"]))
-    plan = next(x for _, x in candidate_plans(p, m, 16) if before is None or x.apart == before)
+    plan = next(x for _, x in candidate_plans(p, m, 16) if before is None or x.separate == before)
     made = winograd_form(t, found, p, plan, lies_, 16)
     rng = np.random.default_rng(3)
     a = rng.standard_normal(shape).astype(np.float32)

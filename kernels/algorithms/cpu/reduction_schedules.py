@@ -1,9 +1,9 @@
-"""Schedules of reductions that are no contractions: windows, depthwise convolutions, rows.
+"""Reductions on the CPU that are no contractions: windows, depthwise convolutions, rows.
 
-along   vectors of neighbouring results, each lane with a reduction of its own; several
-        vectors at a time, to hide latency
-across  vectors of terms, whose lanes are combined at the end: for contiguous terms, such as
-        the rows of a softmax
+vertical_reduction    vectors of neighbouring results, each lane with a reduction of its own;
+                      several vectors at a time, to hide latency
+horizontal_reduction  vectors of terms, whose lanes are combined at the end: for contiguous terms,
+                      such as the rows of a softmax
 """
 
 from __future__ import annotations
@@ -11,8 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
+from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.contraction import axis_stride
-from superopt.kernels.algorithms.row_kernels import MAX_BLOCK_TERMS, lane_reduction, parallel_loops
+from superopt.kernels.algorithms.cpu.row_kernels import (
+    MAX_BLOCK_TERMS,
+    lane_reduction,
+    parallel_loops,
+)
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -49,12 +55,16 @@ def reduction_options(
         near = all(axis_stride(x, found.axes[-1]) in (0, 1) for x in read)
         plain = near and not any(x.tensor in layouts for x in read)
         several = plain and found.axes[-1].size > 1
-        return [(0.0, Option.make("across", lanes=MAX_BLOCK_TERMS))] if several else []
+        return (
+            [(0.0, Option.make("horizontal_reduction", lanes=MAX_BLOCK_TERMS))] if several else []
+        )
     n, m, block = _vector_axes(t, layouts)
     last = found.axes[-1]
     if _has_contiguous_terms(read, n, last, layouts):
         some = (MAX_BLOCK_TERMS, MAX_BLOCK_TERMS // 4, MAX_BLOCK_TERMS // 16)
-        return [(float(k), Option.make("across", lanes=w)) for k, w in enumerate(some)]
+        return [
+            (float(k), Option.make("horizontal_reduction", lanes=w)) for k, w in enumerate(some)
+        ]
     picked = any(_selects_within_group(read, n, a) for a in found.axes)
     wide = block or (
         SINGLE_ROW_ELEMENTS if m is None or m.size < 2 else lanes if picked else lanes * 2
@@ -68,11 +78,16 @@ def reduction_options(
         and _reads_disjoint_rows(read, n, m)
     ):
         wide, rows = min(SINGLE_ROW_ELEMENTS, MAX_ROWS * lanes), 1
-    out = [(0.0, Option.make("along", wide=wide, rows=rows))]
+    out = [(0.0, Option.make("vertical_reduction", width=wide, rows=rows))]
     for w in (wide,) if block else (lanes, 2 * lanes, 4 * lanes):
         for r in {1} if m is None else {1, 2, 4, rows, MAX_ROWS}:
             if (w, r) != (wide, rows) and w * r <= 16 * lanes:
-                out.append((1.0 + abs(w * r - wide * rows), Option.make("along", wide=w, rows=r)))
+                out.append(
+                    (
+                        1.0 + abs(w * r - wide * rows),
+                        Option.make("vertical_reduction", width=w, rows=r),
+                    )
+                )
     return out
 
 
@@ -85,7 +100,7 @@ def schedule_reduction(
     """Return a schedule, and the constants that are packed for it."""
     found = reduction(t)
     assert found is not None
-    if option.algorithm == "across":
+    if option.algorithm == "horizontal_reduction":
         return _lane_reduction_schedule(t, found, option["lanes"]), ()
     n, m, block = _vector_axes(t, layouts)
     read = [x for x in loads(found.body) if x.tensor.shape]
@@ -97,7 +112,7 @@ def schedule_reduction(
     )
     written = [a.name for a in over if a in few or _selects_within_group(read, n, a)]
     how = _result_vector_schedule(
-        t, over, written, n, m, bool(block), option["wide"], option["rows"]
+        t, over, written, n, m, bool(block), option["width"], option["rows"]
     )
     return how, tuple(_packed_constants(read, n, constants))
 
@@ -214,3 +229,32 @@ def _result_vector_schedule(
     steps += [Unroll(x) for x in (*unrolled, *tile[:-1])]
     steps.append(Vectorize(tile[-1]))
     return (*steps, *(Parallel(x) for x in first[:3]))
+
+
+Ranked = list[tuple[float, Option]]
+
+
+@remember_match
+def recognise_reduction(p: Problem) -> Ranked | None:
+    """Return the ranked options of a reduction."""
+    return reduction_options(p.tensor, p.layouts, p.lanes, p.registers) or None
+
+
+def ranked_options(p: Problem, ranked: Ranked) -> list[Option]:
+    """Return the options, best first."""
+    return [option for _, option in sorted(ranked, key=lambda x: x[0])]
+
+
+def schedule_single_reduction(p: Problem, ranked: Ranked, option: Option) -> Choice:
+    """Return the choice of an option."""
+    how, packed = schedule_reduction(p.tensor, p.layouts, p.constants, option)
+    return Choice(option, p.tensor, {p.tensor: how}, packed)
+
+
+REDUCTION = Algorithm(
+    ("vertical_reduction", "horizontal_reduction"),
+    "reductions: pooling, depthwise convolution, ReduceSum",
+    recognise_reduction,
+    ranked_options,
+    schedule_single_reduction,
+)

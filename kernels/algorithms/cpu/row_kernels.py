@@ -1,12 +1,17 @@
-"""Row kernels: everything computed of a row, while the row is in the cache."""
+"""Row kernels on the CPU (softmax, norms): all that is computed of a row while it is cached."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
+from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
 from superopt.kernels.algorithms.contraction import axis_stride
+from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
+from superopt.kernels.loops.elementwise_schedule import TILE_ELEMENT_OPTIONS, TILE_ELEMENTS
 from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import (
     ComputeAt,
     Fuse,
@@ -129,3 +134,38 @@ def _is_contiguous_with(x: Load, outer: Axis, last: Axis, extent: int) -> bool:
     """True if the outer axis continues where `extent` elements along the last one end."""
     far, near = axis_stride(x, outer), axis_stride(x, last)
     return far is not None and near is not None and far == near * extent
+
+
+def recognise_rows(p: Problem) -> int | None:
+    """Return the number of axes that select a row; None for another problem."""
+    return p.row_axes or None
+
+
+def row_options(p: Problem, row_axes: int) -> Iterator[Option]:
+    """Yield the options: elements of a row at a time."""
+    yield from (Option.make("row_wise", lanes=n) for n in TILE_ELEMENT_OPTIONS)
+
+
+def predict_rows(p: Problem, row_axes: int) -> Prediction:
+    """Return the best option."""
+    return Prediction(Option.make("row_wise", lanes=row_elements(p)))
+
+
+def row_elements(p: Problem) -> int:
+    """Return the elements of rows at a time: with few registers all of a short row, else as few as
+    hide latency (18 softmaxes and norms of 33 to 30,522 elements)."""
+    if p.registers != SMALL_REGISTER_FILE:
+        return TILE_ELEMENTS
+    return 2 * TILE_ELEMENTS if p.tensor.axes[-1].size <= 2 * TILE_ELEMENTS else TILE_ELEMENTS // 4
+
+
+def schedule_row_kernel(p: Problem, row_axes: int, option: Option) -> Choice:
+    """Return the choice of an option."""
+    how = schedule_rows(p.tensor, row_axes, option["lanes"])
+    return Choice(option, p.tensor, how, in_place=True)
+
+
+ROW_WISE = Algorithm(
+    ("row_wise",), "rows: Softmax, LayerNormalization, and what follows", recognise_rows,
+    row_options, schedule_row_kernel, predict_rows, exclusive=True,
+)  # fmt: skip

@@ -1,0 +1,286 @@
+"""GEMM, and convolutions as GEMM, on the CPU: AVX2 and AVX-512, by register tiles.
+
+    gemm         b as it is in memory, or packed ahead of time if it is constant
+    packed_gemm  panels of another b are copied together before use
+
+b's panels are read in the order of the loops (Goto and van de Geijn, Anatomy of high-performance
+matrix multiplication, 2008; section 4 on packing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
+from superopt.kernels.algorithms.contraction import (
+    MIN_REUSE_ROWS,
+    Contraction,
+    axis_stride,
+    element_count,
+    match_contraction,
+)
+from superopt.kernels.algorithms.cpu.register_tiling import (
+    L1_PANEL_TERMS,
+    RegisterTiling,
+    register_tiling,
+)
+from superopt.kernels.algorithms.cpu.small_n_gemm import recognise_small_n
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
+from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
+from superopt.kernels.loops.layout import Layout, ScatteredLayout
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.schedule import (
+    CacheRead,
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.te.analysis.walk import index_axes
+from superopt.te.expr.node import Axis, Load
+from superopt.te.expr.tensor import Tensor
+
+L2_PANEL_TERMS = 768  # K block: terms for which b's panel stays in L2
+MIN_BLOCKED_TERMS = 384  # of a sum over blocked channels that has K blocks
+# Rows that read a matrix, and its elements, from which packing pays; by 20 products of 8 to 1,024
+# rows.
+MIN_READER_ROWS, MIN_MATRIX_ELEMENTS = 12, 8192
+MIN_PANELS, ROWS_PER_COPY = 16, 96  # with fewer panels, each is copied again for so many rows
+Product = tuple[Contraction, RegisterTiling]
+
+
+@remember_match
+def match_product(p: Problem) -> Product | None:
+    """Match a contraction whose b is, or can be packed, along vectors, with its tile axes."""
+    for lanes in dict.fromkeys(
+        (p.lanes, p.multiply_lanes)
+    ):  # groups may have a part of a vector each
+        found = match_contraction(p.tensor, p.constants, lanes)
+        if found is None:
+            return None
+        alone = prod(a.size for a in found.b_axes) == 1 and recognise_small_n(p) is None
+        if found.b_axes and not alone and not _has_contiguous_columns(p, found):
+            # an unpacked matrix: vectors of different rows are in different pages, and a wide tile
+            # reads fewer of these per FMA (256 x 1024 x 1024: 9.0 ms by one vector, 5.0 by 4)
+            near = found.b.tensor in p.constants or found.b.tensor in p.layouts
+            halves = p.splits_vectors and lanes == p.lanes and near
+            tiling = register_tiling(p.tensor, found, p.layouts, lanes, p.registers, halves)
+            return None if tiling is None else (found, tiling)
+    return None
+
+
+def _has_contiguous_columns(p: Problem, c: Contraction) -> bool:
+    """True for few rows times a column-major matrix: each column is read once, and lanes run along
+    the reduction."""
+    rows = prod(a.size for a in c.a_axes)
+    if rows >= MIN_REUSE_ROWS or c.b.tensor in p.constants or c.b.tensor in p.layouts:
+        return False
+    found = reduction(p.tensor)
+    return found is not None and axis_stride(c.b, found.axes[-1]) == 1 != axis_stride(
+        c.b, c.b_axes[-1]
+    )
+
+
+def gemm_options(p: Problem, product: Product) -> Iterator[Option]:
+    """Yield the options of all register tiles and K blocks."""
+    c, tiling = product
+    for _, rows, vectors in sorted(tiling.register_tiles()):
+        for k_block in k_block_sizes(p.tensor, c, p.layouts, p.registers):
+            knobs = {"rows": rows, "vectors": vectors, "k_block": k_block}
+            yield Option.make("gemm", **knobs)
+            if can_pack(p, c, tiling):
+                yield Option.make("packed_gemm", **knobs)
+
+
+def predict_gemm(p: Problem, product: Product) -> Prediction:
+    """Return the tile with the fewest estimated cycles; packed if that pays."""
+    c, tiling = product
+    k_block = k_block_sizes(p.tensor, c, p.layouts, p.registers)[0]
+    _, rows, vectors = min(tiling.register_tiles(k_block in L1_PANEL_TERMS))
+    packs = can_pack(p, c, tiling) and pays_to_pack(p, c, tiling)
+    name = "packed_gemm" if packs else "gemm"
+    return Prediction(Option.make(name, rows=rows, vectors=vectors, k_block=k_block), GENERAL_TIME)
+
+
+def tile_time(p: Problem, c: Contraction, tiling: RegisterTiling, short_blocks: bool) -> float:
+    """Return the estimated time of the best register tile, in vector FMAs. short_blocks: see
+    `register_tiles`."""
+    height = 1 if tiling.m is None else tiling.m.size
+    tiles = prod(a.size for a in c.a_axes) // max(height, 1)
+    return min(tiling.register_tiles(short_blocks))[0] * tiles * tiling.terms
+
+
+def schedule_gemm(p: Problem, product: Product, option: Option) -> Choice:
+    """Return the choice of an option."""
+    c, tiling = product
+    tile = option["rows"], option["vectors"], option["k_block"]
+    packs = option.algorithm == "packed_gemm"
+    block = packed_row_block(p.tensor, tiling, *tile[:2]) if packs else 0
+    how = schedule_contraction(p.tensor, c, p.layouts, tiling, *tile, block, packs)
+    packed = (c.b.tensor,) if c.b.tensor in p.constants else ()
+    return Choice(option, p.tensor, {p.tensor: how}, packed)
+
+
+GEMM = Algorithm(
+    ("gemm", "packed_gemm"),
+    "GEMM, batched GEMM, convolution as implicit GEMM: register tiles",
+    match_product,
+    gemm_options,
+    schedule_gemm,
+    predict_gemm,
+)
+
+
+def schedule_contraction(
+    t: Tensor,
+    c: Contraction,
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+    tiling: RegisterTiling,
+    rows: int,
+    vectors: int,
+    k_block: int,
+    row_block: int = 0,
+    pack_b: bool = False,
+) -> Schedule:
+    """Return the schedule with tiles of `rows` times `vectors`. k_block: terms of a K block, 0
+    for one block. row_block: row tiles for which all of b is read before the next ones; 0: each
+    panel of b is read for all rows. pack_b: copy b's panels before use."""
+    m, n = tiling.m, tiling.n
+    steps: list[Primitive] = [Split(n.name, tiling.lanes), Split(f"{n.name}.o", vectors)]
+    outer = f"{n.name}.o.o"
+    tile = [f"{n.name}.o.i", f"{n.name}.i"]
+    ways = [outer]
+    if m is not None:
+        steps.append(Split(m.name, rows))
+        tile.insert(0, f"{m.name}.i")
+    rest = [x.name for x in t.axes if x not in (m, n)]
+    after = [] if m is None else [f"{m.name}.o"]
+    found = reduction(t)
+    assert found is not None
+    over = list(_reduction_loops(steps, c, found.axes, layouts))
+    first = [*rest[:1], *ways, *rest[1:], *after] if rest else [*ways, *after]
+    if (
+        tiling.registers == SMALL_REGISTER_FILE
+        and len(rest) > 1
+        and _prefers_row_order(c, rest, tiling, vectors, t)
+    ):
+        first = [*rest, *ways, *after]
+    if row_block and m is not None:
+        steps.append(Split(f"{m.name}.o", row_block))
+        after = [f"{m.name}.o.i"]
+        first = [*rest, f"{m.name}.o.o", *ways, *after]
+    elif pack_b:
+        first = [*rest, *ways, *after]
+    if k_block and m is not None:
+        k, *within = over  # within: a window, and the channels of a block
+        each = _layout_block(c.a, found.axes[0], layouts.get(c.a.tensor))
+        each *= prod(a.size for a in found.axes[1:])
+        steps.append(Split(k, k_block // each))
+        first, inner = [x for x in first if x not in after], [*after, f"{k}.i", *within]
+        steps.append(Reorder((*first, f"{k}.o", *inner, *tile)))
+    else:
+        steps.append(Reorder((*first, *over, *tile)))
+    steps += [Unroll(x) for x in tile[:-1]]
+    steps.append(Vectorize(tile[-1]))
+    if pack_b:
+        steps.append(CacheRead(c.b.tensor.name, f"{k}.o" if k_block and m is not None else outer))
+        first = [x for x in first if x not in after]
+    steps += [Parallel(name) for name in first[:3]]
+    return tuple(steps)
+
+
+def _prefers_row_order(
+    c: Contraction, outer_names: Sequence[str], f: RegisterTiling, vectors: int, t: Tensor
+) -> bool:
+    """True if less is read again with image rows outermost (b once per row) than with panels of b
+    outermost (a once per panel)."""
+    high = prod(x.size for x in t.axes if x.name in outer_names[1:])
+    panels = -(-f.n.size // (f.lanes * vectors))
+    return element_count(c.b.tensor) * high < element_count(c.a.tensor) * panels
+
+
+def k_block_sizes(
+    t: Tensor, c: Contraction, layouts: Mapping[Tensor, Layout | ScatteredLayout], registers: int
+) -> list[int]:
+    """Return the candidate K block sizes of one long sum, or of a sum over blocked channels, best
+    first (0: no blocks)."""
+    found = reduction(t)
+    assert found is not None
+    k, *window = found.axes
+    block = _layout_block(c.a, k, layouts.get(c.a.tensor))
+    n, each = k.size, block * prod(a.size for a in window)
+    if block > 1:
+        some = [
+            d for d in reversed(L1_PANEL_TERMS) if d % each == 0 and n * (each // block) % d == 0
+        ]
+        long = (
+            n * (each // block) >= MIN_BLOCKED_TERMS
+            and prod(a.size for a in c.a_axes) >= MIN_REUSE_ROWS
+        )
+        fits = some and n % block == 0 and registers == SMALL_REGISTER_FILE
+        return [*some[:1], 0] if fits and long else [0]
+    if window:
+        return [0]
+    some = [d for d in range(L2_PANEL_TERMS, L2_PANEL_TERMS // 3, -1) if n % d == 0 and n > d]
+    return [*some[:1], 0] if n > 2 * L2_PANEL_TERMS else [0, *some[:1]]
+
+
+def _reduction_loops(
+    steps: list[Primitive],
+    c: Contraction,
+    reduction_axes: tuple[Axis, ...],
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+) -> Iterator[str]:
+    """Yield the loops of the sum: blocks of a's layout outside, positions within a block
+    innermost."""
+    last = []
+    for k in reduction_axes:
+        block = _layout_block(c.a, k, layouts.get(c.a.tensor))
+        if block > 1 and k.size > block and k.size % block == 0:
+            steps.append(Split(k.name, block))
+            last.append(f"{k.name}.i")
+            yield f"{k.name}.o"
+        else:
+            yield k.name
+    yield from last
+
+
+def _layout_block(a: Load, k: Axis, layout: Layout | ScatteredLayout | None) -> int:
+    """Return the block size of the axis `k` in a's layout; 1 if it is not blocked."""
+    if not isinstance(layout, Layout):
+        return 1
+    for p in layout.parts:
+        if p.is_inner and k in index_axes(a.index[p.axis]):
+            return p.block
+    return 1
+
+
+def can_pack(p: Problem, c: Contraction, f: RegisterTiling) -> bool:
+    """True if b is contiguous along vectors, not constant, and not also a, which would be copied
+    with it."""
+    known = c.b.tensor in p.constants or c.b.tensor in p.layouts or c.b.tensor is c.a.tensor
+    return not known and f.m is not None and axis_stride(c.b, f.n) == 1
+
+
+def pays_to_pack(p: Problem, c: Contraction, f: RegisterTiling) -> bool:
+    """True if enough rows read b, and it does not fit in L1; with many registers only if vectors
+    are unaligned (other cases are not measured)."""
+    if f.m is None or f.m.size < MIN_READER_ROWS or f.terms * f.n.size < MIN_MATRIX_ELEMENTS:
+        return False
+    return p.registers == SMALL_REGISTER_FILE or f.n.size % f.lanes != 0
+
+
+def packed_row_block(t: Tensor, f: RegisterTiling, rows: int, vectors: int) -> int:
+    """Return the row tiles that share one copy of a panel; 0 for all, if there are panels enough
+    for many threads."""
+    high = 1 if f.m is None else f.m.size
+    others = prod(a.size for a in t.axes) // (high * f.n.size)
+    panels = others * -(-f.n.size // (f.lanes * vectors))
+    tiles = -(-high // rows)
+    count = max(tiles * rows // ROWS_PER_COPY, 1)
+    return -(-tiles // count) if panels < MIN_PANELS and count > 1 else 0

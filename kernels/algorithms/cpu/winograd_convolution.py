@@ -1,0 +1,110 @@
+"""Convolutions by Winograd's algorithm on the CPU (winograd.py): where it is allowed, and where it
+pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
+from superopt.kernels.algorithms.contraction import Contraction
+from superopt.kernels.algorithms.cpu import winograd
+from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
+from superopt.kernels.algorithms.cpu.cook_toom import transform_kernel
+from superopt.kernels.algorithms.cpu.gemm import match_product
+from superopt.kernels.algorithms.cpu.tiled_convolution import (
+    TiledConvolution,
+    match_tiled_convolution,
+)
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
+from superopt.kernels.loops.layout import row_major
+from superopt.kernels.loops.option import Option
+from superopt.te.expr.dtype import F32
+
+WINOGRAD_MAX_TIME_RATIO = {
+    32: 0.7,
+    16: 0.82,
+}  # relative to the direct convolution, below which Winograd pays
+# The same on processors that execute a vector in two halves: of 16 convolutions estimated at 0.44
+# to 1.04 (stride two, 5 x 5, small images) all took less than estimated, by up to 0.15.
+WINOGRAD_SPLIT_VECTOR_MAX_TIME_RATIO = 0.93
+_KNOBS = ("m", "separate", "block", "rows", "columns", "vectors")
+Winograd = tuple[Contraction, TiledConvolution]
+
+
+@remember_match
+def recognise_winograd(p: Problem) -> Winograd | None:
+    """Match a convolution that Winograd may and can compute."""
+    product = match_product(p)
+    if product is None or not p.allow_winograd or p.tensor.dtype != F32:
+        return None
+    c, _ = product
+    found = match_tiled_convolution(p.tensor, c) if c.b.tensor in p.constants else None
+    if found is None or min(found.channels, found.k.size) < p.lanes:
+        return None
+    return (c, found) if p.allow_dilated_winograd or max(found.dilations) == 1 else None
+
+
+def winograd_options(p: Problem, found: Winograd) -> Iterator[Option]:
+    """Yield the options of all tiles."""
+    for m in found[1].tile_options():
+        for _, plan in winograd.candidate_plans(found[1], m, p.lanes, p.registers):
+            yield _option(plan)
+
+
+def _option(plan: winograd.Plan) -> Option:
+    return Option("winograd", tuple((k, int(getattr(plan, k))) for k in _KNOBS))
+
+
+def predict_winograd(p: Problem, found: Winograd) -> Prediction | None:
+    """Return the fastest estimated plan, relative to the direct convolution."""
+    product, best = match_product(p), _best_plan(p, found[1])
+    if product is None or best is None:
+        return None
+    relative, direct = direct_time(p, product)
+    ratio = best[0] / (_max_time_ratio(p) * direct)
+    return Prediction(_option(best[1]), relative * ratio) if ratio <= 1 else None
+
+
+def _best_plan(p: Problem, convolution: TiledConvolution) -> tuple[float, winograd.Plan] | None:
+    """Return the fastest estimated plan with its time in vector FMAs."""
+    some = (
+        winograd.candidate_plans(convolution, m, p.lanes, p.registers)[0]
+        for m in convolution.tile_options()
+    )
+    return min(some, key=lambda x: x[0], default=None)
+
+
+def _max_time_ratio(p: Problem) -> float:
+    if p.splits_vectors:
+        return WINOGRAD_SPLIT_VECTOR_MAX_TIME_RATIO
+    return WINOGRAD_MAX_TIME_RATIO[p.registers]
+
+
+def estimated_product_cost(p: Problem) -> float | None:
+    """Return the estimated time of a contraction, direct or by Winograd, in vector FMAs; None if it
+    is none."""
+    product = match_product(p)
+    if product is None:
+        return None
+    found, (_, direct) = recognise_winograd(p), direct_time(p, product)
+    best = None if found is None else _best_plan(p, found[1])
+    return best[0] if best is not None and best[0] <= _max_time_ratio(p) * direct else direct
+
+
+def schedule_winograd(p: Problem, found: Winograd, option: Option) -> Choice:
+    """Return the choice of an option. Raises ValueError if the problem has no such tiles."""
+    c, convolution = found
+    if option["m"] not in convolution.tile_options():
+        raise ValueError(f"{option}: {p.tensor.name} has no Winograd convolution of such tiles")
+    m, separate, *rest = (option[k] for k in _KNOBS)
+    layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
+    plan = winograd.Plan(m, bool(separate), *rest)
+    form = winograd.winograd_form(p.tensor, c, convolution, plan, layout, p.lanes)
+    return Choice.of_form(option, form, c.b.tensor, partial(transform_kernel, convolution.forms(m)))
+
+
+WINOGRAD = Algorithm(
+    ("winograd",), "convolution by Winograd's minimal filtering", recognise_winograd,
+    winograd_options, schedule_winograd, predict_winograd,
+)  # fmt: skip
