@@ -49,8 +49,8 @@ def compile(
 
     model: a path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
     target: "cpu"; "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export`
-        supports only "cpu"; `threads` and `partial` have no effect); or "reference": the kernels are
-        interpreted by numpy, which is slow, as an oracle.
+        supports only "cpu"; `threads` and `partial` have no effect); or "reference": numpy
+        interprets the kernels, slowly, as an oracle.
     threads: default 1.
     tune: measure candidate schedules of the kernels for at most `budget` seconds (default 300, on a
         GPU 90) and store the fastest; for a model with symbolic dimensions use `tune`.
