@@ -48,8 +48,7 @@ class Executable:
     variants are dropped when all take more than a part of the device's memory.
 
     Attributes:
-        input_ports: Names, dtypes and shapes of the inputs.
-        output_names: In order.
+        input_ports, output_names: In the model's order.
 
     Example:
         >>> exe = superopt.compile("model.onnx")
