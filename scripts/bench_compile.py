@@ -33,7 +33,8 @@ from superopt.onnx_io.read.weightless import draw_weights
 
 HEAD = """# Compiled models against onnxruntime and OpenVINO
 
-By `scripts/bench_compile.py`, on {machine}; onnxruntime {ort}, OpenVINO {openvino} in float32.
+By `scripts/bench_compile.py`, on {machine}; onnxruntime {ort}, OpenVINO {openvino} in
+float32.{note}
 Batch 1, weights drawn; medians of runs in turns in one process. The compiled model is that of the
 default call, `superopt.compile(path, threads=n)`.
 
@@ -137,6 +138,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--threads", default="1")
     parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--note", default="", help="the date, and the load of the machine")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/bench_compile.json"))
     args = parser.parse_args()
     names = sorted(p.stem for p in args.models.glob("*.onnx"))
@@ -159,6 +161,7 @@ def main() -> None:
         ort=ort.installed_version(),
         openvino=openvino.version(),
         budget=BUDGET,
+        note=f" {args.note}" if args.note else "",
     )
     body = table({k: found[k] for k in sorted(found) if k != "machine"})
     args.out.with_suffix(".md").write_text(head + body)

@@ -311,7 +311,7 @@ def random_part(given_: Options) -> Iterator[str]:
     yield (
         f"{made} corrected mutants of the families, and of their splits, at random sizes "
         f"from 1 to 9: {wrong} differ from their program on any element. {without} times "
-        "there was no such correction (the mutant is right nowhere, or is no window over what lies "
+        "there was no such correction (the mutant is equal nowhere, or is no window over what lies "
         "side by side)."
     )
 

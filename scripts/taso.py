@@ -94,7 +94,7 @@ class _Reader:
     def peek(self) -> str:
         found = _TOKEN.match(self.text, self.at)
         if found is None:
-            raise self.error(f"{self.text[self.at :].strip()[0]!r} is no part of a rule")
+            raise self.error(f"{self.text[self.at :].strip()[0]!r} is not part of a rule")
         return found[1]
 
     def take(self) -> str:

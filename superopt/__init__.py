@@ -9,6 +9,7 @@ Public names resolve on first use (PEP 562): importing this package loads nothin
 """
 
 import importlib
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Functions log to superopt.optimize, superopt.compile and so on; the program decides what is shown.
+logging.getLogger("superopt").addHandler(logging.NullHandler())
+
 # The module that defines each public name.
 _MODULE_OF = {
     "Aborted": "superopt.errors",
@@ -43,7 +47,7 @@ _MODULE_OF = {
     "derive": "superopt.api.functions",
     "doctor": "superopt.api.functions",
     "load": "superopt.api.compilation",
-    "optimize": "superopt.api.functions",
+    "optimize": "superopt.api.optimization",
     "tune": "superopt.api.compilation",
     "verify": "superopt.api.functions",
 }

@@ -8,7 +8,12 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit codes of all commands."""
+    """The exit codes of all commands.
+
+    Example:
+        >>> int(superopt.ExitCode.REFUTED)
+        4
+    """
 
     OK = 0
     UNCHANGED = 1  # only with --fail-if-unchanged
@@ -23,8 +28,20 @@ class ExitCode(IntEnum):
 class SuperoptError(Exception):
     """The base class of all errors that are raised on purpose.
 
-    `str(error)` has one line for each part: what, why, what to do. An error that is caught and
-    wrapped before a user sees it may leave `why` and `todo` empty.
+    `str(error)` has one line for each part. An error that is caught and wrapped before a user sees
+    it may leave `why` and `todo` empty.
+
+    Attributes:
+        what: What happened.
+        why: Why, with both values.
+        todo: What to do.
+        code: The exit code of a command that ends with it.
+
+    Example:
+        >>> print(superopt.UsageError("no such target", "the targets are cpu, cuda", "choose one"))
+        no such target
+        the targets are cpu, cuda
+        choose one
     """
 
     code = ExitCode.MODEL
@@ -40,13 +57,29 @@ class SuperoptError(Exception):
 
 
 class UsageError(SuperoptError):
-    """The arguments are invalid: a negative budget, a folder that does not exist."""
+    """The arguments are invalid: a negative budget, a folder that does not exist.
+
+    Example:
+        >>> try:
+        ...     superopt.optimize("model.onnx", budget=-1)
+        ... except superopt.UsageError as error:
+        ...     print(error.what)
+        invalid budget: -1
+    """
 
     code = ExitCode.USAGE
 
 
 class ModelError(SuperoptError):
-    """The model is invalid, unsafe to load, or cannot be represented."""
+    """The model is invalid, unsafe to load, or cannot be represented.
+
+    Example:
+        >>> try:
+        ...     superopt.compile(b"not a model")
+        ... except superopt.ModelError as error:
+        ...     print(int(error.code))
+        3
+    """
 
     code = ExitCode.MODEL
 
@@ -61,13 +94,23 @@ class RuntimeMismatch(ModelError):
 
 
 class CheckFailed(SuperoptError):
-    """Two models were found to differ; nothing was written."""
+    """Two models were found to differ, or a rule was found to be wrong; nothing was written.
+
+    Example:
+        >>> issubclass(superopt.CheckFailed, superopt.SuperoptError), int(superopt.CheckFailed.code)
+        (True, 4)
+    """
 
     code = ExitCode.REFUTED
 
 
 class Undecided(SuperoptError):
-    """The question could be neither proved nor refuted."""
+    """The question could be neither proved nor refuted.
+
+    Example:
+        >>> int(superopt.Undecided.code)
+        5
+    """
 
     code = ExitCode.UNDECIDED
 
@@ -79,7 +122,12 @@ class OutOfTime(SuperoptError):
 
 
 class Aborted(SuperoptError):
-    """The user stopped the command before there was a result to keep."""
+    """The user stopped the command before there was a result to keep.
+
+    Example:
+        >>> int(superopt.Aborted.code)
+        130
+    """
 
     code = ExitCode.ABORTED
 

@@ -155,11 +155,7 @@ def check_time(activity: str) -> None:
 def out_of_time_error(activity: str) -> OutOfTime:
     """Return the error that names the activity and the budget."""
     seconds = current_guard().budget
-    why = (
-        f"its budget of {seconds:g} s is over"
-        if seconds < NO_LIMIT
-        else "the call was asked to end"
-    )
+    why = f"its budget of {seconds:g} s is over" if seconds < NO_LIMIT else "the call was stopped"
     return OutOfTime(f"{activity} was stopped", why, "raise the budget")
 
 

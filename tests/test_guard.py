@@ -111,7 +111,7 @@ def test_memory_is_refused_before_it_is_used() -> None:
         guard.require_memory(100_000_000_000, "a copy")
 
 
-def test_what_nobody_handles_is_an_error_of_the_model() -> None:
+def test_unhandled_memory_errors_are_model_errors() -> None:
     with pytest.raises(OutOfMemory, match="out of memory\na copy needs 2 GB"):  # noqa: SIM117
         with guard.limit_call(None, ROOM_BYTES), guard.limit_call(None, ROOM_BYTES):
             guard.require_memory(2_000_000_000, "a copy")

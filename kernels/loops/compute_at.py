@@ -96,24 +96,24 @@ def _compute_at(
 
     All its readers must be inside that loop; inside a reduction loop, only the term may read it.
     """
-    said = lowering_input.compute_at[t]
-    target = _target_loops(t, said, lowering_input, placements)
+    primitive = lowering_input.compute_at[t]
+    target = _target_loops(t, primitive, lowering_input, placements)
     s = target.loops
     names = [x.axis.name.removeprefix(s.prefix) for x in s.loops]
-    if said.axis not in names:
-        raise IllegalSchedule(f"{said}: {s.tensor.name} has the loops {', '.join(names)}")
-    depth = names.index(said.axis) + 1
+    if primitive.axis not in names:
+        raise IllegalSchedule(f"{primitive}: {s.tensor.name} has the loops {', '.join(names)}")
+    depth = names.index(primitive.axis) + 1
     around = s.loops[:depth]
     outer = (*target.outer, *(x.axis for x in around))
     if any(x.reduced for x in around) and _reads_outside_sum(s.tensor, t):
-        raise IllegalSchedule(f"{said}: it is inside a reduction, but also read outside of it")
+        raise IllegalSchedule(f"{primitive}: it is inside a reduction, but also read outside of it")
     for reader in (r for r in lowering_input.order if _reads(r, t)):
         where = placements[reader].outer if reader in placements else None
         if reader is not s.tensor and (where is None or where[: len(outer)] != outer):
-            raise IllegalSchedule(f"{said}: {reader.name} reads {t.name} outside of that loop")
+            raise IllegalSchedule(f"{primitive}: {reader.name} reads {t.name} outside of that loop")
     layout = lowering_input.layouts.get(t) or row_major(t.rank)
     if isinstance(layout, ScatteredLayout):
-        raise IllegalSchedule(f"{t.name} is computed at {said}: it cannot be a part of another")
+        raise IllegalSchedule(f"{primitive}: {t.name} is stored as a part of another tensor")
     readers = [p.loops for p in placements.values() if _reads(p.loops.tensor, t)]
     box = read_region(t, readers, outer)
     shape = layout.shape([n for _, n in box])

@@ -99,7 +99,7 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     factor = min(factor, max(loop.extent, 1))
     if loop.reduced and loop.extent % factor:
         raise IllegalSchedule(
-            f"split({axis}, {factor}): {loop.extent} reduction steps are no multiple of {factor}"
+            f"split({axis}, {factor}): {loop.extent} reduction steps are not a multiple of {factor}"
         )
     blocks = -(-loop.extent // factor)
     name = loop.axis.name

@@ -22,7 +22,7 @@ def clear_border_kernel(dtype: DType, shape: Sequence[int], borders: Sequence[in
     The dimensions before the first one with a border form one parallel loop.
     """
     size = prod(shape)
-    buffer = Tensor("picture", dtype, (size,))
+    buffer = Tensor("image", dtype, (size,))
     first = next(d for d, b in enumerate(borders) if b)
     whole = Axis("plane", prod(shape[:first]))
     body: list[Stmt] = []

@@ -233,7 +233,7 @@ def _value(x: Result) -> Result:
 def _items(x: Result) -> Result:
     found = listed_integers(as_value(x))
     if found is None:
-        raise NotKnown(f"{show_result(x)} is no short constant vector of integers")
+        raise NotKnown(f"{show_result(x)} is not a short constant vector of integers")
     return found
 
 
@@ -253,7 +253,7 @@ def item_of(s: Result, i: Result) -> Result:
 def _permutation(p: Result) -> tuple[int, ...]:
     axes = tuple(as_integer(i) for i in as_tuple(p))
     if sorted(axes) != list(range(len(axes))):
-        raise NotKnown(f"{show_result(p)} is no permutation")
+        raise NotKnown(f"{show_result(p)} is not a permutation")
     return axes
 
 

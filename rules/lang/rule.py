@@ -6,7 +6,7 @@
         where const(a), const(b) ; float=E1 ; origin=hand
 
 A rule is one logical line: leading white space continues the previous line, `#` starts a comment.
-`<=>` is two rules, `name` and `name~`. rules/README.md describes the language.
+`<=>` is two rules, `name` and `name~`. docs/reference/rule_language.md describes the language.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def parse_rules(
         raise UsageError(
             first,
             f"in the rule: {line}" + (f". Also wrong: {more}" if more else ""),
-            "The rule language is described in rules/README.md.",
+            "The rule language is described in docs/reference/rule_language.md.",
         )
     return out
 

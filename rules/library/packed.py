@@ -43,7 +43,7 @@ def unpack(data: bytes) -> tuple[tuple[Rule, ...], tuple[str, ...]]:
     try:
         rules, keys = _Unpacker(io.BytesIO(data)).load()
     except (pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError) as e:
-        raise ValueError(f"these are no packed rules: {e}") from None
+        raise ValueError(f"this is not a file of packed rules: {e}") from None
     return rules, keys
 
 
@@ -91,5 +91,5 @@ class _Unpacker(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         found = _GLOBALS.get((module, name))
         if found is None:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a rule")
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of a rule")
         return found

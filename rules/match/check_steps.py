@@ -30,7 +30,7 @@ def pick_step(value: int, target: int, op: Op, index: int, text: str) -> Step:
 
         return run
 
-    return Step(make, lambda env: f"the value is {show_source(env[value])}, the rule wants {text}")
+    return Step(make, lambda env: f"the value is {show_source(env[value])}, the rule needs {text}")
 
 
 def same_value_step(slot: int, other: int, text: str) -> Step:
@@ -76,7 +76,7 @@ def dtype_step(
         shown = env[slot] if type(env[slot]) is tuple else (env[slot],)
         kinds_found = ", ".join(str(v.type.dtype) for v in shown)
         shared = f" (here {env[letter]})" if letter is not None and not bind else ""
-        return f"the element type is {kinds_found}, the rule wants {text}{shared}"
+        return f"the element type is {kinds_found}, the rule needs {text}{shared}"
 
     return Step(make, why)
 
@@ -154,7 +154,7 @@ def attributes_step(
             ):
                 default = "" if k in explicit_keys else ", its default"
                 found = f"{op.name} has {k}={show_attr(have[k])}"
-                return f"{found}, the rule wants {show_attr(v)}{default}"
+                return f"{found}, the rule needs {show_attr(v)}{default}"
         return f"the attributes of {op.name} do not fit"
 
     return Step(make, why)
@@ -191,7 +191,7 @@ def attribute_formula_step(
         return run
 
     def why(env: Cells) -> str:
-        have = f"{op.name} has {key}={show_attr(env[slot].attr(key))}, the rule wants {text}"
+        have = f"{op.name} has {key}={show_attr(env[slot].attr(key))}, the rule needs {text}"
         try:
             return f"{have} = {show_result(formula(env))}"
         except NotKnown as e:

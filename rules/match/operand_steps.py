@@ -74,12 +74,12 @@ def operands_step(slot: int, given: Sequence[Operand], swap: bool) -> Step:
     def why(env: Cells) -> str:
         n = env[slot]
         if len(n.inputs) != count:
-            return f"{n.op.name} has {len(n.inputs)} operands, the rule wants {count}"
+            return f"{n.op.name} has {len(n.inputs)} operands, the rule needs {count}"
         for number, (o, v) in enumerate(zip(given, n.inputs, strict=True)):
             if not o.accepts(v):
                 order = " (in either order)" if swap else ""
                 found = show_source(v)
-                return f"operand {number} of {n.op.name} is {found}, the rule wants {o.text}{order}"
+                return f"operand {number} of {n.op.name} is {found}, the rule needs {o.text}{order}"
         return "no order of its operands fits"
 
     return Step(lambda go: make(slot, given, swap, go), why)
@@ -282,12 +282,12 @@ def operand_run_step(
     def why(env: Cells) -> str:
         inputs = env[slot].inputs
         if len(inputs) < head + tail:
-            return f"there are {len(inputs)} operands, the rule wants {head + tail} or more"
+            return f"there are {len(inputs)} operands, the rule needs {head + tail} or more"
         ends = [*zip(before, inputs, strict=False)]
         ends += zip(after, inputs[len(inputs) - tail :], strict=True)
         for o, v in ends:
             if not o.accepts(v):
-                return f"an operand is {show_source(v)}, the rule wants {o.text}"
+                return f"an operand is {show_source(v)}, the rule needs {o.text}"
         return "an operand is absent"
 
     return Step(make, why)

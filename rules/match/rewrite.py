@@ -285,7 +285,7 @@ class _Builder:
                 constant_of = self.build_constant(t)
                 return lambda env: constant_of(env, env[DTYPE_SLOT])
             case _:
-                raise AssertionError(f"{show(t)} where one value is meant")
+                raise AssertionError(f"{show(t)} where one value is expected")
 
     def build_app(self, t: App) -> Callable[[Cells], Node]:
         build = self.build_node(t)
@@ -357,7 +357,7 @@ class _Builder:
 
 def _single_result(n: Node) -> Value:
     if len(n.types) != 1:
-        raise InferError(f"{n.op.name} has {len(n.types)} results where one is meant")
+        raise InferError(f"{n.op.name} has {len(n.types)} results where one is expected")
     return n
 
 

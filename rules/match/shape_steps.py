@@ -70,6 +70,6 @@ def shape_step(slot: int, pattern: ShapePattern, text: str) -> Step:
 
     def why(env: Cells) -> str:
         values = env[slot] if type(env[slot]) is tuple else (env[slot],)
-        return f"the type is {', '.join(str(v.type) for v in values)}, the rule wants {text}"
+        return f"the type is {', '.join(str(v.type) for v in values)}, the rule needs {text}"
 
     return Step(make, why)

@@ -83,7 +83,7 @@ class Counterexample:
         if STORED_TYPES_DRAW in self.difference.draw:
             rows.append("in these types, not in float64:")
         elif any(_exceeds_type(i, self.feeds[i.name]) for i in one.inputs):
-            rows.append("in float64, whatever the types:")
+            rows.append("in float64, for any types:")
         left, right = _distinct_texts(self.difference.left, self.difference.right)
         place = f"{at}" if at else ""
         many = f"output {self.difference.output}: " if len(one.lhs) > 1 else ""

@@ -17,7 +17,7 @@ from superopt.rules.lang.functions import NotKnown, Result
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
 from superopt.rules.lang.term import free_names
-from superopt.rules.trial.sample.draw import Draw, Misfit, Style
+from superopt.rules.trial.sample.draw import Draw, RejectedChoice, Style
 from superopt.rules.trial.sample.left_side import LeftSideBuilder
 from superopt.rules.trial.sample.right_side import right_side
 from superopt.rules.trial.sample.windows import has_padding_only_window
@@ -215,16 +215,16 @@ def instance_of_builder(rule: Rule, builder: LeftSideBuilder) -> Instance | None
     """Return the instance of a builder, None if there is none."""
     try:
         return _build_instance(rule, builder)
-    except (Misfit, NotKnown, InferError):
+    except (RejectedChoice, NotKnown, InferError):
         return None
 
 
-class _SidesDiffer(Misfit):
+class _SidesDiffer(RejectedChoice):
     """The left side fits, but not the right one."""
 
 
 def _build_instance(rule: Rule, builder: LeftSideBuilder) -> Instance:
-    """Return the instance of a builder; raises Misfit, NotKnown or InferError."""
+    """Return the instance of a builder; raises RejectedChoice, NotKnown or InferError."""
     lhs = builder.roots()
     builder.check_conditions()
     dtype = lhs[0].type.dtype
@@ -232,15 +232,15 @@ def _build_instance(rule: Rule, builder: LeftSideBuilder) -> Instance:
     try:
         rhs = right_side(rule, builder.names, builder.terms, dtype)
     except (NotKnown, InferError) as e:
-        raise _SidesDiffer(f"its right side is none: {e}") from None
+        raise _SidesDiffer(f"its right side has no type: {e}") from None
     if [v.type for v in lhs] != [v.type for v in rhs]:  # such a match is refused
         left, right = (", ".join(str(v.type) for v in side) for side in (lhs, rhs))
         raise _SidesDiffer(f"its left side is {left}, its right side {right}")
     if lhs == rhs:
-        raise Misfit("nothing to test")
+        raise RejectedChoice("nothing to test")
     inputs = tuple(builder.inputs)
     if (limits := _index_limits(lhs, inputs)) is None:
-        raise Misfit("an index out of range, or a window of padding only")
+        raise RejectedChoice("an index out of range, or a window of padding only")
     return Instance(inputs, lhs, rhs, limits, builder.names)
 
 
@@ -257,11 +257,11 @@ def misfit_reason(rule: Rule, seed: int, tries: int = 400) -> str:
             shown = ", ".join(f"{i.name}: {i.type}" for i in maker.inputs)
             ranks = sum(len(i.type.shape or ()) for i in maker.inputs)
             said.append((ranks or 99, f"as for {shown}: {e}"))  # scalars last: they have no axes
-        except (Misfit, NotKnown, InferError):
+        except (RejectedChoice, NotKnown, InferError):
             continue
         else:
             return ""
-    return f"its sides do not fit together, {min(said)[1]}" if said else ""
+    return f"its sides have different types, {min(said)[1]}" if said else ""
 
 
 def _index_limits(roots: tuple[Value, ...], inputs: tuple[Input, ...]) -> dict[Input, int] | None:

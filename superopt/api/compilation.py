@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from superopt import guard
+from superopt.api.event_log import log_events
 from superopt.compilation.frontend.targets import TARGETS, check_target
 from superopt.compilation.model.shape_policy import Shapes, Specialize, check_specialize
 from superopt.errors import OutOfTime, UsageError
@@ -44,43 +45,51 @@ def compile(
 ) -> Executable:
     """Compile a model to machine code for this processor, or to kernels for a GPU.
 
-        exe = superopt.compile("model.onnx")
-        outputs = exe(x=array)  # by name, in the model's order
+    Args:
+        model: A path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
+        target: "cpu"; "cuda": Triton kernels, captured as one CUDA graph (extra `gpu`; `threads`
+            and `partial` have no effect); or "reference": kernels are interpreted by numpy, slowly.
+            `export` supports only "cpu".
+        threads: Threads of a call, default 1.
+        tune: Measure candidate schedules of the kernels for at most `budget` seconds and store the
+            fastest; for a model with symbolic dimensions use `superopt.tune`.
+        budget: Seconds of tuning, default 300, on a GPU 90.
+        store: The store of measurements, by default in the user's cache. Earlier tuning results are
+            read from it.
+        float_class: The allowed float deviation: "E1" sums in another order, "E2" also products
+            distributed over sums (Winograd convolutions, Strassen matrix products, batch
+            normalization folded into weights); then Inf and NaN may reach more results.
+        partial: Allow programs that compute most of a result, with a correction of the rest (such
+            as dilated convolutions computed as dense ones).
+        precision: For "cuda": "fp32"; "tf32", "fp16" or "bf16" round most tensors that are stored
+            between kernels; sums accumulate in float32.
+        vendor: For "cuda": allow vendor libraries where they are faster (cuBLAS products, cuDNN
+            convolutions, torch attention).
+        streams: For "cuda": the number of CUDA streams for independent branches.
+        max_memory: Bytes (or "8GB") that compiling may use; default half of the free memory.
+        shapes: Values of symbolic dimensions, by name, or a sequence of these, for which to compile
+            now.
+        specialize: What a call at other sizes does. "background": the first call compiles for its
+            sizes, if `shapes` gave none. A call at further sizes runs in onnxruntime until
+            compiling would have paid off; then the model is compiled in the background, and the
+            compiled code is used once it is measured to be faster. The last bits of results may
+            change at that point. "eager": a call at new sizes compiles first. "never": all sizes
+            but `shapes` run in onnxruntime. On a GPU "background" compiles in the call: for the
+            first 16 sizes at once, for others when that would have paid off. Without onnxruntime
+            every mode behaves as "eager".
 
-    model: a path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
-    target: "cpu"; "cuda": Triton kernels, replayed as one CUDA graph (extra `gpu`; `export`
-        supports only "cpu"; `threads` and `partial` have no effect); or "reference": numpy
-        interprets the kernels, slowly, as an oracle.
-    threads: default 1.
-    tune: measure candidate schedules of the kernels for at most `budget` seconds (default 300, on a
-        GPU 90) and store the fastest; for a model with symbolic dimensions use `tune`.
-    store: the store of measurements, default in the user's cache. Earlier tuning results are read
-        from it.
-    float_class: the allowed float deviation: "E1" sums in another order, "E2" also products
-        distributed over sums (Winograd convolutions, Strassen matrix products, batch normalization
-        folded into weights); then Inf and NaN may reach more results.
-    partial: allow programs that compute most of a result, with a correction of the rest (such as
-        dilated convolutions computed as dense ones).
-    precision: for "cuda": "fp32"; "tf32", "fp16" or "bf16" round most tensors that are stored
-        between kernels; sums accumulate in float32.
-    vendor: for "cuda": allow vendor libraries where they are faster (cuBLAS products, cuDNN
-        convolutions, torch attention).
-    streams: for "cuda": the number of CUDA streams for independent branches.
-    max_memory: bytes (or "8GB") that compiling may use; default half of the free memory.
-    shapes: values of symbolic dimensions, by name, or a sequence of these, for which to compile
-        now.
-    specialize: what a call at other sizes does. "background": the first call compiles for its
-        sizes, if `shapes` gave none. A call at further sizes runs the whole model in onnxruntime
-        until compiling for them would have paid off; then the model is compiled in the background,
-        and the compiled code is used once it is measured to be faster. The last bits of results may
-        change at that point. "eager": a call at new sizes compiles first. "never": all sizes but
-        `shapes` run in onnxruntime. On a GPU "background" compiles in the call: for the first 16
-        sizes at once, for others when that would have paid off. Without onnxruntime every mode
-        behaves as "eager". Nodes that no kernel supports always fall back to onnxruntime.
+    Returns:
+        A callable: inputs by name, outputs by name in the model's order. Nodes without a kernel run
+        in onnxruntime within the call.
 
-    Raises ModelError for an invalid model, and if the model needs onnxruntime and it is not
-    installed; UsageError for an unknown target, and for symbolic dimensions that the model does not
-    have.
+    Raises:
+        ModelError: The model is invalid, or needs onnxruntime and it is not installed.
+        UsageError: An argument is invalid, or names a dimension that the model does not have.
+
+    Example:
+        >>> exe = superopt.compile("model.onnx")
+        >>> exe(x=np.zeros((4, 6), np.float32))["p"].shape
+        (4, 5)
     """
     check_target(target, precision, vendor, tune)
     _check_threads(threads)
@@ -150,11 +159,31 @@ def tune(
     The first third of the budget tests rewrites of the graph, checked as in `optimize` (not on a
     GPU); the rest measures candidate schedules of the kernels.
 
-    shapes: values of symbolic dimensions. budget: seconds, default 300, on a GPU 90. store: the
-    file or folder of measurements. target, precision, vendor, float_class ("E1" disables rewrites
-    of the graph), max_memory: as in `compile`.
+    Args:
+        model: As in `compile`.
+        threads: As in `compile`.
+        shapes: Values of symbolic dimensions, by name.
+        budget: Seconds, default 300, on a GPU 90.
+        store: The file or folder of measurements, by default in the user's cache.
+        progress: Called with each `Event`.
+        stop: Polled; true ends the call, and measurements up to then are kept.
+        target: As in `compile`.
+        precision: As in `compile`.
+        vendor: As in `compile`.
+        float_class: As in `compile`; "E1" disables rewrites of the graph.
+        max_memory: As in `compile`.
 
-    Raises ModelError for an invalid model, OutOfTime after 1.2 times the budget plus 5 seconds.
+    Returns:
+        What was measured: each kernel's default and fastest option, with times in microseconds.
+
+    Raises:
+        ModelError: The model is invalid.
+        OutOfTime: After 1.2 times the budget plus 5 seconds.
+
+    Example:
+        >>> report = superopt.tune("model.onnx", budget=4, store="tuning.sqlite")
+        >>> len(report.kernels) > 0
+        True
     """
     check_target(target, precision, vendor, tune=True)
     _check_threads(threads)
@@ -163,8 +192,8 @@ def tune(
     with guard.limit_call(seconds, guard.parse_max_memory(max_memory)):
         return _tune(
             model, threads or 1, dict(shapes or {}), seconds, _store_path(store),
-            progress or (lambda event: None), stop or (lambda: False), target, precision, vendor,
-            float_class,
+            log_events("superopt.tune", progress), stop or (lambda: False), target, precision,
+            vendor, float_class,
         )  # fmt: skip
 
 
@@ -211,11 +240,24 @@ def load(
 ) -> Executable:
     """Load a compiled model that `Executable.save` wrote, for a CPU or a GPU.
 
-    threads: default the number that it was compiled for. specialize: what a call at sizes that were
-    not saved does, as in `compile`; on a GPU such sizes are compiled in the call. Kernels come from
-    the user's cache of machine code and are rebuilt if they are missing.
+    Kernels come from the user's cache of machine code and are rebuilt if they are missing.
 
-    Raises UsageError for a missing or damaged file, and for one of another format.
+    Args:
+        path: The file.
+        threads: Default the number that it was compiled for.
+        specialize: What a call at sizes that were not saved does, as in `compile`; on a GPU such
+            sizes are compiled in the call.
+
+    Returns:
+        The compiled model.
+
+    Raises:
+        UsageError: The file is missing, damaged, or of another format.
+
+    Example:
+        >>> superopt.compile("model.onnx").save("model.superopt")
+        >>> superopt.load("model.superopt").output_names
+        ('p', 'q')
     """
     from superopt.compilation.model import saved_model
 

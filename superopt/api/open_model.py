@@ -6,6 +6,7 @@ loaded if the model is known to fall back to onnxruntime.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.device import Device, ProgramCache
     from superopt.onnx_io.read.source import Source
+
+LOG = logging.getLogger("superopt.compile")
 
 
 def open_source(source: Source, options: CompileOptions, specialize: Specialize) -> Executable:
@@ -80,9 +83,13 @@ def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Ex
         remember(None)
 
     def find(sizes: Sizes) -> Variant | None:
-        if made is None and (found := fallback.find_fallback(sizes)) is not None:
-            return Variant((found,), lambda: load_compiler().model)
-        return programs.find(sizes)
+        if made is None and (fallen := fallback.find_fallback(sizes)) is not None:
+            found: Variant | None = Variant((fallen,), lambda: load_compiler().model)
+        else:
+            found = programs.find(sizes)
+        if found is not None:
+            LOG.info("%s: from the cache", path.name)
+        return found
 
     def keep(sizes: Sizes, variant: Variant) -> None:
         programs.store(sizes, variant, out.shape_policy)

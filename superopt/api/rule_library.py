@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from superopt.api.event_log import log_events
 from superopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def generate_rules(
         jobs,
         ray,
         seed,
-        progress or (lambda event: None),
+        log_events("superopt.generate", progress),
     )
     return generate_.generate_rules(order)
 
@@ -273,7 +274,7 @@ def generate_mutants(
     from superopt.rulegen.model_mutants import generate_model_mutants
     from superopt.rulegen.subprogram_mutants import MAX_OPERATORS
 
-    show = progress or (lambda event: None)
+    show = log_events("superopt.generate", progress)
     if model is not None:
         if families:
             raise UsageError(

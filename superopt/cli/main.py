@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from superopt import __version__
+from superopt.cli import terminal
 from superopt.cli.compare import bench, verify
 from superopt.cli.compile import compile_, export, profile, tune
 from superopt.cli.compile import run as run_
@@ -40,13 +41,21 @@ class OrderedGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="superopt")
 @click.option(
+    "--log-level",
+    type=click.Choice(["WARNING", "INFO", "DEBUG"], case_sensitive=False),
+    default="WARNING",
+    show_default=True,
+    help="Log steps (INFO) and details (DEBUG) to stderr.",
+)
+@click.option(
     "--debug",
     is_flag=True,
     expose_value=False,
     help="Show tracebacks; also works after any command.",
 )
-def cli() -> None:
+def cli(log_level: str) -> None:
     """Optimize and compile ONNX models, and check that their results stay the same."""
+    terminal.log_to_stderr(log_level)
 
 
 for command in (
@@ -141,7 +150,7 @@ def _to_superopt_error(error: BaseException) -> SuperoptError:
 
 
 def _aborted_error() -> Aborted:
-    return Aborted("aborted", "interrupted", "no partial output was left behind")
+    return Aborted("aborted", "interrupted", "no partial output was written")
 
 
 def _is_interrupt(error: BaseException) -> bool:

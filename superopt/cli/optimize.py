@@ -55,7 +55,7 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
 @click.option(
     "--alpha",
     type=click.FloatRange(min=1.0),
-    hidden=True,  # for studies of the search: docs/explanation/design.md
+    hidden=True,  # for studies of the search: docs/explanation/search.md
     help="Keep graphs of up to ALPHA times the best cost.",
 )
 @click.option(
@@ -84,7 +84,7 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
 @click.option(
     "--partial/--no-partial",
     default=True,
-    hidden=True,  # for comparisons: README.md, docs/explanation/design.md
+    hidden=True,  # for comparisons: docs/explanation/partial_equivalence.md
     help="Without programs that are equal in parts, and corrected.",
 )
 @click.option(

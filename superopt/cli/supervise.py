@@ -195,7 +195,7 @@ class _Parent:
             self.error = Aborted(
                 f"superopt {self.limits.command} was killed after {number.name}",
                 f"it did not exit within {TERM_GRACE_SECONDS:g} s",
-                "no partial output was left behind",
+                "no partial output was written",
             )
 
     def check_exit_code(self, code: int) -> int:
@@ -204,7 +204,7 @@ class _Parent:
             return code
         name = signal.Signals(-code).name
         if -code in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            raise Aborted("aborted", f"ended by {name}", "no partial output was left behind")
+            raise Aborted("aborted", f"ended by {name}", "no partial output was written")
         raise ModelError(
             f"superopt {self.limits.command} was killed by {name}",
             "a library crashed, or the machine is out of memory",

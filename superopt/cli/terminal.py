@@ -1,5 +1,6 @@
 """Progress, Ctrl-C and output files of a command."""
 
+import logging
 import os
 import shutil
 import signal
@@ -39,6 +40,17 @@ def print_result(result: Result, to_text: Callable[[Result], str], *, as_json: b
     print_text(dumps(result) if as_json else to_text(result))
 
 
+def log_to_stderr(level: str) -> None:
+    """Write the package's log records from `level` on to stderr."""
+    logger = logging.getLogger("superopt")
+    for old in [h for h in logger.handlers if isinstance(h, logging.StreamHandler)]:
+        logger.removeHandler(old)  # of an earlier call in this process
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s", "%H:%M:%S"))
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+
+
 def terminal_width() -> int:
     """Return the terminal's width in columns; 100 without a terminal and without COLUMNS."""
     return shutil.get_terminal_size((100, 24)).columns
@@ -59,7 +71,7 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
     then."""
     if quiet:
         yield lambda event: None
-    elif sys.stderr.isatty():
+    elif sys.stderr.isatty() and not logging.getLogger("superopt").isEnabledFor(logging.INFO):
         with _progress_bar() as show:
             yield show
     else:

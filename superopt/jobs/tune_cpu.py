@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from superopt.onnx_io.read.source import Source
 from superopt.report.compilation.compile_report import TuningReport
 from superopt.report.data.report import Event
 
+LOG = logging.getLogger("superopt.tune")
 MIN_TUNING_SECONDS = 1e-3  # if rewrites took all of the budget
 
 
@@ -42,6 +44,7 @@ def tune_model(
         rewrites, faster = search_and_store(
             source, threads, shapes, max_graph_seconds, store, progress, stop
         )
+        LOG.info("%d graph rewrites, %.3g times as fast", rewrites, faster)
     exe = compile_(source, threads=threads, store=store, allowed=allowed, rewrite=apply_rewrite_log)
     sizes = representative_sizes(exe.model, shapes)
     with Store.open(store) as held, explain_default_sizes(exe.model, shapes):

@@ -74,11 +74,15 @@ def check_inputs(model: Model, arrays: Mapping[str, np.ndarray] | None) -> None:
     for name, array in arrays.items():
         t = wanted[name]
         if t.dtype is None:
-            raise UsageError(f"input {name} cannot be given", "it is not a tensor", "omit --inputs")
+            raise UsageError(
+                f"input {name} cannot be passed", "it is not a tensor", "omit --inputs"
+            )
         strings = t.dtype == STRING and array.dtype.kind in "OUST"
         if array.dtype != to_numpy(t.dtype) and not strings:
             raise UsageError(
-                f"input {name} is {array.dtype}", f"the model wants {t.dtype}", "convert the array"
+                f"input {name} is {array.dtype}",
+                f"the model expects {t.dtype}",
+                "convert the array",
             )
         fits = t.shape is None or (
             len(t.shape) == array.ndim
@@ -88,5 +92,7 @@ def check_inputs(model: Model, arrays: Mapping[str, np.ndarray] | None) -> None:
         )
         if not fits:
             raise UsageError(
-                f"input {name} has shape {array.shape}", f"the model wants {t}", "reshape the array"
+                f"input {name} has shape {array.shape}",
+                f"the model expects {t}",
+                "reshape the array",
             )

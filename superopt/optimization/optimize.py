@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from superopt.cost.graph_cost import GraphCosts, roofline_cost_model
 from superopt.cost.machine import Machine, this_machine
 from superopt.cost.measured_cost import MeasuredCostModel
 from superopt.cost.speedup import SpeedupInterval
-from superopt.cost.store import Store, Target, Times
+from superopt.cost.store import Store, Times
 from superopt.errors import CheckFailed, OutOfTime
 from superopt.loading.array_files import check_inputs
 from superopt.loading.cost_clock import cost_target, measured_clock
@@ -45,20 +46,18 @@ from superopt.report.formatting.phrases import count_text
 from superopt.rulegen.model_mutants import add_mutant_rules
 from superopt.rules.lang.rule import Rule
 from superopt.search.backtrack import Limits, StopReason
-from superopt.search.decision_log import replay
-from superopt.search.improve import Outcome, Variant, improve
+from superopt.search.improve import Outcome, Variant, improve, replay_decisions
 from superopt.search.move import Refusals
 from superopt.verification.candidate_check import RejectedCandidate, WrongResult
 from superopt.verification.input_probe import AddNote
 from superopt.verification.original import Original, prepare_original
 
+LOG = logging.getLogger("superopt.optimize")
 MAX_SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
 CHECK_RUN_RATIO = 30.0  # estimated duration of a check, in runs of the original in ONNX Runtime
 MAX_OVERRUN_SECONDS = 5.0  # a check may exceed the budget by so many seconds
 MAX_LOSSY_RULES = 3  # are excluded from the search, one search after the other
-SLOW_CHECK_PART = (
-    0.08  # of the budget: if one check takes longer, only the cheapest variant is checked
-)
+SLOW_CHECK_PART = 0.08  # of the budget; after a longer check no other variant is checked
 
 
 def optimize(
@@ -80,13 +79,15 @@ def optimize(
     scratch = ScratchFolder()
     try:
         with Store.open(request.store) as store:
-            told = loaded.notes
+            earlier_notes = loaded.notes
             if request.use_mutants:
                 request, deadline, more = add_mutant_rules(
                     model, request, deadline, store, this_machine()
                 )
-                told = (*told, *more)
-            job = _OptimizationJob(model, request, deadline, scratch, store, this_machine(), told)
+                earlier_notes = (*earlier_notes, *more)
+            job = _OptimizationJob(
+                model, request, deadline, scratch, store, this_machine(), earlier_notes
+            )
             try:
                 if load_error is not None:
                     raise load_error
@@ -113,35 +114,45 @@ class _OptimizationJob:
     def run(self) -> OptimizationResult:
         request, model = self.request, self.model
         notes = [*self.store.notes, *self.earlier_notes]
+
+        def add_note(text: str) -> None:
+            LOG.info(text)
+            notes.append(text)
+
         request.progress(Event("load", "running the original", 0.02))
-        original = prepare_original(model, request, self.scratch.path, notes.append)
+        original = prepare_original(model, request, self.scratch.path, add_note)
         passed: list[Candidate] = []
         try:
-            clock = self.cost_clock(original, notes.append)
+            clock = self.cost_clock(original, add_note)
             fused = is_fused_when_compiled if request.target == "cpu" else is_fused_in_onnxruntime
             costs = GraphCosts(original.sizes, clock or roofline_cost_model(request.threads), fused)
             refusals = Refusals()
             request.progress(Event("search", "pricing the original", 0.05))
             cost_before = costs.graph_cost(model.graph)
             before = self.deadline.elapsed()
-            allowed = admit_rules(request, model.opset, notes.append)
+            allowed = admit_rules(request, model.opset, add_note)
+            LOG.info(
+                "%s: estimated cost %.4g us, %d of %d rules apply", model.source.label, cost_before,
+                len(allowed.rules), len(request.rules),
+            )  # fmt: skip
             outcome, found = self.search_and_check(
-                original, costs, refusals, allowed.rules, notes.append
+                original, costs, refusals, allowed.rules, add_note
             )
             passed += found
             if outcome.stop is StopReason.SECONDS and not outcome.visited:
-                notes.append(
+                add_note(
                     f"the budget of {request.budget:g} s was too short for a search:"
                     f" {MAX_SEARCH_PART:.0%} is for reading, running and pricing the model, which"
                     f" took {before:.1f} s, and for the search"
                 )
-            winner, best, times, ratio = self.choose_winner(original, passed, notes.append)
+            winner, best, times, ratio = self.choose_winner(original, passed, add_note)
         finally:
             for session in (original.session, *(c.session for c in passed)):
                 session.drop()
+        LOG.info("result: %s", winner.variant.label if winner else "unchanged")
         worst = self.find_worst_step(original, winner)
         if clock is not None and clock.estimated_count:
-            notes.append(
+            add_note(
                 f"{count_text(clock.estimated_count, 'operator has', 'operators have')} an "
                 "estimated cost"
             )
@@ -187,9 +198,6 @@ class _OptimizationJob:
             )
         return None
 
-    def cost_target(self) -> Target:
-        return cost_target(self.request, self.machine)
-
     def search_and_check(
         self,
         original: Original,
@@ -204,6 +212,9 @@ class _OptimizationJob:
         while True:
             some = [r for r in rules if r.name not in left_out]
             outcome = self.search(costs, refusals, some, seconds)
+            LOG.info("searched %d graphs: %s", outcome.visited, outcome.stop.value)
+            for v in outcome.variants:
+                LOG.debug("%s: cost %.4g us by %s", v.label, v.cost, [s.rule for s in v.steps])
             lossy: set[str] = set()
             passed = self.check_variants(original, outcome.variants, add_note, lossy)
             again = self.request.replay is None and len(left_out) < MAX_LOSSY_RULES
@@ -218,7 +229,7 @@ class _OptimizationJob:
     ) -> Outcome:
         request, model = self.request, self.model
         if request.replay is not None:
-            return _replay_decisions(request.replay, model, rules, costs)
+            return replay_decisions(request.replay, model.graph, rules, costs, model.source.sha256)
         return improve(
             model.graph,
             rules,
@@ -280,6 +291,7 @@ class _OptimizationJob:
             if reason:
                 add_note(f"the graph of {variant.label} was not used: {reason}")
             elif isinstance(found, Candidate):
+                LOG.info("the graph of %s passed the check", variant.label)
                 passed.append(found)
         return passed
 
@@ -337,32 +349,29 @@ class _OptimizationJob:
         self, original: Original, passed: list[Candidate], add_note: AddNote
     ) -> tuple[Candidate | None, Candidate | None, Times, SpeedupInterval | None]:
         """Return the winner, the timed (or cheapest) candidate, its times, and their ratio."""
+        target = cost_target(self.request, self.machine)
         while passed:
             raced = None
             best = min(passed, key=lambda c: c.variant.cost)
             if original.is_runnable and not self.request.is_untimed:
                 raced = race_candidates(
-                    original,
-                    passed,
-                    self.request,
-                    self.deadline,
-                    self.store,
-                    self.cost_target(),
-                    add_note,
+                    original, passed, self.request, self.deadline, self.store, target, add_note
                 )
                 if raced is None:
                     return None, best, (), None
                 best = raced.candidate
+                LOG.info("race: %s is %s times as fast", best.variant.label, raced.ratio)
                 if not raced.is_faster:
                     return None, best, raced.times_us, raced.ratio
             refused = ""
             if original.is_runnable:
-                refused = refused_optimization_level(original, best, self.store, self.cost_target())
+                refused = refused_optimization_level(original, best, self.store, target)
             if refused:
                 why = f"onnxruntime rejects it at optimization level {refused}"
             else:
                 self.request.progress(Event("certify", f"the graph of {best.variant.label}", 0.95))
                 found = self.certify(best)
+                LOG.info("certificate: %s", found if isinstance(found, str) else "replayed")
                 if not isinstance(found, str):
                     done = replace(best, certificate=found)
                     return (done, done, *((raced.times_us, raced.ratio) if raced else ((), None)))
@@ -389,12 +398,3 @@ class _OptimizationJob:
             return make_certificate(self.model, read_model(candidate.path), steps, rules)
         except CheckFailed as e:
             return f"{e.what}: {e.why}"
-
-
-def _replay_decisions(text: str, model: Model, rules: Sequence[Rule], costs: GraphCosts) -> Outcome:
-    """Return the outcome of an earlier run: repeat its decisions without pricing or timing."""
-    begin = time.monotonic()
-    steps = tuple(replay(text, model.graph, rules, model.source.sha256))
-    graph = steps[-1].after if steps else model.graph
-    variant = Variant("replay", graph, costs.graph_cost(graph), steps)
-    return Outcome((variant,), len(steps), time.monotonic() - begin, StopReason.EXHAUSTED, 0)

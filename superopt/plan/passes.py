@@ -6,6 +6,7 @@ after each pass.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -325,6 +326,7 @@ PASSES: tuple[Pass, ...] = (
 
 # Is told the plan after each pass, in `observe_passes`.
 Observer = Callable[[int, Pass, Plan], None]
+LOG = logging.getLogger("superopt.compile")
 _observer: ContextVar[Observer | None] = ContextVar("superopt.plan.passes", default=None)
 
 
@@ -347,6 +349,7 @@ def run_passes(p: Plan, passes: Sequence[Pass] = PASSES) -> None:
     for number, each in enumerate(passes):
         if each.runs_on(p.target):
             each.run(p)
+            LOG.debug("pass %s", each.name)
             if observer is not None:
                 observer(number, each, p)
 

@@ -233,5 +233,7 @@ def _join_axes(
         return (0,) if len(read) == 1 and not nodes_with_bias else (1,)
     if rank == 4:
         return (1,)  # attention heads
-    pictures = {v for n in ir_graph.nodes(roots) if n.op.name in PRODUCT_OPS for v in n.inputs[:1]}
-    return (rank - 1,) if len(pictures) == 1 else (0,)
+    image_inputs = {
+        v for n in ir_graph.nodes(roots) if n.op.name in PRODUCT_OPS for v in n.inputs[:1]
+    }
+    return (rank - 1,) if len(image_inputs) == 1 else (0,)

@@ -10,6 +10,7 @@ from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.rules.lang.rule import Rule
 from superopt.search.backtrack import Limits, SearchResult, StopReason, search
+from superopt.search.decision_log import replay
 from superopt.search.hill_climb import hill_climb
 from superopt.search.move import PieceChange, Refusals, Step
 from superopt.search.partition import MAX_PIECE_NODES, Piece, assemble_rewrite, split_into_pieces
@@ -166,3 +167,17 @@ def _search_pieces(
             steps.append(Step(step.rule, step.tactic, change, step.us, graph, after, inside))
             graph = after
     return graph, steps, seen, worst
+
+
+def replay_decisions(
+    log: str, graph: ir_graph.Graph, rules: Sequence[Rule], costs: GraphCosts, digest: str
+) -> Outcome:
+    """Return the outcome of an earlier search: repeat its decisions without pricing or timing.
+
+    digest: of the model's file, which the log names.
+    """
+    begin = time.monotonic()
+    steps = tuple(replay(log, graph, rules, digest))
+    after = steps[-1].after if steps else graph
+    variant = Variant("replay", after, costs.graph_cost(after), steps)
+    return Outcome((variant,), len(steps), time.monotonic() - begin, StopReason.EXHAUSTED, 0)

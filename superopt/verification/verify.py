@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from superopt.verification.output_comparison import ComparedModel, compare_outpu
 from superopt.verification.output_proofs import OutputProofs, prove_by_chains, prove_by_definition
 from superopt.verification.special_trials import sensitivities, try_special_inputs
 
+LOG = logging.getLogger("superopt.verify")
 RUNTIME_ONLY_METHOD = "onnxruntime on both: some nodes have no value in float64"
 
 
@@ -59,6 +61,7 @@ def verify(a: Source, b: Source, request: VerifyRequest) -> Verdict:
         return _proved_verdict(one, "both are the same file")
     second = load_model(b)
     verdict = _compare_models(one, second.model, request, end)
+    LOG.info("%s: %s", verdict.decision, verdict.reason)
     return replace(verdict, notes=(*verdict.notes, *first.notes, *second.notes))
 
 
@@ -87,9 +90,11 @@ def _compare_models(
         share = MAX_DEFINITION_PART if request.method == "auto" else 1.0
         seconds = share * (deadline - time.monotonic())
         proof = prove_by_definition(first.graph, other, names, seconds, request.seed, request.stop)
+        _log_outputs("definition", proof)
     numeric = None
     if request.method in ("auto", "numeric"):
         numeric = _compare_numerically(first, second, request, deadline)
+        LOG.info("numeric comparison: %s: %s", numeric.decision, numeric.reason)
     chains = other is not None and request.method in ("auto", "rules")
     if chains and (numeric is None or numeric.decision != "differs"):
         assert other is not None
@@ -101,6 +106,7 @@ def _compare_models(
             lambda name: request.progress(Event("compare", f"output {name}, by rules", 0.9)),
             request.stop,
         )
+        _log_outputs("rules", proof)
     verdict = proof.verdict() if numeric is None else proof.verdict_with_trials(numeric)
     if verdict.decision != "proved":
         return verdict
@@ -114,6 +120,13 @@ def _compare_models(
 
 MAX_DEFINITION_PART = 0.6  # of the time, if other methods are tried, too
 OTHER_SIZE_NAMES = "the symbolic sizes of the models have different names"
+
+
+def _log_outputs(method: str, proof: OutputProofs) -> None:
+    proved = sum(o.decision == "proved" for o in proof.outputs)
+    LOG.info("proofs by %s: %d of %d outputs", method, proved, len(proof.outputs))
+    for o in proof.outputs:
+        LOG.debug("output %s: %s: %s", o.name, o.decision, o.reason)
 
 
 def _output_names(model: Model) -> list[str]:

@@ -244,7 +244,7 @@ def test_files_and_certificates(name: str, tmp_path: Path) -> None:
     assert row.latency is not None
 
 
-def test_the_user_is_told() -> None:
+def test_the_user_is_notified() -> None:
     m = CASES["RMS norm in ai.onnx"]
     other = onnx.ModelProto()
     other.CopyFrom(m)

@@ -122,7 +122,7 @@ def test_every_command_takes_random_models(steps: Steps, second: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Max", "Concat", "Softmax"])
-def test_an_operator_that_nobody_has(kind: str) -> None:
+def test_an_unknown_operator(kind: str) -> None:
     """onnxruntime does not run it: optimize and verify say what they can, compile why it cannot."""
     m = model([("Relu", 0, 0), (kind, 2, 1), ("Relu", 3, 3)], [2])
     m.opset_import.add(domain="acme", version=1)

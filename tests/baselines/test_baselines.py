@@ -97,7 +97,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
     return it
 
 
-def test_what_torch_is_told(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_passed_to_torch(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     it = fake(monkeypatch)
     run = torch_compile.prepare(model, {"b": B, "a": A}, 3)
     once = [3, "highest", "model.onnx", True, {"freezing": True}, [(2, 3), (4, 3)]]

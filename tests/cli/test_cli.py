@@ -161,9 +161,9 @@ def test_bad_arguments(
     ("error", "code", "lines"),
     [
         (
-            ModelError("model.onnx is no model", "it ends at byte 8 of 100", "export it again"),
+            ModelError("model.onnx is not a model", "it ends at byte 8 of 100", "export it again"),
             3,
-            "error: model.onnx is no model\n"
+            "error: model.onnx is not a model\n"
             "       it ends at byte 8 of 100\n       export it again\n",
         ),
         (
@@ -191,7 +191,7 @@ def test_bad_arguments(
         (
             KeyboardInterrupt(),
             130,
-            "\nerror: aborted\n       interrupted\n       no partial output was left behind\n",
+            "\nerror: aborted\n       interrupted\n       no partial output was written\n",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def test_of_a_step_of_two_tiles_do_not_pay() -> None:
     assert strided == pytest.approx(roofline_us(conv(shape, step=2)), rel=0.2)
 
 
-def test_of_what_has_no_such_kernel_the_roofline_is_asked() -> None:
+def test_operators_without_a_cost_model_use_the_roofline() -> None:
     some = [conv(SIZES[0], constant=False), of("Relu", (3, 4), constant=False)]
     assert kernel_cost_model()(some) == [roofline_us(s) for s in some]
 

@@ -278,7 +278,7 @@ def test_shared_results_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(calls) == len(set(calls)) == 4
 
 
-def test_halves_that_decide_are_rounded_at_each_step() -> None:
+def test_rounding_sensitive_fp16_values_are_rounded_at_each_step() -> None:
     """(2048 + 0.75) - 2048 is 0 in float16: the sum has lost what is less than 1."""
     big = const(2048, dtype=F16)
     assert value_of(op("Sub", op("Add", big, const(0.75, dtype=F16)), big)).tolist() == [0.0]

@@ -149,9 +149,9 @@ REFUSED = [
     (
         "Attention",
         "f32[1,3,8] f32[1,3,8] f32[1,3,8] q_num_heads=3 kv_num_heads=2",
-        "8 is no multiple of 3 heads",
+        "8 is not a multiple of 3 heads",
     ),
-    ("Attention", "f32[1,3,2,4] f32[1,2,2,4] f32[1,2,2,4]", "3 heads of q are no multiple of 2"),
+    ("Attention", "f32[1,3,2,4] f32[1,2,2,4] f32[1,2,2,4]", "3 heads of q are not a multiple of 2"),
     ("Attention", "f32[1,2,2,4] f32[1,2,2,5] f32[1,2,2,4]", "head size, 4 != 5"),
     ("Attention", "f32[1,2,2,4] f32[1,2,3,4] f32[1,2,2,4]", "keys and values, 3 != 2"),
     ("Attention", "f32[1,2,2,4] f32[2,2,2,4] f32[1,2,2,4]", "batch, 1 != 2"),
@@ -161,7 +161,7 @@ REFUSED = [
     (
         "Attention",
         "f32[1,2,2,4] f32[1,2,2,4] f32[1,2,2,4] f32[2,2] f32[1,2,2,4]",
-        "past_key and past_value come together",
+        "past_key needs past_value",
     ),
     (
         "Attention",
@@ -185,7 +185,7 @@ REFUSED = [
     (
         "RotaryEmbedding",
         "f32[1,2,3,8] f32[9,4] f32[9,4] i64[1,3] rotary_embedding_dim=10",
-        "a rotary dimension of 10 of 8",
+        "rotary_embedding_dim 10 is odd or above 8",
     ),
     ("CausalConvWithState", "f32[1,2,5] f32[2,2,3]", "it takes (batch, channels, length)"),
     ("CausalConvWithState", "f32[1,2,5] f32[2,1,3] f32[3]", "the bias is f32[3]"),
@@ -211,7 +211,7 @@ def test_refused(name: str, text: str, message: str) -> None:
 
 @pytest.mark.parametrize("interleaved", [0, 1])
 @pytest.mark.parametrize("dim", [0, 4])
-def test_pairs_are_turned(interleaved: int, dim: int) -> None:
+def test_pairs_are_rotated(interleaved: int, dim: int) -> None:
     x = RNG.standard_normal((2, 3, 5, 8))
     turned = dim or 8
     angles = RNG.standard_normal((9, turned // 2))

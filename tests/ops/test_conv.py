@@ -51,7 +51,7 @@ REFUSED = [
     ("ConvTranspose", "f32[1,3,8] f32[3,2,3] group=2", "3 channels in 2 groups"),
     ("ConvTranspose", "f32[1,4,8] f32[4,2,3] f32[3]", "with bias f32[3] on 2 output channels"),
     ("ConvTranspose", "f32[1,4,2] f32[4,2,1] pads=(2,1)", "2 elements less pads 2 and 1 is -1"),
-    ("ConvTranspose", "f32[1,4,8] f32[4,2,3] output_shape=(12,)", "(12,) is out of reach"),
+    ("ConvTranspose", "f32[1,4,8] f32[4,2,3] output_shape=(12,)", "(12,) is not reachable"),
     ("ConvTranspose", "f32[1,4,h] f32[4,2,3] output_shape=(12,)", "(12,) needs pads"),
     (
         "ConvTranspose",
@@ -59,7 +59,7 @@ REFUSED = [
         "runtimes differ on SAME_UPPER",
     ),
     ("Col2Im", "f32[1,12,5] image_shape=(4,3) block_shape=(3,2)", "to (4, 3): 4 blocks"),
-    ("Col2Im", "f32[1,11,4] image_shape=(4,3) block_shape=(3,2)", "11 is no multiple of 6"),
+    ("Col2Im", "f32[1,11,4] image_shape=(4,3) block_shape=(3,2)", "11 is not a multiple of 6"),
     ("AveragePool", "f32[1,4] kernel_shape=(2,)", "no spatial axes"),
     ("AveragePool", "i32[1,4,4] kernel_shape=(2,)", "its elements cannot be i32"),
     ("AveragePool", "f32[1,4,4] kernel_shape=(2,2)", "a kernel of 2 axes on 1 spatial axes"),
@@ -70,7 +70,7 @@ REFUSED = [
         'f32[1,4,4] kernel_shape=(2,) dilations=(2,) auto_pad="SAME_LOWER"',
         "dilations (2,), where runtimes differ on SAME_LOWER",
     ),
-    ("LpPool", "f32[1,4,4] kernel_shape=(2,) p=0", "p = 0 is no whole number of at least 1"),
+    ("LpPool", "f32[1,4,4] kernel_shape=(2,) p=0", "p = 0 is not an integer >= 1"),
     ("GlobalMaxPool", "f32[1,4]", "GlobalMaxPool of f32[1, 4]: no spatial axes"),
 ]
 

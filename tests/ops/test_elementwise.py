@@ -71,7 +71,7 @@ def test_equal_is_of_any_type() -> None:
     same(value("Equal", words, np.array(["a", "a"], object)), [True, False])
 
 
-def test_infinities_are_told_apart() -> None:
+def test_infinities_are_distinguished() -> None:
     x = np.array([np.inf, -np.inf, 1, np.nan], f32)
     same(value("IsInf", x), [True, True, False, False])
     same(value("IsInf", x, detect_negative=0), [True, False, False, False])

@@ -77,7 +77,7 @@ REFUSED = [
     ("ScatterND", "f32[5,2] i64[3,1] f32[3,3]", "of f32[3, 3] at i64[3, 1] into f32[5, 2]"),
     ("ScatterND", "f32[9000] i64[9000,1] f32[9000]", "9000 places times 9000 updates > 16777216"),
     ("ScatterND", "f32[n] i64[2,1] f32[2]", "comparing n places with 2 updates"),
-    ("ConstantOfShape", "input=(2,-1)", "-1 is no size"),
+    ("ConstantOfShape", "input=(2,-1)", "-1 is not a size"),
     ("EyeLike", "f32[3]", "EyeLike of f32[3] as f32: it takes a matrix of numbers"),
     ("Range", "start=0 limit=5 delta=0", "Range from 0 to 5: step 0"),
     ("Range", "start=0 limit=n delta=0.5", "from 0 to n by 0.5: sizes and fractions mixed"),

@@ -30,11 +30,11 @@ REFUSED = [
     ("Split", "f32[2,5] axis=1", "Split of f32[2, 5] needs the sizes or the number of its parts"),
     ("Split", "f32[2] num_outputs=4", "into 4 parts: 2 are too few"),
     ("Split", "f32[n] num_outputs=2", "on axis 0: is n a multiple of 2?"),
-    ("Transpose", "f32[2,3] perm=(0,0)", "perm (0, 0) is no permutation of rank 2"),
-    ("Transpose", "f32[2,3] perm=1", "perm 1 is one number: it names all of 2 axes"),
+    ("Transpose", "f32[2,3] perm=(0,0)", "perm (0, 0) is not a permutation of rank 2"),
+    ("Transpose", "f32[2,3] perm=1", "perm 1 is one number: it names all 2 axes"),
     ("Reshape", "f32[2,6] shape=(3,5)", "Reshape of (2, 6) to (3, 5): 12 elements != 15"),
     ("Reshape", "f32[2,6] shape=(-1,-1)", "to (-1, -1): more than one -1"),
-    ("Reshape", "f32[0,6] shape=(-1,0) allowzero=1", "-1 beside a 0"),
+    ("Reshape", "f32[0,6] shape=(-1,0) allowzero=1", "-1 together with a 0"),
     ("Reshape", "f32[6] shape=(6,0)", "no axis 1 to keep"),
     ("Reshape", "f32[7] shape=(-1,2)", "Reshape of (7,) to (3, 2): 7 elements != 6"),
     ("Reshape", "f32[n] shape=(m,)", "Reshape of (n,) to (m,): n elements != m"),
@@ -45,10 +45,10 @@ REFUSED = [
     ("Expand", "f32[2,3] shape=(4,)", "Expand of f32[2, 3] to (4,): "),
     ("Expand", "f32[n] shape=(4,)", "n"),
     ("Tile", "f32[2,3] repeats=(2,)", "Tile of f32[2, 3] by (2,): 1 repeats"),
-    ("DepthToSpace", "f32[1,6,2,2] blocksize=2", "6 channels are no multiple of 4"),
+    ("DepthToSpace", "f32[1,6,2,2] blocksize=2", "6 channels are not a multiple of 4"),
     ("DepthToSpace", "f32[6,2,2] blocksize=2", "it takes four axes"),
     ("DepthToSpace", 'f32[1,4,2,2] blocksize=2 mode="RCD"', "mode RCD is not one of DCR, CRD"),
-    ("SpaceToDepth", "f32[1,4,3,2] blocksize=2", "by 2: 3 is no multiple of 2"),
+    ("SpaceToDepth", "f32[1,4,3,2] blocksize=2", "by 2: 3 is not a multiple of 2"),
 ]
 
 

@@ -101,7 +101,7 @@ def test_one_hot_counts_from_the_end_and_ignores_what_is_out_of_range() -> None:
     assert made("OneHot", "i64[2] f32[2] depth=3.0").type.shape == (2, 3)
 
 
-def test_running_sums_keep_infinities_apart() -> None:
+def test_cumulative_sums_keep_infinities_separate() -> None:
     x = np.array([1, np.inf, 2], f32)
     np.testing.assert_array_equal(value("CumSum", x, axis=0), [1, np.inf, np.inf])
     np.testing.assert_array_equal(value("CumSum", x, axis=0, exclusive=1), [0, 1, np.inf])
@@ -205,7 +205,11 @@ def test_one_hot_of_a_symbolic_depth() -> None:
         ("ReduceSum", "f32[2,3] axes=(1,-1)", r"axes \(1, -1\) names an axis twice in rank 2"),
         ("ReduceLogSum", "i32[2]", "its elements cannot be i32"),
         ("LayerNormalization", "f32[2,3] f32[2]", r"shapes \(2, 3\) and \(2,\) do not broadcast"),
-        ("BatchNormalization", "f32[2,3] f32[2] f32[3] f32[3] f32[3]", "not one number a channel"),
+        (
+            "BatchNormalization",
+            "f32[2,3] f32[2] f32[3] f32[3] f32[3]",
+            "not one number for each channel",
+        ),
         ("GroupNormalization", "f32[2,5,3] f32[5] f32[5] num_groups=2", "2 groups of 5"),
         ("LpNormalization", "f32[2] p=3", "has p 3, not 1 or 2"),
         ("LRN", "f32[2,3,4] size=0", "over 0 channels"),

@@ -104,7 +104,7 @@ def test_a_rule_whose_sides_do_not_fit_together(sides: str, said: str, tmp_path:
     rules.write_text(f"unlike(x: f): {sides}\n")
     (verdict,) = check_rules(rules)
     assert verdict.decision == "untestable"
-    assert verdict.detail.startswith("its sides do not fit together, as for x: f32[")
+    assert verdict.detail.startswith("its sides have different types, as for x: f32[")
     assert said in verdict.detail
 
 
@@ -129,7 +129,7 @@ def test_a_rule_that_is_only_tried_is_used_on_request(tmp_path) -> None:  # type
     assert note.endswith("--tier C uses rules that are only tested")
 
 
-def test_a_rule_that_changes_more_of_floats_than_asked_is_not_used(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_rule_above_the_float_class_is_not_used(tmp_path) -> None:  # type: ignore[no-untyped-def]
     rules = tmp_path / "my.rules"
     rules.write_text("whole(x: f): Ceil(Floor(Ceil(x))) => Ceil(x) ; float=E1\n")
     asked = {"rules": [rules], "library": False, "cost": "roofline", "budget": 5}
@@ -202,7 +202,7 @@ def test_arguments_that_make_no_sense(wrong: dict[str, object]) -> None:
 RIGHT = "right(x: f): Neg(Neg(x)) => x ; float=E0\n\n"
 
 
-def test_a_rule_that_fails_is_told_of_with_file_and_line(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_a_failing_rule_is_reported_with_file_and_line(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
     rules = tmp_path / "my.rules"
     rules.write_text("# of mine\n" + RIGHT + "wrong(x: f):\n    Neg(x)\n    => x\n")
     first, second = check_rules(rules)
@@ -231,7 +231,7 @@ def test_what_is_proved_and_what_is_not(tmp_path) -> None:  # type: ignore[no-un
     "wrong",
     ["wrong(x: f): Neg(x => x", "wrong(x: f): Negg(x) => x", "wrong x => x", "wrong(x: f): Neg(x)"],
 )
-def test_a_rule_that_cannot_be_read_is_told_of_with_file_and_line(
+def test_an_unreadable_rule_is_reported_with_file_and_line(
     wrong: str,
     tmp_path,  # type: ignore[no-untyped-def]
     capsys,  # type: ignore[no-untyped-def]

@@ -100,7 +100,7 @@ def test_no_time_left(worker: Worker) -> None:
     assert ort.time_single([NEG], seconds=0, worker=worker) == [found[2]]
 
 
-def test_models_in_turns(worker: Worker) -> None:
+def test_models_are_timed_interleaved(worker: Worker) -> None:
     feeds = {"a": np.full((128, 128), 0.01, np.float32), "b": np.full((128, 128), 0.01, np.float32)}
     models = [matmuls(128, 8), matmuls(128, 1), matmuls(128, 8)]
     times = ort.time_interleaved(models, feeds, seconds=1, rounds=11, seed=1, worker=worker)

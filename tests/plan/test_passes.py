@@ -221,7 +221,7 @@ def test_requirements_are_ensured_before(target: Target) -> None:
     assert ensured <= PROPERTIES.keys()
 
 
-def test_names_and_pictures() -> None:
+def test_names_and_diagrams() -> None:
     names = [each.name for each in PASSES]
     assert len({*names}) == len(names)
     assert CASES.keys() | WITHOUT_CASE == {*names}

@@ -58,3 +58,11 @@ def test_examples_run(
 def test_there_are_examples() -> None:
     assert {"README.md", "docs/tutorials/optimize.md"} <= {*PAGES}
     assert {*PAGES} >= NEED_A_GPU
+
+
+def test_the_readme_is_short() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    paragraphs = [p.splitlines() for p in prose.split("\n\n") if not p.startswith("|")]
+    assert [p[0] for p in paragraphs if len(p) > 5] == []

@@ -103,7 +103,7 @@ def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
     assert time.process_time() - begin < max(0.5 * first, 1.0)
 
 
-def test_of_any_number_of_pictures(path: Path, any_price: None) -> None:
+def test_any_number_of_images(path: Path, any_price: None) -> None:
     """Rules of what moves to the batch, not from it, which are for all numbers of pictures."""
     onnx.save(net("n"), path)
     found, _ = asked(path, shapes={"n": 4})
@@ -208,7 +208,7 @@ def test_a_window_goes_on_where_it_was(path: Path) -> None:
     assert times > 1
 
 
-def test_a_wide_picture_has_several_elements_in_a_character() -> None:
+def test_a_wide_drawing_has_several_elements_in_a_character() -> None:
     (pair,) = parse_rules(
         "wide(x: f[1, c, h, 90], y: f[1, c, h, 90], k: f[o, c, 3, 3]):"
         " Concat(Conv(x, k, pads=(1, 1, 1, 1)), Conv(y, k, pads=(1, 1, 1, 1)), axis=3)"

@@ -335,7 +335,7 @@ def test_torchs_llama_layers_are_the_model(tmp_path: Path, monkeypatch: pytest.M
     np.testing.assert_allclose(got, wanted, atol=1e-3)
 
 
-def test_what_was_taken_in_turns_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interleaved_measurements_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of torch's known times, those that this folder's shards did not take are added to its table;
     and a step that failed is an error of all."""
     case = {**FOUND, "peers": {"graph": 2.0}, "beside": {"graph": 1.0}}

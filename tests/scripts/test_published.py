@@ -83,7 +83,7 @@ def test_what_has_no_shapes_is_not_built(tmp_path: Path, rule: str, why: str) ->
     ("text", "line", "why"),
     [
         ("relu(input_1)==input_1\nrelu(input_1", 2, r"'the end' stands where '\)' is expected"),
-        ("relu(input_1)=input_1", 1, "'=' is no part of a rule"),
+        ("relu(input_1)=input_1", 1, "'=' is not part of a rule"),
         ("\n\nsoftmax(input_1)==input_1", 3, "softmax is no operator of TASO"),
         ("relu(input_1,input_2)==input_1", 1, "relu takes 1 arguments, not 2"),
         ("(relu ?input_1)=>?input_1\n(matmul 7)=>?input_1", 2, "matmul takes 2 or 3 arguments"),

@@ -24,7 +24,7 @@ def verify(a: onnx.ModelProto, b: onnx.ModelProto, method: str = "rules") -> Ver
     return superopt.verify(a, b, method=method, limit=3)  # type: ignore[no-any-return]
 
 
-def test_a_chain_is_told() -> None:
+def test_a_chain_is_reported() -> None:
     a = model("a = Relu(x) b = Relu(a) c = Add(b, z) y = Neg(c)")
     b = model("a = Relu(x) b = Neg(a) y = Sub(b, z)")
     found = verify(a, b)

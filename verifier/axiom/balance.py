@@ -16,7 +16,7 @@ from superopt.verifier.instances.attributes import Unsupported
 from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.instances.instance import instance_of_state, instances
 from superopt.verifier.instances.scope import rank_scope
-from superopt.verifier.instances.sizes import Fork, Misfit
+from superopt.verifier.instances.sizes import Fork, RejectedChoice
 
 FIRST_MAX_RANK = 3  # higher ranks add nothing about broadcasting
 MAX_INSTANCES = 2000  # instances checked
@@ -53,7 +53,7 @@ def _imbalance_reason(rule: Rule, ranks: Ranks, seconds: float) -> str:
                 whole = instance_of_state(context, rule, one.state, ranks, NUMBER_TYPES[:1])
             except Fork:
                 return f"the right side asks for more than the left, for {one}"
-            except (Misfit, NotKnown):
+            except (RejectedChoice, NotKnown):
                 return f"the right side does not fit, for {one}"
             if len(whole.state.derived) > len(one.state.derived):
                 return f"the right side needs {whole.state.derived[-1]}, for {one}"

@@ -37,14 +37,14 @@ from superopt.verifier.instances.attributes import (
 )
 from superopt.verifier.instances.conditions import Conditions
 from superopt.verifier.instances.size_orders import nonnegative_states
-from superopt.verifier.instances.sizes import Fork, Misfit
+from superopt.verifier.instances.sizes import Fork, RejectedChoice
 
 _SLICE_ATTRIBUTE_ORDER = {"steps": 1, "starts": 2, "ends": 3}
 
 
 def _as_attribute(r: Result) -> Attr:
     if isinstance(r, Input):
-        raise NotKnown("a value is no attribute")
+        raise NotKnown("a value is not an attribute")
     if isinstance(r, tuple):
         return tuple(_as_attribute(v) for v in r)
     return r  # type: ignore[return-value]
@@ -114,13 +114,13 @@ class Bindings(Conditions):
         if listed is not None:
             return self.choose(name, listed)  # type: ignore[return-value]
         if key == "perm" and ranks[0] not in self.permuted_ranks(name, ranks[0]):
-            raise Misfit
+            raise RejectedChoice
         self.context.scope_notes.update(scope_limits(op, key))
         options = attribute_options(
             OpenAttribute(self.context, op, key, name, ranks, known_attrs, self.ranks.max_rank)
         )
         if not options:
-            raise Misfit
+            raise RejectedChoice
         levels = option_ranks(op, key, ranks, options)
         n = self.choose(f"{name} of {len(options)}", range(len(options)), levels)
         assert isinstance(n, int)
@@ -137,18 +137,18 @@ class Bindings(Conditions):
         assert x is not None
         assert isinstance(axes, tuple)
         if isinstance(steps, tuple) and len(steps) != len(axes):
-            raise Misfit
+            raise RejectedChoice
         out: list[Dim] = []
         ends: list[Dim] = []
         for k, axis in enumerate(axes):
             assert isinstance(axis, int)
             if not -x.rank <= axis < x.rank:
-                raise Misfit
+                raise RejectedChoice
             begin = index.dim(index.as_index(self.fresh_size(f"{name}.s{k}")) - 1)
             end = index.dim(index.as_index(begin) + self.fresh_size(f"{name}.l{k}"))
             whole = index.dim(index.as_index(end) + self.fresh_size(f"{name}.r{k}") - 1)
             if not self.are_equal(x.shape[axis], whole):
-                raise Misfit
+                raise RejectedChoice
             if isinstance(steps, tuple) and steps[k] == -1:
                 begin, end = self.reversed_bounds(f"{name}.{k}", begin, end)
             out.append(begin)
@@ -167,24 +167,24 @@ class Bindings(Conditions):
             return
         for k, (axis, begin, end) in enumerate(zip(axes, starts, ends, strict=True)):
             if not isinstance(axis, int) or not -x.rank <= axis < x.rank:
-                raise Misfit
+                raise RejectedChoice
             back = isinstance(steps, tuple) and steps[k] == -1
             last = index.as_index(begin) + 1 if back else end  # type: ignore[arg-type]
             if isinstance(last, Expr) and last != x.shape[axis]:
                 beyond = self.fresh_size(f"inside {len(self.results_by_term)}.{k}")
                 if not self.are_equal(x.shape[axis], index.dim(index.as_index(last + beyond) - 1)):
-                    raise Misfit
+                    raise RejectedChoice
 
     def reversed_bounds(self, name: str, begin: Dim, end: Dim) -> tuple[Dim, Dim]:
         """Return the bounds of a reversed slice, which ends at the first element or earlier."""
         first = index.dim(index.as_index(end) - 1)
         if self.choose(f"first {name}", (True, False)):
             if not self.are_equal(begin, 0):
-                raise Misfit
+                raise RejectedChoice
             return first, PAST_START
         low, high = index.bounds(index.as_index(begin))
         if high is not None and high < 1:
-            raise Misfit
+            raise RejectedChoice
         if low is None or low < 1:
             cases = nonnegative_states(
                 self.state, index.polynomial(index.as_index(index.as_index(begin) - 1)), ""
@@ -200,16 +200,16 @@ class Bindings(Conditions):
         if x is None or not isinstance(starts, tuple) or not isinstance(axes, tuple):
             raise Unsupported("Slice with open ends and no starts")
         if len(starts) != len(axes):
-            raise Misfit
+            raise RejectedChoice
         out: list[Dim] = []
         for k, (axis, begin) in enumerate(zip(axes, starts, strict=True)):
             if not isinstance(axis, int) or not -x.rank <= axis < x.rank:
-                raise Misfit
+                raise RejectedChoice
             assert isinstance(begin, (int, Expr))
             end = index.dim(index.as_index(begin) + self.fresh_size(f"{name}.l{k}"))
             whole = index.dim(index.as_index(end) + self.fresh_size(f"{name}.r{k}") - 1)
             if not self.are_equal(x.shape[axis], whole):
-                raise Misfit
+                raise RejectedChoice
             out.append(end)
         return tuple(out)
 
@@ -301,5 +301,5 @@ class Bindings(Conditions):
         try:
             found = dict(_canonical_attrs.__wrapped__(op, types, tuple(wanted.items())))
         except (InferError, ValueError, TypeError, IndexError) as e:
-            raise Misfit from e
+            raise RejectedChoice from e
         self.require_equal(found[key], full[key])

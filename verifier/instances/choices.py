@@ -40,7 +40,7 @@ from superopt.verifier.instances.attributes import (
 )
 from superopt.verifier.instances.constants import fill_tensor
 from superopt.verifier.instances.size_questions import SizeQuestions
-from superopt.verifier.instances.sizes import Fork, Misfit
+from superopt.verifier.instances.sizes import Fork, RejectedChoice
 from superopt.verifier.instances.vectors import (
     FIRST_PREFIX,
     LENGTH_PREFIX,
@@ -99,7 +99,7 @@ class Choices(SizeQuestions):
     def tensor(self, r: Result) -> Tensor:
         if isinstance(r, Input) and r in self.tensors:
             return self.tensors[r]
-        raise NotKnown(f"{r} is no value")
+        raise NotKnown(f"{r} is not a value")
 
     def stand_in(self, t: Tensor) -> Input:
         out = Input(t.name, t.type)
@@ -288,7 +288,7 @@ class Choices(SizeQuestions):
                 pass
         d = self.formula_value(f)
         if not isinstance(d, (int, Expr)):
-            raise Misfit
+            raise RejectedChoice
         return [d]
 
     def operand_run(self, name: str) -> Result:
@@ -321,7 +321,7 @@ class Choices(SizeQuestions):
                     given = given[:-1]
                 return fill_tensor(name, given, kind)
             case _:
-                raise Misfit
+                raise RejectedChoice
 
     def uniform_constant(self, v: int | float, kind: DType, position: str) -> Tensor:
         """Return a constant equal to v: a scalar on the right, of any shape on the left."""

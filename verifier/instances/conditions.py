@@ -25,7 +25,7 @@ from superopt.verifier.instances.attributes import (
 )
 from superopt.verifier.instances.choices import Choices
 from superopt.verifier.instances.size_orders import bounded_states
-from superopt.verifier.instances.sizes import Fork, Misfit, State, equate
+from superopt.verifier.instances.sizes import Fork, RejectedChoice, State, equate
 
 COMPARISON_FUNCTIONS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "lt", ">=": "le"}
 
@@ -71,19 +71,19 @@ class Conditions(Choices):
         """Require that two attribute values are equal."""
         if isinstance(a, tuple) and isinstance(b, tuple):
             if len(a) != len(b):
-                raise Misfit
+                raise RejectedChoice
             for x, y in zip(a, b, strict=True):
                 self.require_equal(x, y)
             return
         sizes = isinstance(a, (int, Expr)) and isinstance(b, (int, Expr))
         if sizes and (isinstance(a, Expr) or isinstance(b, Expr)):
             if not self.are_equal(a, b):  # type: ignore[arg-type]
-                raise Misfit
+                raise RejectedChoice
         elif a != b:
             name = self.unknown_name(a, b)
             if name is not None:
                 raise Unsupported(f"is any number, {name}, one that is given?")
-            raise Misfit
+            raise RejectedChoice
 
     def unknown_name(self, *values: object) -> str | None:
         """Return the name of the first unknown number among the values, if any."""
@@ -104,7 +104,7 @@ class Conditions(Choices):
                 return  # as below
             try:
                 if not functions.compare_results(op, a, b):
-                    raise Misfit
+                    raise RejectedChoice
             except NotKnown:
                 if op != "!=":
                     raise
@@ -115,7 +115,7 @@ class Conditions(Choices):
         h = index.apply(COMPARISON_FUNCTIONS[op], (x, y), BOOL)
         if isinstance(h, Const):
             if not h.value:
-                raise Misfit
+                raise RejectedChoice
         elif h not in self.state.hypotheses:
             if op in ("<", "<="):
                 cases = bounded_states(
@@ -201,7 +201,7 @@ class Conditions(Choices):
             case _:
                 pass
         if not self.formula_value(drop_const_conditions(f)):
-            raise Misfit
+            raise RejectedChoice
 
     def require_for_each(
         self, body: Formula, variables: tuple[str, ...], items: tuple[Result, ...]

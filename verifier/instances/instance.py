@@ -38,10 +38,10 @@ from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
 from superopt.verifier.instances.operator_results import OperatorResults
 from superopt.verifier.instances.scope import broadcast_only_operands, is_broadcasting
 from superopt.verifier.instances.size_equations import mentioned_differences
-from superopt.verifier.instances.sizes import Fork, Misfit, State, implied_states
+from superopt.verifier.instances.sizes import Fork, RejectedChoice, State, implied_states
 
 # Messages of formulas that are invalid at every size: then there is no such instance.
-INVALID_FORMULA_TEXTS = (" is not in [", " is no permutation", " items, not ", " of nothing")
+INVALID_FORMULA_TEXTS = (" is not in [", " is not a permutation", " items, not ", " of nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def instances(
             for one in reversed(fork.states):
                 count -= 1
                 heappush(pending, (one.level, count, one))
-        except Misfit:
+        except RejectedChoice:
             continue
         except NotKnown as e:
             # a concrete size would decide: the instance is unknown
@@ -109,7 +109,7 @@ def instances(
 def instance_of_state(
     context: ProofContext, rule: Rule, state: State, ranks: Ranks, number_types: Sequence[DType]
 ) -> Instance:
-    """Return the instance of `rule` in a state. Raises Fork or Misfit."""
+    """Return the instance of `rule` in a state. Raises Fork or RejectedChoice."""
     attempt = _Attempt(context, state, rule, ranks, number_types, memo={"stretched": set()})
     return attempt.build_instance()
 
@@ -134,13 +134,13 @@ class _Attempt(OperatorResults):
             self.is_right_side = True
             rhs = self.build_side(self.rule.rhs)
             if len(lhs) != len(rhs):
-                raise Misfit
+                raise RejectedChoice
             for a, b in zip(lhs, rhs, strict=True):
                 if a.dtype != b.dtype or a.rank != b.rank:
-                    raise Misfit
+                    raise RejectedChoice
                 for x, y in zip(a.shape, b.shape, strict=True):
                     if x != y and not self.are_equal(x, y):
-                        raise Misfit
+                        raise RejectedChoice
         more = implied_states(self.state)
         if more is not None:
             raise Fork([s for s in more if s is not None])
@@ -172,7 +172,7 @@ class _Attempt(OperatorResults):
             case Pick(app, n):
                 found = self.build_app(app)
                 if n >= len(found):
-                    raise Misfit
+                    raise RejectedChoice
                 if t in self.subterms_in_formulas():
                     self.terms.setdefault(t, self.stand_in(found[n]))
                 return [found[n]]
@@ -183,7 +183,7 @@ class _Attempt(OperatorResults):
             case Number() | Scalar() | Fill():
                 return [self.constant(t, F32)]
             case _:
-                raise Misfit
+                raise RejectedChoice
 
     def expand_map(
         self, body: Term, variables: tuple[str, ...], over: Formula | App
@@ -245,14 +245,14 @@ class _Attempt(OperatorResults):
             if any(x is not None and x.shape == result.shape for x in plain):
                 for o, x in zip(t.operands, operands, strict=False):
                     if _is_number(o) and x is not None and x.rank:
-                        raise Misfit  # same as the number without axes
+                        raise RejectedChoice  # same as the number without axes
         if not full or result.rank > self.state.level:
             return
         for o, x in zip(t.operands, operands, strict=False):
             if isinstance(o, Var) and x is not None and (o.name, place) in full:
                 short = x.rank < result.rank
                 if short or any(a == 1 != b for a, b in zip(x.shape, result.shape, strict=True)):
-                    raise Misfit
+                    raise RejectedChoice
 
     def term_id(self, t: App) -> int:
         """Return an integer for equal terms: hashing a term is slow."""

@@ -16,7 +16,7 @@ from superopt.verifier.instances.attributes import Unsupported
 from superopt.verifier.instances.bindings import Bindings
 from superopt.verifier.instances.size_cases import comparison_states, positive_extent_states
 from superopt.verifier.instances.size_orders import extreme_states, not_one_hypothesis, order_states
-from superopt.verifier.instances.sizes import Fork, Misfit
+from superopt.verifier.instances.sizes import Fork, RejectedChoice
 
 POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 
@@ -59,7 +59,7 @@ class OperatorResults(Bindings):
                 if cases is not None:
                     raise Fork(cases)
                 if isinstance(d, int) and d < 1 and filled:
-                    raise Misfit
+                    raise RejectedChoice
         return full, found
 
     def with_unit_sizes(self, t: Tensor) -> Tensor:
@@ -83,12 +83,12 @@ class OperatorResults(Bindings):
         if known is not None:
             assert isinstance(known, _CachedResult)
             if known.result is None:
-                raise Misfit
+                raise RejectedChoice
             return known.result
         before = self.question_count
         try:
             found = self.compute_result(op, operands, given)
-        except Misfit:
+        except RejectedChoice:
             if self.question_count == before:
                 self.memo[key] = _CachedResult(None, tuple(operands))
             raise
@@ -114,7 +114,7 @@ class OperatorResults(Bindings):
                     order_states(self.state, a, b, "right" if self.is_right_side else "")
                 ) from e
             self.raise_if_sometimes_accepted(op, operands, given, e)
-            raise Misfit from e
+            raise RejectedChoice from e
         except (
             ValueError,
             TypeError,
@@ -124,7 +124,7 @@ class OperatorResults(Bindings):
             AssertionError,
         ) as e:
             self.raise_if_sometimes_accepted(op, operands, given, e)
-            raise Misfit from e
+            raise RejectedChoice from e
         return full, out if isinstance(out, tuple) else (out,)
 
     def raise_if_sometimes_accepted(

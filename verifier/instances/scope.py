@@ -129,12 +129,12 @@ def unclear_reason(rule: Rule) -> str:
     is nothing."""
     terms = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side)]
     if any(isinstance(t, Scalar) and _calls(t.value, ("rank", "len")) for t in terms):
-        return "a number that hangs on a rank"
+        return "a number that depends on a rank"
     for f in _formulas(rule):
         if _calls(f, ("all_equal",)):
-            return "a number that hangs on whether others are all equal"
+            return "a number that depends on whether others are all equal"
         if any(isinstance(p, Compare) and _calls(p, ("dtype",)) for p in walk(f)):
-            return "a number that hangs on an element type"
+            return "a number that depends on an element type"
     if all(p.kind in DTYPES for p in rule.params if isinstance(p, Param)):
         return ""
     bools = {p.name for p in rule.params if isinstance(p, Param) and p.kind == "bool"}

@@ -137,7 +137,7 @@ class Fork(Exception):
         self.states = [s for s in states if s is not None]
 
 
-class Misfit(Exception):
+class RejectedChoice(Exception):
     """There is no instance with these choices."""
 
 

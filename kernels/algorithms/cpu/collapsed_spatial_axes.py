@@ -1,5 +1,5 @@
-"""Collapse the two spatial axes of a convolution into one, if the image width is no multiple of a
-register tile's height.
+"""Collapse the two spatial axes of a convolution into one, if the image width is not a multiple of
+a register tile's height.
 
     y[h, w, n] = sum(x[h * s + i, w * s + j, k] * b[i, j, k, n] for i, j, k)
 

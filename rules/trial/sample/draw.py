@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 PartialShape = tuple[int | None, ...] | None
 
 
-class Misfit(Exception):
+class RejectedChoice(Exception):
     """No choice fits here; another attempt may."""
 
 
@@ -43,9 +43,9 @@ class Draw:
         return items[self.rng.randrange(len(items))]
 
     def integer_below(self, n: int) -> int:
-        """Return a number in [0, n); raises Misfit if there is none."""
+        """Return a number in [0, n); raises RejectedChoice if there is none."""
         if n < 1:
-            raise Misfit(f"no number below {n}")
+            raise RejectedChoice(f"no number below {n}")
         return self.rng.randrange(n)
 
     def size(self, low: int = 1, high: int = 7) -> int:
@@ -106,9 +106,9 @@ MAX_ELEMENTS = 1 << 32  # no tensor of so many elements is tried
 
 
 def divisors(n: int) -> list[int]:
-    """Return the divisors in ascending order; raises Misfit if n is too large."""
+    """Return the divisors in ascending order; raises RejectedChoice if n is too large."""
     if n > MAX_ELEMENTS:
-        raise Misfit(f"{n} elements")
+        raise RejectedChoice(f"{n} elements")
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return small + [n // d for d in reversed(small) if d * d != n]
 
@@ -117,7 +117,7 @@ def draw_factors(count: int, rank: int, draw: Draw) -> Shape:
     """Return `rank` sizes with the product `count`."""
     if rank == 0:
         if count != 1:
-            raise Misfit(f"{count} elements in no axis")
+            raise RejectedChoice(f"{count} elements in no axis")
         return ()
     out: list[int] = []
     for _ in range(rank - 1):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from superopt.ir.op import REQUIRED, Attr
 from superopt.rules.trial.sample import fit_contractions, fit_elementwise, fit_movement
-from superopt.rules.trial.sample.draw import Misfit
+from superopt.rules.trial.sample.draw import RejectedChoice
 from superopt.rules.trial.sample.request import Fit, FitRequest
 from superopt.te.expr.dtype import F32, F64, I32, I64
 
@@ -56,7 +56,7 @@ FITS: dict[str, Callable[[FitRequest], Fit]] = {
 def fit(request: FitRequest) -> Fit:
     """Return a shape for each operand, and a value for each attribute in `request.free`.
 
-    Raises Misfit if the generator finds no choice that fits what is known.
+    Raises RejectedChoice if the generator finds no choice that fits what is known.
     """
     name = request.op.name
     default = (
@@ -67,7 +67,7 @@ def fit(request: FitRequest) -> Fit:
     try:
         shapes, attrs = FITS.get(name, default)(request)
     except (IndexError, ValueError) as e:  # a missing axis or choice
-        raise Misfit(f"{name}: {e}") from None
+        raise RejectedChoice(f"{name}: {e}") from None
     for key in request.free - attrs.keys():
         attrs[key] = _choose_attribute(request, key)
     return shapes, {k: v for k, v in attrs.items() if k in request.free}
@@ -93,4 +93,4 @@ def _choose_attribute(request: FitRequest, key: str) -> Attr:
         case _ if default is not REQUIRED:
             return default  # type: ignore[return-value]
         case _:
-            raise Misfit(f"no proposal for {request.op.name}'s {key}")
+            raise RejectedChoice(f"no proposal for {request.op.name}'s {key}")

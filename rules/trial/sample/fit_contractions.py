@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from superopt.ir.op import Attr
 from superopt.rules.trial.sample.draw import (
     Draw,
-    Misfit,
     PartialShape,
+    RejectedChoice,
     Shape,
     divisors,
     draw_shape,
@@ -28,7 +28,7 @@ def _complete_shape(shape: PartialShape, default: Sequence[int]) -> Shape:
     if shape is None:
         return tuple(default)
     if len(shape) != len(default):
-        raise Misfit(f"rank {len(shape)}, not {len(default)}")
+        raise RejectedChoice(f"rank {len(shape)}, not {len(default)}")
     return tuple(d if d is not None else n for d, n in zip(shape, default, strict=True))
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from superopt.ir.op import Attr
 from superopt.rules.trial.sample.draw import (
     Draw,
-    Misfit,
+    RejectedChoice,
     Shape,
     complete_like,
     draw_factors,
@@ -93,7 +93,7 @@ def fit_slice(request: FitRequest) -> Fit:
         if count is None:
             count = draw.pick((1, 1, 1, 2)) if len(x) > 1 else min(1, len(x))
         if count > len(x):
-            raise Misfit("more slices than axes")
+            raise RejectedChoice("more slices than axes")
         axes = tuple(sorted(draw.rng.sample(range(len(x)), count)))
     steps = request.int_tuple("steps")
     if steps is None:
@@ -114,7 +114,7 @@ def _slice_bounds(
     n: int, step: int, start: int | None, end: int | None, draw: Draw
 ) -> tuple[int, int]:
     if n < 1:
-        raise Misfit("a slice of nothing")
+        raise RejectedChoice("a slice of nothing")
     if step < 0:
         low, high = draw.subrange(n)
         whole = draw.chance(0.5)
@@ -187,7 +187,7 @@ def _complete_to_count(shape: Sequence[int | None], count: int, draw: Draw) -> S
     """Complete the partial shape to `count` elements."""
     fixed = math.prod(d for d in shape if d is not None)
     if not fixed or count % fixed:
-        raise Misfit(f"{count} elements with {fixed} given")
+        raise RejectedChoice(f"{count} elements with {fixed} given")
     rest = iter(draw_factors(count // fixed, sum(d is None for d in shape), draw))
     return tuple(next(rest) if d is None else d for d in shape)
 

@@ -25,7 +25,7 @@ from superopt.rules.lang.term import (
     Term,
     Var,
 )
-from superopt.rules.trial.sample.draw import Misfit
+from superopt.rules.trial.sample.draw import RejectedChoice
 from superopt.rules.trial.sample.fit import fit
 from superopt.rules.trial.sample.formula_values import drop_const_conditions, formula_value
 from superopt.rules.trial.sample.parameters import Parameters
@@ -42,7 +42,7 @@ class LeftSideBuilder(Parameters):
     deferred: list[tuple[Node, str, Formula]] = field(default_factory=list)
 
     def roots(self) -> tuple[Value, ...]:
-        """Return the results of the left side. Raises Misfit, NotKnown or InferError."""
+        """Return the results of the left side. Raises RejectedChoice, NotKnown or InferError."""
         out: list[Value] = []
         for side in self.rule.lhs:
             match side:
@@ -65,39 +65,39 @@ class LeftSideBuilder(Parameters):
             elif not as_bool(
                 formula_value(drop_const_conditions(condition), self.names, self.terms)
             ):
-                raise Misfit("a condition does not hold")
+                raise RejectedChoice("a condition does not hold")
 
     def require_attribute(self, n: Node, key: str, f: Formula) -> None:
-        """Raise Misfit unless attribute `key` of `n` equals the formula."""
+        """Raise RejectedChoice unless attribute `key` of `n` equals the formula."""
         wanted = formula_value(f, self.names, self.terms)
         types = tuple(None if v is None else v.type for v in n.inputs)
         attrs = dict(n.attrs) | {key: wanted}
         if canonical_attrs(n.op, types, attrs) != n.attrs:  # type: ignore[arg-type]
-            raise Misfit(f"{key} is not {wanted}")
+            raise RejectedChoice(f"{key} is not {wanted}")
 
     # --- terms ------------------------------------------------------------------------------------
 
     def build_value(self, t: Term) -> Value:
-        """Return the one result of a term that is no parameter."""
+        """Return the one result of a term that is not a parameter."""
         match t:
             case App():
                 found = self.build_app(t)
                 if len(found) != 1:
-                    raise Misfit(f"{t.op.name} has {len(found)} results")
+                    raise RejectedChoice(f"{t.op.name} has {len(found)} results")
                 return found[0]
             case Pick(app, index):
                 found = self.build_app(app)
                 if index >= len(found):
-                    raise Misfit(f"no result {index}")
+                    raise RejectedChoice(f"no result {index}")
                 self.terms[t] = found[index]
                 return found[index]
             case Var(name):
                 found_value = self.names.get(name)
                 if not isinstance(found_value, (Input, Constant)):
-                    raise Misfit(f"{name} alone")
+                    raise RejectedChoice(f"{name} alone")
                 return found_value
             case _:
-                raise Misfit("no value")
+                raise RejectedChoice("no value")
 
     def build_app(self, t: App) -> tuple[Value, ...]:
         """Return the results of an operator, and choose its free operands and attributes."""
@@ -147,7 +147,7 @@ class LeftSideBuilder(Parameters):
             case AllResults(app):
                 return [*self.build_app(app)]
             case MapTerms():
-                raise Misfit("a comprehension on the left side")
+                raise RejectedChoice("a comprehension on the left side")
             case _:
                 return [self.build_value(t)]
 
@@ -216,8 +216,8 @@ class LeftSideBuilder(Parameters):
                 if f.id not in self.names:
                     self.names[f.id] = got  # type: ignore[assignment]
                 elif not are_equal(self.names[f.id], got):  # type: ignore[arg-type]
-                    raise Misfit(f"{f.id} has two values")
+                    raise RejectedChoice(f"{f.id} has two values")
         if t.rest is not None:
             rest = tuple((k, v) for k, v in n.attrs if k not in mentioned)
             if self.names.setdefault(t.rest, rest) != rest:  # type: ignore[arg-type]
-                raise Misfit(f"**{t.rest} has two values")
+                raise RejectedChoice(f"**{t.rest} has two values")

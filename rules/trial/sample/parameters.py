@@ -24,7 +24,7 @@ from superopt.rules.lang.term import (
     Var,
 )
 from superopt.rules.lang.value_facts import sibling_dtype
-from superopt.rules.trial.sample.draw import Draw, Misfit, PartialShape, Shape
+from superopt.rules.trial.sample.draw import Draw, PartialShape, RejectedChoice, Shape
 from superopt.rules.trial.sample.formula_values import formula_value, parameter_uses
 from superopt.rules.trial.sample.request import ABSENT
 from superopt.te.expr.dtype import BOOL, DTYPES, F32, F64, I32, I64, DType, to_numpy
@@ -73,7 +73,7 @@ class Parameters:
         for p in self.rule.params:
             if isinstance(p, Param) and p.name == (name.rpartition(".")[0] or name):
                 return p
-        raise Misfit(f"{name} is no parameter")
+        raise RejectedChoice(f"{name} is not a parameter")
 
     def element_type(self, kind: str) -> DType:
         """Return the element type that a parameter's kind stands for in this attempt."""
@@ -174,13 +174,13 @@ class Parameters:
     def make_operand(self, t: Term, shape: Shape, dtype: DType) -> Value:
         """Return a new operand of `shape`: an input, or a constant if its number matters."""
         if int(np.prod(shape)) > self.max_elements(t) or min(shape, default=1) < 0:
-            raise Misfit(f"{shape} is too large")
+            raise RejectedChoice(f"{shape} is too large")
         match t:
             case Number(n):
                 try:
                     return constant(np.full(shape, n, to_numpy(dtype)))
                 except OverflowError as e:
-                    raise Misfit(f"{n} is no {dtype}") from e
+                    raise RejectedChoice(f"{n} is no {dtype}") from e
             case Scalar(f):
                 return self.make_scalar(f, shape, dtype)
             case Var(name):
@@ -194,7 +194,7 @@ class Parameters:
                     if isinstance(guess, tuple):
                         content = np.array([as_number(n) for n in guess])
                         if content.shape != shape:
-                            raise Misfit(f"{len(guess)} numbers, not {shape}")
+                            raise RejectedChoice(f"{len(guess)} numbers, not {shape}")
                     else:
                         content = np.full(shape, float(as_number(guess)))
                     made: Input | Constant = constant(content.astype(to_numpy(kind)))
@@ -214,7 +214,7 @@ class Parameters:
                 self.terms[t] = made
                 return made
             case _:
-                raise Misfit("no operand")
+                raise RejectedChoice("no operand")
 
     def max_elements(self, t: Term) -> int:
         """Return the largest number of elements of an operand: a rule for one large image has no
@@ -234,14 +234,14 @@ class Parameters:
         return constant(np.full(shape, float(n)).astype(to_numpy(dtype)))
 
     def bind_shape(self, p: Param, shape: Shape) -> None:
-        """Bind the names in a declared shape; raises Misfit if they have other sizes."""
+        """Bind the names in a declared shape; raises RejectedChoice if they have other sizes."""
         if p.shape is None or p.is_run:
             return
         spreads = [n for n, f in enumerate(p.shape) if isinstance(f, Spread)]
         lead = spreads[0] if spreads else len(p.shape)
         tail = len(p.shape) - lead - 1 if spreads else 0
         if len(shape) < lead + tail or (not spreads and len(shape) != lead):
-            raise Misfit(f"rank {len(shape)}")
+            raise RejectedChoice(f"rank {len(shape)}")
         pairs: list[tuple[Formula, Result]] = list(zip(p.shape, shape[:lead], strict=False))
         if spreads:
             middle = p.shape[lead]
@@ -252,4 +252,4 @@ class Parameters:
             if isinstance(f, Name) and f.id not in self.names:
                 self.names[f.id] = got
             elif not are_equal(formula_value(f, self.names, self.terms), got):
-                raise Misfit(f"{f} is not {got}")
+                raise RejectedChoice(f"{f} is not {got}")

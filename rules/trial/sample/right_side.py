@@ -31,7 +31,7 @@ from superopt.rules.lang.term import (
     Var,
 )
 from superopt.rules.lang.value_facts import sibling_dtype
-from superopt.rules.trial.sample.draw import Misfit
+from superopt.rules.trial.sample.draw import RejectedChoice
 from superopt.rules.trial.sample.formula_values import Names, Terms, formula_value
 from superopt.te.expr.dtype import DType, to_numpy
 
@@ -39,7 +39,7 @@ from superopt.te.expr.dtype import DType, to_numpy
 def right_side(rule: Rule, names: Names, terms: Terms, dtype: DType) -> tuple[Value, ...]:
     """Return the results of the right side; `dtype` is that of numbers without siblings.
 
-    Raises Misfit, NotKnown or InferError if it cannot be built.
+    Raises RejectedChoice, NotKnown or InferError if it cannot be built.
     """
     side = _Side(dict(names), terms, dtype)
     match rule.rhs:
@@ -79,7 +79,7 @@ def as_attribute(value: Result) -> Attr:
     if isinstance(value, Fraction):
         return float(value)
     if isinstance(value, (Input, Constant, Node, Item)):
-        raise NotKnown(f"{value} is no attribute")
+        raise NotKnown(f"{value} is not an attribute")
     if isinstance(value, tuple):
         return tuple(as_attribute(v) for v in value)
     return value
@@ -142,12 +142,12 @@ class _Side:
             case Pick(app, index):
                 found = self.build_app(app)
                 if index >= len(found):
-                    raise Misfit(f"no result {index}")
+                    raise RejectedChoice(f"no result {index}")
                 return [found[index]]
             case App():
                 found = self.build_app(t)
                 if len(found) != 1:
-                    raise Misfit(f"{t.op.name} has {len(found)} results")
+                    raise RejectedChoice(f"{t.op.name} has {len(found)} results")
                 return [found[0]]
             case MapTerms(body, own, over):
                 items: Sequence[Result] = (
@@ -169,4 +169,4 @@ class _Side:
 def _as_value(r: Result) -> Value:
     if isinstance(r, (Input, Constant, Node, Item)):
         return r
-    raise NotKnown(f"{r} is no value")
+    raise NotKnown(f"{r} is not a value")

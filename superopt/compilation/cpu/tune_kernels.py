@@ -6,6 +6,7 @@ decide. Measurements go into the store and are not repeated.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from superopt.plan.timing.cpu import build_runnable, measure_seconds
 from superopt.report.compilation.compile_report import TunedKernel, TuningReport
 from superopt.report.data.report import Event
 
+LOG = logging.getLogger("superopt.tune")
 Progress = Callable[[Event], None]
 OPTIONS_PER_ROUND = 8  # options of a kernel that are measured before the next kernel is chosen
 MAX_FINALISTS = 3
@@ -86,6 +88,9 @@ def tune_program(
         winner = _choose_option(k, machine, threads, store)
         before, after = k.times[k.default][0], k.times[winner][0]
         shown = f"{k.problem.tensor.type}"
+        LOG.info(
+            "kernel %s: %s, %.4g us; by default %.4g us", shown, winner, 1e6 * after, 1e6 * before
+        )
         measured, all_ = len(k.times), len(k.ordered_options)
         rows.append(
             TunedKernel(
@@ -135,6 +140,7 @@ def _measure(
         if is_over():
             break
         new[option] = measure_seconds(build_runnable(k.problem, option, machine, threads))
+        LOG.debug("%s by %s: %.4g us", k.problem.tensor.type, option, 1e6 * new[option][0])
     k.times |= new
     tuning_records.store_times(
         store, tuning_records.cpu_target(threads), k.key, k.problem.features(), new

@@ -66,7 +66,7 @@ def as_gpu_inputs(
             if kind != dtype_name(p.dtype) or not fits:
                 raise UsageError(
                     f"input {p.name!r} is {kind}{list(shape)}",
-                    f"the model wants {p.type_text}", "pass such a tensor",
+                    f"the model expects {p.type_text}", "pass such a tensor",
                 )  # fmt: skip
             out.append(x)
         else:

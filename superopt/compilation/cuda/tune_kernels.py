@@ -8,6 +8,7 @@ options are measured in batches for as long as a batch brings a speedup.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from superopt.report.compilation.compile_report import TunedKernel, TuningReport
 
 ListOptions = Callable[[Problem], Iterator[Option]]
 OnResult = Callable[[Problem, Mapping[Option, float]], None]
+LOG = logging.getLogger("superopt.tune")
 MIN_ROUND_SPEEDUP = 1.02  # speedup that a batch must bring for the next one to be measured
 RELEARN_GROWTH = 1.5  # the ranking is learned again after this growth of the measurements
 MAX_FAILURE_CHARS = 200  # characters of the reason for a failed measurement
@@ -153,6 +155,9 @@ def tune_programs(
                 str(k.best_option), count, there,
             )
         )  # fmt: skip
+        LOG.info("kernel %s: %s, %.4g us", shown, k.best_option, 1e6 * k.min_seconds())
+        for option, seconds in timed.items():
+            LOG.debug("%s by %s: %.4g us", shown, option, 1e6 * seconds)
         on_result(p, k.times)
     notes = [] if device == "cuda" else [INTERPRETER_NOTE]
     if failed:

@@ -34,9 +34,9 @@ def saturates_uint8_products(
     architecture, system: as `platform.machine` and `platform.system` name them; by default this
     machine's.
 
-    >>> sums_in_16_bits({"avx2", "fma"}, "x86_64")
+    >>> saturates_uint8_products({"avx2", "fma"}, "x86_64")
     True
-    >>> sums_in_16_bits({"avx2", "fma", "avx_vnni"}, "x86_64")
+    >>> saturates_uint8_products({"avx2", "fma", "avx_vnni"}, "x86_64")
     False
     """
     if (architecture or platform.machine()).lower() not in X86_ARCHITECTURES:

@@ -131,12 +131,12 @@ def as_input_array(port: InputPort, value: Any) -> np.ndarray:
     if array.dtype != wanted:
         todo = f"use .astype({str(wanted)!r})"
         raise UsageError(
-            f"input {name!r} is {array.dtype}", f"the model wants {port.type_text}", todo
+            f"input {name!r} is {array.dtype}", f"the model expects {port.type_text}", todo
         )
     if port.shape is not None and array.ndim != len(port.shape):
         raise UsageError(
             f"input {name!r} has shape {list(array.shape)}",
-            f"the model wants {port.type_text}",
+            f"the model expects {port.type_text}",
             f"pass an array of rank {len(port.shape)}",
         )
     if array.flags.c_contiguous:

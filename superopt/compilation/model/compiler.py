@@ -37,6 +37,7 @@ from superopt.compilation.model.compile_if import (
 from superopt.compilation.model.device import CodeGenerator, Device, Progress
 from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.compilation.model.executable import Executable
+from superopt.compilation.model.notes import log_fallbacks
 from superopt.compilation.model.saved_model import SavedModel, write_saved_model
 from superopt.compilation.model.shape_policy import ShapePolicy, Specialize
 from superopt.compilation.model.steps import ModelBinding, Sizes, Step, Variant
@@ -192,7 +193,8 @@ class Compiler:
             return self._variant([branch])
         while True:
             out: list[Step] = []
-            for s in self.partition(sizes):
+            parts = self.partition(sizes)
+            for s in parts:
                 try:
                     if s.native:
                         out.append(self.generator.compile_segment(self, s, sizes))
@@ -205,6 +207,7 @@ class Compiler:
                 except MemoryError as e:
                     raise out_of_memory_error(self.model.source.label, str(e)) from None
             else:
+                log_fallbacks(sizes, parts, partial(self.fallback_reason, sizes=sizes))
                 return self._variant(out)
 
     def _variant(self, steps: Sequence[Step]) -> Variant:

@@ -44,14 +44,16 @@ MAX_TUNED_OPTIONS = 24  # of a kernel that are measured, if its options are not 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Executable:
-    """A compiled model. `shape_policy` decides what a call at new input sizes does. The least
-    recently used variants are dropped when all of them would take more than a part of the device's
-    memory (PROGRAM_MEMORY_DIVISOR).
+    """A compiled model. Calls from several threads wait for each other. The least recently used
+    variants are dropped when all take more than a part of the device's memory.
 
-    output_names: in order. make_compiler: returns the compiler. find_cached, store_cached: find a
-    variant compiled earlier, here or in another process; store a new one. last_call: runs inputs
-    like the last ones: most calls have the same shapes. Calls from several threads wait for each
-    other.
+    Attributes:
+        input_ports, output_names: In the model's order.
+
+    Example:
+        >>> exe = superopt.compile("model.onnx")
+        >>> {name: y.shape for name, y in exe(x=np.zeros((4, 6), np.float32)).items()}
+        {'p': (4, 5), 'q': (4, 3)}
     """
 
     input_ports: tuple[InputPort, ...]
@@ -65,7 +67,7 @@ class Executable:
     shape_policy: ShapePolicy = field(default_factory=ShapePolicy)
     defaults: dict[str, Any] = field(default_factory=dict)
     _compiler: Compiler | None = None
-    last_call: RepeatedCall | None = None
+    last_call: RepeatedCall | None = None  # runs inputs like the last ones
 
     def __post_init__(self) -> None:
         fork_safety.lock_owners.add(self)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from superopt.ir import graph
@@ -12,6 +14,7 @@ from superopt.report.formatting import phrases
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
 
+LOG = logging.getLogger("superopt.compile")
 QUANTIZING_OPS = frozenset(
     ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
      "QAttention")
@@ -22,6 +25,23 @@ def compile_notes(c: Compiler, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """Return notes about the model at these sizes: branches chosen at a call, quantization that
     amplifies rounding differences, and how ONNX Runtime's integer products are kept exact."""
     return tuple(dict.fromkeys(_iter_notes(c, sizes)))
+
+
+def log_fallbacks(
+    sizes: Mapping[str, int], parts: Sequence[Segment], reason: Callable[[graph.Node], str]
+) -> None:
+    """Log the nodes of a compiled model that run in ONNX Runtime, by reason."""
+    kernels = sum(len(s.nodes) for s in parts if s.native)
+    nodes = [n for s in parts if not s.native for n in s.nodes]
+    LOG.info(
+        "compiled%s: %d nodes in kernels, %d in onnxruntime",
+        "".join(f" {name}={n}" for name, n in sizes.items()), kernels, len(nodes),
+    )  # fmt: skip
+    why = {n: reason(n) or "it is between such nodes" for n in nodes}
+    for text, count in Counter(why.values()).items():
+        LOG.info("%d nodes run in onnxruntime: %s", count, text)
+    for n, text in why.items():
+        LOG.debug("%s runs in onnxruntime: %s", n.op.name, text)
 
 
 def _iter_notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:

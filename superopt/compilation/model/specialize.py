@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.steps import Sizes, Variant
 
+LOG = logging.getLogger("superopt.compile")
 MIN_CHILD_TIMEOUT_S: Final = 120.0  # limit for compiling, and a multiple of the expected time:
 CHILD_TIMEOUT_FACTOR: Final = 20.0
 MAX_RUN_PAIRS: Final = 40  # pairs of runs that are compared, at most
@@ -52,6 +54,7 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
             why = f"onnxruntime is faster: {1e3 * other:.3g} ms, compiled {1e3 * own:.3g} ms"
     except Exception as e:  # any error; `fallback_nodes` reports it
         why = " ".join(f"background compilation failed: {e}".split())
+    LOG.info("background %s: %s", dict(key), why or "compiled code is used")
     with exe.lock:
         policy.pending.discard(key)
         if why or variant is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from superopt.generate.generalize.prune import DerivedRule, prune_rules
 from superopt.generate.generalize.rule_names import rename_rule, statement_checksum
 from superopt.rules.lang.rule import Rule
 
+LOG = logging.getLogger("superopt.generate")
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -109,10 +111,12 @@ def run_generation(
             made.accounts[family.name] = account = _make_account(*every[-1])
             candidates = sum(v.candidates for v in account.levels)
             rate = candidates / max(account.enumerating, 1e-9)
-            progress(
+            text = (
                 f"{family.name}: {candidates:,} candidates ({rate:,.0f} a second),"
                 f" {account.equations} equations"
             )
+            LOG.info(text)
+            progress(text)
         for number in range(MAX_ROUNDS):
             before = made.rule_count
             made.next_round(every, request.seed, done, progress)
@@ -124,6 +128,7 @@ def run_generation(
                 made.all_rules(), done, request.seed, made.needed_names, made.underivable_from
             )
             made.prune(left, gone)
+            LOG.info("round %d: %d rules, %d pruned", number + 1, len(left), len(gone))
             made.prune_seconds += time.monotonic() - begin
             if not gone:
                 break
@@ -205,6 +210,11 @@ class _RunState:
                 self.needed_names.add(named.name)
         self.refuted_readings.setdefault(family.name, set()).update(closed.refuted_readings)
         self.rule_count += len(closed.rules)
+        LOG.info(
+            "%s: %d laws, %d follow from rules, %d rules made, %d not proved", family.name,
+            closed.law_count, closed.derived_count, len(closed.rules),
+            sum(map(bool, closed.missing_proofs)),
+        )  # fmt: skip
         if first:
             account.laws, account.followed = closed.law_count, closed.derived_count
         account.claims += closed.candidate_count

@@ -204,7 +204,7 @@ class GraphWriter:
         made = self._written.get(v)
         if made is None:
             if not isinstance(v, ir_graph.Constant):
-                raise ExportError(f"{self._target.names.get(v, v)} is no value of the graph")
+                raise ExportError(f"{self._target.names.get(v, v)} is not a value of the graph")
             made = self._write_constant(v, self._result_value(v, "weight"))
             self._written[v] = made
         return made

@@ -135,6 +135,6 @@ def constant_array(value: Attr, dtype: DType) -> np.ndarray | None:
     if any(isinstance(v, Expr) for v in many):
         return None
     if not all(isinstance(v, (bool, int, float)) for v in many):
-        raise NotExpressible(f"{value} is no tensor")
+        raise NotExpressible(f"{value} is not a tensor")
     array = np.array(many).astype(to_numpy(dtype))
     return array if isinstance(value, tuple) else array.reshape(())

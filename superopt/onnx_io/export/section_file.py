@@ -92,7 +92,9 @@ def read_sections(path: Path) -> tuple[dict[str, Any], list[Region]]:
     view = backing.view
     if len(view) < _HEADER.size or bytes(view[:8]) != MAGIC:
         raise UsageError(
-            f"{path} is no saved model", "it does not begin as one", "name a file that `save` wrote"
+            f"{path} is not a saved model",
+            "it does not begin as one",
+            "name a file that `save` wrote",
         )
     _, number, crc, length = _HEADER.unpack(view[: _HEADER.size])
     if number != FORMAT_VERSION:
@@ -103,7 +105,7 @@ def read_sections(path: Path) -> tuple[dict[str, Any], list[Region]]:
         )
     text = bytes(view[_HEADER.size : _HEADER.size + length])
     if zlib.crc32(text) != crc:
-        raise damaged_file_error(path, "its description is not what its checksum says")
+        raise damaged_file_error(path, "its description does not match its checksum")
     try:
         about = json.loads(text.decode())
         places = [(int(at), int(size), int(crc)) for at, size, crc in about["sections"]]

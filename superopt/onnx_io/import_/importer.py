@@ -207,7 +207,7 @@ def _import_operator(state: ImportState, n: oir.Node) -> tuple[graph.Node, dict[
         raise InferError(f"{', '.join(sorted(hidden))} is known only from another node's result")
     results = expression(found, types, full)
     if len(n.outputs) > len(results):
-        raise InferError(f"{len(n.outputs)} outputs asked, the expression gives {len(results)}")
+        raise InferError(f"{len(n.outputs)} outputs declared, the expression has {len(results)}")
     kinds = tuple(t.type for t in results)
     return graph.intern_node(found, tuple(operands), full, kinds), bound
 

@@ -85,7 +85,9 @@ def _map_external_file(folder: Path, location: str, tensor: str, label: str) -> 
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise _refusal(label, tensor, f"its data is at {location!r}, which is no regular file")
+            raise _refusal(
+                label, tensor, f"its data is at {location!r}, which is not a regular file"
+            )
         if status.st_nlink > 1:
             why = f"its data is at {location!r}, which is a hard link, one of {status.st_nlink}"
             raise _refusal(label, tensor, why)

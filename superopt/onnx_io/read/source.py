@@ -149,7 +149,7 @@ def read_model(source: ModelLike) -> Source:
             return _make_source("the model", None, raw, skeleton)
         case _ if not hasattr(source, "graph"):
             raise UsageError(
-                f"{type(source).__name__} is no model",
+                f"{type(source).__name__} is not a model",
                 "a model is a path, a file's bytes, a ModelProto or an onnx_ir model",
                 "give one of these",
             )

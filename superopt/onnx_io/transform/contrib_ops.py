@@ -85,7 +85,7 @@ class NodeBuilder:
     def initializer_shape(self, name: str, rank: int) -> Sequence[int]:
         found = self.initializer_shapes.get(name, ())
         if len(found) != rank:
-            raise NoDecomposition(f"{name} is no constant of {rank} axes")
+            raise NoDecomposition(f"{name} is not a constant of {rank} axes")
         return found
 
 

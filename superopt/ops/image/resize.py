@@ -131,7 +131,9 @@ def _nearest_line(
         distance = abs(jump - round(jump))
         origin = i == line.offset == 0  # nothing to round
         if distance < ROUNDING_TOLERANCE and not (distance == 0 and (exact or origin)):
-            raise InferError(f"{what}: element {i} is as near to two: {float(line.position(i))}")
+            raise InferError(
+                f"{what}: element {i} is equally near to two: {float(line.position(i))}"
+            )
     return out
 
 
@@ -367,7 +369,7 @@ def _upsample_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         raise InferError(f"Upsample of {t}: mode {attrs['mode']}, scales {scales}")
     whole = attrs["mode"] == "linear" or all(s == int(s) for s in scales)
     if not whole or min(scales, default=1) < 1:  # rules hold for elements repeated as often
-        raise InferError(f"Upsample of {t}: scales {scales} below 1, or no whole numbers")
+        raise InferError(f"Upsample of {t}: scales {scales} below 1, or not integers")
     return attrs | {"scales": scales}
 
 

@@ -27,7 +27,7 @@ def _window_op(name: str, terms: tuple[Fraction, ...]) -> Op:
         """The alternating sum of terms[k] * cos(2 pi k i / n), n the size or one less."""
         kind = output_datatype or F32
         if not kind.is_number:
-            raise InferError(f"{name} of {kind}, which is no number")
+            raise InferError(f"{name} of {kind}, which is not a number")
         period = cast(index.as_index(size if periodic else size - 1), F32)
 
         def element(i: Expr) -> Expr:

@@ -46,7 +46,7 @@ def depth_to_space(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
     depth = floor_div(c, square)
     if not are_sizes_equal(product((depth, square)), c):
         raise InferError(
-            f"DepthToSpace of {x.type} by {b}: {c} channels are no multiple of {square}"
+            f"DepthToSpace of {x.type} by {b}: {c} channels are not a multiple of {square}"
         )
 
     def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
@@ -71,7 +71,7 @@ def space_to_depth(x: Tensor, *, blocksize: Dim, mode: str = "DCR") -> Tensor:
     b, square = blocksize, product((blocksize, blocksize))
     for side in (h, w):
         if isinstance(side, int) and isinstance(b, int) and side % b:
-            raise InferError(f"SpaceToDepth of {x.type} by {b}: {side} is no multiple of {b}")
+            raise InferError(f"SpaceToDepth of {x.type} by {b}: {side} is not a multiple of {b}")
 
     def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
         place, channel = (k // c, k % c) if mode == "DCR" else (k % square, k // square)

@@ -56,7 +56,7 @@ def _constant_of_shape_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, 
     dims = size_tuple(attrs["input"], "input")
     for d in dims:
         if isinstance(d, int) and d < 0:
-            raise InferError(f"ConstantOfShape of {attrs['input']}: {d} is no size")
+            raise InferError(f"ConstantOfShape of {attrs['input']}: {d} is not a size")
     value, dtype = attrs["value"], attrs["dtype"]
     if not isinstance(dtype, DType) or not isinstance(value, (bool, int, float)):
         raise InferError(f"ConstantOfShape: value {value} of {dtype}")

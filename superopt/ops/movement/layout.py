@@ -137,11 +137,11 @@ def _transpose_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     if perm is None:
         return {"perm": tuple(reversed(range(rank)))}
     if not isinstance(perm, tuple):
-        what = "is one number" if isinstance(perm, int) else "is no list"
-        raise InferError(f"perm {perm} {what}: it names all of {rank} axes")
+        what = "is one number" if isinstance(perm, int) else "is not a list"
+        raise InferError(f"perm {perm} {what}: it names all {rank} axes")
     axes = tuple(normalize_axis(p, rank, "perm") for p in perm)
     if sorted(axes) != list(range(rank)):
-        raise InferError(f"perm {perm} is no permutation of rank {rank}")
+        raise InferError(f"perm {perm} is not a permutation of rank {rank}")
     return {"perm": axes}
 
 
@@ -171,7 +171,7 @@ def _reshape_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
                 raise InferError(f"Reshape of {t} to {format_shape(shape)}: no axis {n} to keep")
             dims.append(source[n])
         elif isinstance(d, int) and d < -1:
-            raise InferError(f"Reshape of {t} to {format_shape(shape)}: {d} is no size")
+            raise InferError(f"Reshape of {t} to {format_shape(shape)}: {d} is not a size")
         else:
             dims.append(d)
     if dims.count(-1) > 1:
@@ -179,7 +179,7 @@ def _reshape_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
     if -1 in dims:
         rest = product(d for d in dims if d != -1)
         if rest == 0:
-            raise InferError(f"Reshape of {t} to {format_shape(shape)}: -1 beside a 0")
+            raise InferError(f"Reshape of {t} to {format_shape(shape)}: -1 together with a 0")
         dims[dims.index(-1)] = floor_div(product(source), rest)
     return {"shape": tuple(dims), "allowzero": int(0 in dims)}
 

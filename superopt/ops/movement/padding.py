@@ -89,22 +89,22 @@ def pad(
     axes: tuple[int, ...] | None = None,
     mode: str = "constant",
 ) -> Tensor:
-    """`x` with `pads` (begins, then ends) elements around it; negative pads cut."""
+    """`x` with `pads` (begins, then ends) elements around it; negative pads crop."""
     begins, ends = list(pads[: x.rank]), list(pads[x.rank :])
     if mode == "constant":
         if constant_value is None:
             return pad_constant(x, begins, ends, zero_of(x, "Pad"), "Pad")
         if constant_value.dtype != x.dtype or constant_value.shape not in ((), (1,)):
-            raise InferError(f"Pad of {x.type} with {constant_value.type}: not one {x.dtype}")
+            raise InferError(f"Pad of {x.type}: constant_value is {constant_value.type}")
         return pad_constant(x, begins, ends, constant_value[(0,) * constant_value.rank], "Pad")
     for b, e in zip(begins, ends, strict=True):
         mixed = not (is_at_most(0, b) and is_at_most(0, e)) and not (
             is_at_most(b, 0) and is_at_most(e, 0)
         )
         if mixed and mode != "edge":
-            raise InferError(f"Pad of {x.type} by {mode}: {b} before and {e} after cut and repeat")
+            raise InferError(f"Pad of {x.type} by {mode}: {b} and {e} crop and extend one axis")
     if any(n == 0 for n in x.shape):
-        raise InferError(f"Pad of {x.type} by {mode}: there is nothing to repeat")
+        raise InferError(f"Pad of {x.type} by {mode}: an empty axis has no elements to repeat")
     shape = pad_constant(x, begins, ends, x[(0,) * x.rank], "Pad").shape
 
     def element(*i: Expr) -> Expr:

@@ -36,7 +36,7 @@ def split_heads(context: str, x: Tensor, heads: Attr) -> Tensor:
     batch, length, hidden = x.shape
     size = floor_div(hidden, heads)
     if index.dim(index.as_index(size) * heads) != hidden:
-        raise InferError(f"{context}: {x.type}, {hidden} is no multiple of {heads} heads")
+        raise InferError(f"{context}: {x.type}, {hidden} is not a multiple of {heads} heads")
     return compute((batch, heads, length, size), lambda b, h, s, d: x[b, s, h * size + d])
 
 
@@ -132,9 +132,9 @@ def attention(
     if not q.dtype == k.dtype or not isinstance(softmax_precision, DType | None):
         raise InferError(f"{what}: dtypes, softmax in {softmax_precision}")
     if (past_key is None) != (past_value is None):
-        raise InferError(f"{what}: past_key and past_value come together")
+        raise InferError(f"{what}: past_key needs past_value, and the reverse")
     if past_key is not None and nonpad_kv_seqlen is not None:
-        raise InferError(f"{what}: nonpad_kv_seqlen beside past_key")
+        raise InferError(f"{what}: nonpad_kv_seqlen together with past_key")
     queries = split_heads(what, q, q_num_heads)
     new_keys, new_values = split_heads(what, k, kv_num_heads), split_heads(what, v, kv_num_heads)
     _check_shapes(what, queries, new_keys, new_values)

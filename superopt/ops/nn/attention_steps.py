@@ -36,7 +36,7 @@ def repeat_heads(context: str, x: Tensor, heads: Dim) -> Tensor:
     if own == heads:
         return x
     if not isinstance(own, int) or not isinstance(heads, int) or heads % own:
-        raise InferError(f"{context}: {heads} heads of q are no multiple of {own} of k and v")
+        raise InferError(f"{context}: {heads} heads of q are not a multiple of {own} of k and v")
     times = heads // own
     shape = (x.shape[0], heads, *x.shape[2:])
     return compute(shape, lambda b, h, t, d: x[b, h // times, t, d])

@@ -28,7 +28,9 @@ def _check_per_channel(context: str, x: Tensor, *others: Tensor) -> None:
         raise InferError(f"{context} of {x.type}: needs a batch and channels")
     for other in others:
         if not are_shapes_equal(other.shape, (x.shape[1],)):
-            raise InferError(f"{context} of {x.type}: {other.type} is not one number a channel")
+            raise InferError(
+                f"{context} of {x.type}: {other.type} is not one number for each channel"
+            )
 
 
 def _momentum_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:

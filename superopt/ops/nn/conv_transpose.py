@@ -77,7 +77,7 @@ def _conv_transpose_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Att
     padding = tuple(p + m for p, m in zip(more_out, short, strict=True))
     steps = integer_tuple(full["strides"], "strides"), integer_tuple(full["dilations"], "dilations")
     if any(m and p >= max(s, d) for m, p, s, d in zip(short, padding, *steps, strict=True)):
-        raise InferError(f"{what}: output_shape {format_shape(wanted)} is out of reach")
+        raise InferError(f"{what}: output_shape {format_shape(wanted)} is not reachable")
     if any(short) and full["output_shape"] is None:
         raise InferError(
             f"{what}: a stride longer than the kernel, where runtimes differ on {mode}"
@@ -241,7 +241,7 @@ def col2im(
         raise InferError(f"{what}: {product(counts)} blocks")
     channels = floor_div(x.shape[1], size)
     if index.dim(index.as_index(channels) * size) != x.shape[1]:
-        raise InferError(f"{what}: {x.shape[1]} is no multiple of {size}")
+        raise InferError(f"{what}: {x.shape[1]} is not a multiple of {size}")
     begins = [w.begin for w in ws]
     columns = widen_tensor(x)
 

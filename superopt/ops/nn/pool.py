@@ -255,7 +255,7 @@ def _root(e: Expr, p: int) -> Expr:
 def _check_norm_order(attrs: dict[str, Attr], what: str) -> dict[str, Attr]:
     p = attrs["p"]
     if isinstance(p, bool) or not isinstance(p, (int, float)) or p != int(p) or p < 1:
-        raise InferError(f"{what}: p = {p} is no whole number of at least 1")
+        raise InferError(f"{what}: p = {p} is not an integer >= 1")
     return attrs | {"p": int(p)}
 
 

@@ -48,24 +48,25 @@ def rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Tensor:
-    """Pairs of elements of each head turned by the angle of their position.
+    """Rotate pairs of elements of each head by the angle of their position.
 
-    Pairs are neighbours if `interleaved`, else half a rotary dimension apart; what is past the
-    rotary dimension stays. Angles come by position, or for each batch and place in the sequence.
+    Pairs are adjacent if `interleaved`, else half a rotary dimension apart; elements past the
+    rotary dimension are unchanged. The caches hold angles by position, or
+    for each batch and position.
     """
     what = f"RotaryEmbedding of {x.type} with {cos_cache.type}"
     expect_kinds("RotaryEmbedding", "f", x, cos_cache, sin_cache)
     if x.rank not in (3, 4) or not x.dtype == cos_cache.dtype == sin_cache.dtype:
-        raise InferError(f"{what}: it takes three or four axes and one dtype")
+        raise InferError(f"{what}: it needs three or four axes and one dtype")
     heads = x.shape[1] if x.rank == 4 else num_heads
     size = x.shape[3] if x.rank == 4 else floor_div(x.shape[2], heads or 1)
     if x.rank == 3 and index.dim(index.as_index(size) * (heads or 1)) != x.shape[2]:
-        raise InferError(f"{what}: {x.shape[2]} is no multiple of {heads} heads")
-    turned = rotary_embedding_dim or size
-    half = floor_div(turned, 2)
-    odd = index.dim(index.as_index(half) * 2) != turned
-    if odd or (isinstance(turned, int) and isinstance(size, int) and turned > size):
-        raise InferError(f"{what}: a rotary dimension of {turned} of {size}")
+        raise InferError(f"{what}: {x.shape[2]} is not a multiple of {heads} heads")
+    rotated = rotary_embedding_dim or size
+    half = floor_div(rotated, 2)
+    odd = index.dim(index.as_index(half) * 2) != rotated
+    if odd or (isinstance(rotated, int) and isinstance(size, int) and rotated > size):
+        raise InferError(f"{what}: rotary_embedding_dim {rotated} is odd or above {size}")
     batch, length = x.shape[0], x.shape[2] if x.rank == 4 else x.shape[1]
     lead = cos_cache.shape[:-1]
     if position_ids is not None:
@@ -105,6 +106,6 @@ def rotary_embedding(
             index.dim(-index.as_index(partner))
         ) + angle(cos_cache, b, s, angle_of[1]) * at(0)
         out = select(first, ahead, behind)
-        return out if turned == size else select(d < turned, out, at(0))
+        return out if rotated == size else select(d < rotated, out, at(0))
 
     return compute(x.shape, element)

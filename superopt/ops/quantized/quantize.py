@@ -135,7 +135,7 @@ def dequantize_linear(
     """(x - x_zero_point) * x_scale, computed in float32 and rounded to the result's type."""
     to = output_dtype or x_scale.dtype
     if not to.is_float or to.bits < 16:
-        raise InferError(f"DequantizeLinear to {to}, which is no float of full precision")
+        raise InferError(f"DequantizeLinear to {to}, which is not a full-precision float type")
     if x_zero_point is not None and x_zero_point.dtype != x.dtype:
         raise InferError(f"DequantizeLinear of {x.type} with a zero point of {x_zero_point.dtype}")
     kind = F64 if to == F64 else F32

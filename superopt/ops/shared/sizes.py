@@ -15,7 +15,7 @@ def size_tuple(value: Attr, name: str) -> tuple[Dim, ...]:
     out: list[Dim] = []
     for v in given:
         if isinstance(v, bool) or not isinstance(v, (int, Expr)):
-            raise InferError(f"{name} {value} is no tuple of sizes")
+            raise InferError(f"{name} {value} is not a tuple of sizes")
         out.append(index.dim(v))
     return tuple(out)
 

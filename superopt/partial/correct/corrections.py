@@ -39,7 +39,7 @@ def corrected_part(
 def assemble(r: Regions, make_part: Callable[[Box, bool], graph.Value]) -> graph.Value:
     """Concatenate what `make_part(box, is_equal)` returns for each box. Raises NoCorrection."""
     if not r.equal:
-        raise NoCorrection("the mutant is right nowhere")
+        raise NoCorrection("the mutant is equal nowhere")
     told = [(b, True) for b in r.equal] + [(b, False) for b in r.different]
     return _assemble(full_box(r.shape), told, make_part)
 
@@ -109,7 +109,7 @@ def widen(program: graph.Value, mutant: graph.Value) -> graph.Value:
     x = n.inputs[0] if n is not None and n.op.name in ("Conv", "AveragePool") else None
     joined = None if x is None else graph.producer(x)
     if n is None or joined is None or joined.op.name != "Concat":
-        raise NoCorrection("the mutant is no window over what is joined")
+        raise NoCorrection("the mutant is not a window over the joined tensors")
     means = n.op.name == "AveragePool"
     if means and (n.attr("ceil_mode") or not n.attr("count_include_pad")):
         raise NoCorrection("its means are of fewer places at the edges, which zeros are not")

@@ -97,12 +97,12 @@ def concat_operands(s: ProgramHints, *some: graph.Value) -> NamedCandidates:
     if len({len(x) for x in shapes}) > 1 or len(set(some)) < len(some):
         return
     rank = len(shapes[0])
-    pictures = any(map(_is_activation, some))
+    has_image = any(map(_is_activation, some))
     if sum(len({x[d] for x in shapes}) > 1 for d in range(2 if rank > 2 else rank)) > 1:
         return
-    for axis in range(rank if pictures or rank < 3 else 2):
+    for axis in range(rank if has_image or rank < 3 else 2):
         wide = list(some)
-        if rank > 2 and not pictures:
+        if rank > 2 and not has_image:
             wide = [_pad_around(v, [max(c) for c in zip(*(x[2:] for x in shapes), strict=True)])
                     for v in some]  # fmt: skip
         rest = {(*x[:axis], *x[axis + 1 :]) for x in map(static_shape, wide)}

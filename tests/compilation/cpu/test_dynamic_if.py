@@ -145,7 +145,7 @@ def test_nothing_runs_in_onnxruntime(name: str) -> None:
     assert exe.fallback_nodes(sizes) == []
 
 
-def test_parts_of_branches_that_run_in_onnxruntime_are_told() -> None:
+def test_branch_segments_in_onnxruntime_are_reported() -> None:
     exe = superopt.compile(text(PARTLY))
     fallen = {n.op.name for n, _ in exe.fallback_nodes({})}
     assert {"CumSum", "NonZero"} <= fallen

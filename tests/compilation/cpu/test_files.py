@@ -58,8 +58,8 @@ def test_one_that_another_is_renamed_over_stays(
 
 
 @pytest.mark.parametrize("what", [3, None, bytearray(b"model"), ["m.onnx"]])
-def test_what_is_no_model(what: object) -> None:
-    with pytest.raises(UsageError, match="is no model"):
+def test_invalid_models(what: object) -> None:
+    with pytest.raises(UsageError, match="is not a model"):
         superopt.compile(what)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is not a path"):
         superopt.load(what)  # type: ignore[arg-type]

@@ -215,7 +215,7 @@ def test_parts_in_onnxruntime_are_timed_too() -> None:
     assert found.parts[-1].ops == ("NonZero",)
 
 
-def test_the_table_and_the_picture_name_every_kernel() -> None:
+def test_the_table_and_the_plot_name_every_kernel() -> None:
     found = superopt.compile(net(9)).profile(seconds=0.05)
     text = str(found)
     assert all(p.type in text for p in found.parts)

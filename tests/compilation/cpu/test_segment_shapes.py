@@ -63,7 +63,7 @@ def test_a_shape_that_a_model_says_wrongly() -> None:
     assert {why for _, why in exe.fallback_nodes({})} != {""}
 
 
-def test_wrong_shapes_are_told_where_the_model_does_not_run_outside() -> None:
+def test_wrong_shapes_are_reported_without_a_fallback() -> None:
     scales = np.array([1, 1, 0.7, 0.7], np.float32)
     first = [helper.make_node("Resize", ["x", "", "scales"], ["a"], mode="linear")]
     exe = superopt.compile(behind(first, [1, 16, 50, 50], scales=scales))

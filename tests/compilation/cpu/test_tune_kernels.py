@@ -168,7 +168,7 @@ def test_without_tiles_what_is_tuned_has_none(tmp_path: Path) -> None:
     assert not chosen.keys() & other.code.program.options.keys()
 
 
-def test_a_budget_is_kept_and_progress_told(tmp_path: Path) -> None:
+def test_the_budget_holds_and_progress_is_reported(tmp_path: Path) -> None:
     events: list[object] = []
     found = superopt.tune(net(9), budget=0.5, shapes={"n": 1}, store=tmp_path,
                           progress=events.append)  # fmt: skip
@@ -269,7 +269,7 @@ def test_records_of_other_names_of_options_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "elementwise lanes=x", "elementwise lanes", "nonsense rows=3"]
 )
-def test_a_store_of_nobody_s_words(text: str, tmp_path: Path) -> None:
+def test_unknown_entries_of_a_store_are_ignored(text: str, tmp_path: Path) -> None:
     """What no version wrote is left out, and nothing fails."""
     m = net(9)
     exe = superopt.compile(m, store=tmp_path)

@@ -49,7 +49,7 @@ def layers(value: float, constant: bool) -> onnx.ModelProto:
 @pytest.mark.parametrize("precision", OTHER)
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("value", [LEAST, -1e9, -1e4])
-def test_rows_that_see_nothing(value: float, constant: bool, precision: str) -> None:
+def test_fully_masked_rows(value: float, constant: bool, precision: str) -> None:
     m = layers(value, constant)
     given = {"x": drawn(1, HEADS, N, D)} | ({} if constant else {"m": masked(value)})
     exe = superopt.compile(m, target="cuda", precision=precision)
@@ -71,7 +71,7 @@ def test_a_product_and_a_mask(precision: str) -> None:
         assert wide == (kinds == {"f32"})
 
 
-def test_windows_are_no_rows() -> None:
+def test_windows_are_not_row_kernels() -> None:
     """What a pooling takes the largest of is rounded, though tensors were added."""
     nodes = [node("Add", "x", "z", "a"), node("Conv", "a", "w", "c"), node("Add", "c", "z", "d"),
              node("MaxPool", "d", "y", kernel_shape=[2, 2], strides=[2, 2]),
@@ -89,7 +89,7 @@ def test_windows_are_no_rows() -> None:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("precision", OTHER)
 @pytest.mark.parametrize("shape", [(1, 32, 1), (3, 8, 1), (2, 4, 1, 1)])
-def test_norms_of_one_number(shape: tuple[int, ...], precision: str) -> None:
+def test_norms_of_one_element(shape: tuple[int, ...], precision: str) -> None:
     """Its mean is the number itself: what is left is the bias."""
     c = shape[1]
     nodes = [node("InstanceNormalization", "x", "s", "b", "y")]

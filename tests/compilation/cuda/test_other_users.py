@@ -59,7 +59,7 @@ def test_compiled_in_inference_mode() -> None:
     near(exe.run(rows(3)), wanted, "fp32")
 
 
-def test_seeds_are_nobody_s_business() -> None:
+def test_compiling_keeps_torch_s_seeds() -> None:
     """Compiling draws no number of torch's own."""
     import torch
 
@@ -69,7 +69,7 @@ def test_seeds_are_nobody_s_business() -> None:
     assert before[1] is None or torch.equal(torch.cuda.get_rng_state(), before[1])
 
 
-def test_calls_like_the_last_one_are_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_like_the_last_one_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tensors: only where types, shapes and names are the same, and it is compiled still."""
     import torch
 

@@ -179,7 +179,7 @@ def test_large_constants_come_from_memory(monkeypatch: pytest.MonkeyPatch) -> No
     assert tick() > 0
 
 
-def test_the_best_few_are_timed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finalists_are_timed_interleaved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is the best is said by many runs beside each other, of what was measured before, too;
     of one alone nothing is asked."""
     a, b, c, d, e = (Option.make("gemm", rows=n) for n in range(1, 6))

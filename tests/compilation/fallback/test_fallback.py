@@ -279,7 +279,7 @@ def test_another_process_loads_no_compiler(folder: Path, tmp_path: Path) -> None
     assert outputs[1] == []
 
 
-def test_quantization_of_what_kernels_compute_is_told() -> None:
+def test_quantization_of_kernel_results_is_reported() -> None:
     wide = 256
     held = {
         "a": numbers(wide, wide), "s": np.array(0.1, np.float32),

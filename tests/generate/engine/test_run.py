@@ -149,7 +149,7 @@ g (float[2, 3] x) => (float[2, 3] y)
         ("unknown: k318 - i17 - k319", "unknown: k0 - i0 - k1"),
     ],
 )  # fmt: skip
-def test_why_a_rule_is_not_proved_hangs_on_nothing_proved_before(one: str, other: str) -> None:
+def test_the_reason_for_no_proof_is_independent_of_earlier_proofs(one: str, other: str) -> None:
     assert missing_proof_text(Unknown(one.removeprefix("unknown: "), 0.0)) == other
 
 
@@ -240,7 +240,7 @@ def test_brute_force_follows_from_the_library() -> None:
     assert check_completeness(found, made.rules["reduced"], pairs=pairs).underived == ()
 
 
-def test_a_joined_operand_is_taken_apart() -> None:
+def test_a_concatenated_operand_is_split() -> None:
     """(x z) (y / w) = x y + z w is a rule about any tensor in place of (y / w)."""
     family = FAMILIES["matrices"]()
     found = find_equations(family, 3, seed=0)

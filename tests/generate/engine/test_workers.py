@@ -63,7 +63,7 @@ def test_more_jobs_than_cores(wanted: bytes, tmp_path: Path) -> None:
     assert generated(tmp_path, jobs=1_000_000) == wanted
 
 
-def test_a_killed_process_is_told_of() -> None:
+def test_a_killed_process_is_reported() -> None:
     with (
         pytest.raises(UsageError, match="a process of the generator was killed") as caught,
         worker_pool(2) as each,

@@ -180,7 +180,7 @@ def test_a_level_that_takes_too_much_is_cut() -> None:
     assert {tuple(p) for p in bank.fingerprints} < {tuple(p) for p in whole.fingerprints}
 
 
-def test_what_is_first_is_found_by_both_halves() -> None:
+def test_first_occurrences() -> None:
     prints = np.array([[5, 1], [3, 1], [5, 2], [3, 1], [5, 1]], np.uint64)
     assert _first_occurrences(prints).tolist() == [0, 1, 2, 1, 0]
     assert _first_occurrences(prints[[0, 1, 3, 4]]).tolist() == [0, 1, 1, 0]
@@ -276,7 +276,7 @@ def test_a_class_is_read_as_its_smallest_term() -> None:
     assert all(call_count(reader.term(c)) == bank.level[c] for c in range(len(bank.level)))
 
 
-def test_occurrences_are_told_apart() -> None:
+def test_occurrences_are_distinguished() -> None:
     """(x + x) + y = x + (x + y) is a law of three."""
     x, y = PatternVariable(0), PatternVariable(1)
 

@@ -81,8 +81,11 @@ def test_what_a_family_is_made_of_is_said() -> None:
         ("Concat(axis=-1)", "axis is counted from the end"),
         ("Concat(0)", "attributes need names"),
         ("Add(axis=1)", "Add has no attribute axis\nit has none"),
-        ("Transpose(perm='ab')", "no operands fit\n.*perm ab is no list: it names all of 2 axes"),
-        ("Transpose(perm=(0, 0))", "perm \\(0, 0\\) is no permutation"),
+        (
+            "Transpose(perm='ab')",
+            "no operands fit\n.*perm ab is not a list: it names all 2 axes",
+        ),
+        ("Transpose(perm=(0, 0))", "perm \\(0, 0\\) is not a permutation"),
         ("Where", "Where has 3 operands"),
         ("Range", "Range has 0 operands"),
         ("Split(axis=0, split=(2, 2))", "no operands fit\n.*4 != 3"),

@@ -68,7 +68,7 @@ def read(c: RewriteCandidate) -> str:
     ],
     ids=lambda v: v if isinstance(v, str) else "",
 )
-def test_what_is_asked_of_axes(law: Equation, rule: str) -> None:
+def test_conditions_on_axes(law: Equation, rule: str) -> None:
     text = read(as_candidate(law, MOVED))
     place = 0
     for part in rule.split("{}"):

@@ -79,7 +79,7 @@ def test_all_laws_follow_and_none_is_said_twice() -> None:
         ), rule
 
 
-def test_a_law_whose_chain_is_still_there_is_not_asked_again() -> None:
+def test_a_law_whose_chain_remains_is_not_derived_again() -> None:
     found = read_enumeration(enumerate_family((SCALED, 2, 0)))
     asked: list[str] = []
 

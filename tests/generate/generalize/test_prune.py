@@ -46,7 +46,7 @@ def test_what_would_be_too_far_away_comes_back() -> None:
         assert derive_rule(rule, RuleIndex(left), 0) is None
 
 
-def test_what_did_not_follow_from_more_is_not_asked_again() -> None:
+def test_underivable_rules_are_not_derived_from_fewer_rules() -> None:
     asked: list[str] = []
 
     def noted(do: Callable[[Task], str], tasks: Mapping[str, Task]) -> Iterator[tuple[str, str]]:

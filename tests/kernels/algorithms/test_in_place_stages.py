@@ -58,7 +58,7 @@ def test_rows_come_out_the_same(
 
 
 @pytest.mark.parametrize("shape", [(61, 40), (40, 1000)], ids=str)
-def test_what_two_steps_compute_is_kept_apart(shape: tuple[int, ...]) -> None:
+def test_results_of_two_steps_do_not_overlap(shape: tuple[int, ...]) -> None:
     """A thread's exp would be in the rows that another one sums, and an element scaled twice."""
     assert local(checked(build(SOFTMAX, {"x": shape}), shape, 2)) >= shape[-1]
 

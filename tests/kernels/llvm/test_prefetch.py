@@ -50,7 +50,7 @@ CASES = {
 @pytest.mark.one_in(12)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
-def test_the_part_that_comes_next_is_asked_for(name: str, level: str) -> None:
+def test_the_next_part_is_prefetched(name: str, level: str) -> None:
     op, shape, weight, right = CASES[name]
     pads = {"pads": [1] * 4} if op == "Conv" else {}
     m = model([helper.make_node(op, ["x", "w"], ["y"], **pads)], {"x": (F, shape)}, ["y"],
@@ -71,7 +71,7 @@ def test_the_part_that_comes_next_is_asked_for(name: str, level: str) -> None:
 @pytest.mark.parametrize("times", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("vectors", [1, 2, 3])
 @pytest.mark.parametrize("bytes_", [32, 64])
-def test_each_line_of_the_next_part_is_asked_for(times: int, vectors: int, bytes_: int) -> None:
+def test_each_line_of_the_next_part_is_prefetched(times: int, vectors: int, bytes_: int) -> None:
     """By one of the readings of the part before, each of which asks for as many."""
     steps, size = 192, 4
     step = vectors * bytes_ // size
@@ -102,7 +102,7 @@ def test_each_line_of_the_next_part_is_asked_for(times: int, vectors: int, bytes
     ("stride", "wanted", "each"),
     [(1, [], 0), (2, [STRIDED_DISTANCE_BYTES], 4), (3, [STRIDED_DISTANCE_BYTES], 9)],
 )
-def test_what_is_read_in_steps_is_asked_for(
+def test_strided_reads_are_prefetched(
     stride: int, wanted: list[int], each: int, level: str
 ) -> None:
     """each: of the nine elements of a window those that are asked for, since no other window that

@@ -23,7 +23,7 @@ def run(t: Tensor, how: Schedule, *given: tuple[Tensor, np.ndarray]) -> np.ndarr
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("high", [4, 5, 7, 8, 12, 14, 16, 19])
 @pytest.mark.parametrize("wide", [2, 3, 8, 12, 16, 40])
-def test_tiles_are_turned(high: int, wide: int) -> None:
+def test_tiles_are_transposed(high: int, wide: int) -> None:
     a = Tensor("a", F32, (wide, high))
     t = compute((high, wide), lambda i, j: a[j, i] * 2)
     how = transpose_schedule(t, {}, 16)

@@ -97,7 +97,7 @@ def laid(x: np.ndarray, blocks: bool) -> np.ndarray:
     return np.ascontiguousarray(wide.reshape(-1, 16, h, w).transpose(0, 2, 3, 1))
 
 
-def test_columns_in_common_are_asked_once() -> None:
+def test_shared_columns_are_reduced_once() -> None:
     """Eight windows of 5 x 5 have 10 columns in common with others, and the outer two one of their
     own: 88 comparisons instead of 8 * 25."""
     a = Tensor("x", F32, (16, 12, 12))

@@ -73,7 +73,7 @@ def test_a_schedule_is_text(source: str) -> None:
 ILLEGAL = {
     "split(i7, 2)": "there is no loop i7; there are i0, i1, k0",
     "split(i0, 0)": "the factor is below 1",
-    "split(k0, 4)": "6 reduction steps are no multiple of 4",
+    "split(k0, 4)": "6 reduction steps are not a multiple of 4",
     "cover(i0, 4)": "it is not a reduction axis",
     "cover(k0, 0)": "the factor is below 1",
     "split(k0, 3); cover(k0.i, 2)": "it is a part of an axis",

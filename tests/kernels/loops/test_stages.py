@@ -140,7 +140,7 @@ def placed(net: Mapping[str, Tensor], t: str, at: tuple[int, int]) -> Schedule:
     return (schedule.ComputeAt(others[which % len(others)], axes[which // 7 % 3]),)
 
 
-def test_axes_of_one_name_are_told_apart() -> None:
+def test_axes_of_one_name_are_distinguished() -> None:
     net, inline = nested(), (schedule.Inline(),)
     np.testing.assert_array_equal(run(net, {"s": inline, "r": inline}), WANTED["nested"])
 

@@ -38,7 +38,9 @@ def test_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("left", [1 << 20, memory_limit.LLVM_BYTES + (1 << 14)])
-def test_llvm_is_not_asked_where_little_is_left(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llvm_is_not_called_with_little_memory_left(
+    left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would end the process. The second one is enough for the model, and not for its code."""
     node = helper.make_node("Sin", ["x"], ["y"], f"what was not compiled before {left}")
     m = model([node], {"x": (F, [3, 11])}, ["y"])

@@ -42,7 +42,7 @@ def test_what_is_a_dot() -> None:
         assert ("tl.sum(" in triton_text(k).source) != wanted, k
 
 
-def test_halves_made_float32_for_a_product_stay_halves_in_a_dot() -> None:
+def test_fp16_operands_cast_to_float32_stay_fp16_in_a_dot() -> None:
     a, b = Tensor("a", F16, (32, 32)), Tensor("b", F16, (32, 32))
     y = compute(
         (32, 32),

@@ -45,7 +45,7 @@ def texts(exe: Executable) -> str:
     )
 
 
-def test_an_erf_of_halves() -> None:
+def test_an_fp16_erf() -> None:
     """Within 2.5e-5, and 1 where it is, but for how halves are rounded."""
     half = TensorProto.FLOAT16
     m = model([node("Erf", "x", "y")], {"x": (half, [512])}, ["y"])
@@ -83,7 +83,7 @@ def test_where_errors_stay_as_large(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_not_where_halves_are_the_model_s_own(precision: str) -> None:
+def test_not_for_fp16_values_of_the_model(precision: str) -> None:
     """What a model computes in 32 bits and casts is rounded once: 1 - erf(x) is small."""
     half = TensorProto.FLOAT16
     after = (("Erf", "x", "e"), ("Sub", "one", "e", "f"), ("Mul", "f", "k", "h"))

@@ -64,7 +64,7 @@ def test_negative_zeros(precision: str) -> None:
 
 
 @pytest.mark.parametrize("bits", [0x7FC00000, 0x7FFFFFFF, 0xFFC00000, 0xFFFFFFFF])
-def test_no_number_stays_so(bits: int) -> None:
+def test_nan_stays_nan(bits: int) -> None:
     """Whichever it is, between kernels, too: a GPU makes 0x7fffffff, this machine others."""
     x = np.ones((32, 32), np.float32)
     x[3, 5] = np.uint32(bits).view(np.float32)

@@ -88,7 +88,7 @@ def test_torch_computes_the_same(
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_torch_is_not_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_that_torch_does_not_compute(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of a query that are no whole vectors, and masks that it has not."""
     m = ATTENTION[name]()
     taken(monkeypatch)
@@ -114,7 +114,7 @@ def test_what_no_score_makes_up_for(
     assert [x.causal for x in found] == [True] * offered
 
 
-def test_rows_that_are_no_whole_vectors_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_with_unaligned_strides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Are ours, though each row is some vectors long: queries are the last of 20 numbers."""
     m = between(masked(24, 16))
     m.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 20

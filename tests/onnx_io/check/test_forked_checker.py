@@ -189,7 +189,7 @@ def test_threads_do_not_wait_for_each_other() -> None:
     assert not wrong
 
 
-def test_an_answer_that_nobody_read_is_not_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unread_answer_is_not_taken_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = server()
 
     def interrupted(data: bytes) -> object:

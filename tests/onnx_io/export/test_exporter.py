@@ -111,7 +111,7 @@ def test_defaults_are_not_written() -> None:
     )
 
 
-def test_results_that_nobody_reads_are_left_out() -> None:
+def test_unused_results_are_not_written() -> None:
     x, w = input_(2, 4), input_(4, name="w")
     n = ir_graph.node(OPS["LayerNormalization"], [x, w], axis=-1)
     both = ir_graph.Graph((x, w), (ir_graph.result(n, 0), ir_graph.result(n, 2)))
@@ -231,7 +231,7 @@ def test_an_output_with_the_name_of_another_input() -> None:
 
 def test_a_value_of_another_graph() -> None:
     m = imported(conv_net())
-    with pytest.raises(ExportError, match="is no value of the graph"):
+    with pytest.raises(ExportError, match="is not a value of the graph"):
         export_model(m, ir_graph.Graph(m.graph.inputs, (input_(2, name="stranger"),)))
 
 

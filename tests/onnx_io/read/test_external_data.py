@@ -167,8 +167,8 @@ def pipe(folder: Path) -> str:
         (link_out, "'passwd' is a link"),
         (linked_folder, "'sub' is a link"),
         (hard_link, "hard link"),
-        (directory, "no regular file"),
-        (pipe, "no regular file"),
+        (directory, "not a regular file"),
+        (pipe, "not a regular file"),
     ],
 )
 def test_refused_files(make: Callable[[Path], str], words: str, tmp_path: Path) -> None:

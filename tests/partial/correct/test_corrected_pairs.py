@@ -101,5 +101,5 @@ def test_a_correction_where_no_image_is() -> None:
     if some is not None:
         found = find_regions(some.program, some.mutant)
         assert not found.equal
-        with pytest.raises(ValueError, match="right nowhere"):
+        with pytest.raises(ValueError, match="equal nowhere"):
             corrected_value("recomputed", some, found)

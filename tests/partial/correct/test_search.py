@@ -92,7 +92,7 @@ def applied(h: int | str, v: int) -> tuple[Step, Rule]:
 
 
 @pytest.mark.parametrize("h", [14, "H"])
-def test_the_picture_is_at_the_models_sizes(h: int | str) -> None:
+def test_the_drawing_has_the_model_s_sizes(h: int | str) -> None:
     step, rule = applied(h, 9)
     sizes = rule_sizes_at(rule, step, {"H": 14})
     assert sizes == {"c": 16, "h": 14, "w": 15, "v": 9, "o": 16}

@@ -200,7 +200,7 @@ def test_a_term_that_is_a_number_where_zeros_are_read(before: str | None) -> Non
     np.testing.assert_array_equal(find.find_regions(a, b).mask(), by_floats(a, b, 100))
 
 
-def test_few_inputs_are_asked_where_terms_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_terms_need_few_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a pool is its rows' and its columns', for which 8 x 49 were asked."""
     asked = []
     values = Points.values

@@ -102,7 +102,7 @@ def test_a_mean_at_the_end_needs_no_order() -> None:
     assert "Transpose" not in left(m)
 
 
-def test_what_else_is_read_is_turned_where_more_go() -> None:
+def test_other_operands_are_transposed_if_more_transposes_vanish() -> None:
     """A gate by products of matrices, as Keras writes squeeze and excite."""
     gate = [
         NODE("ReduceMean", ["t"], ["a"], axes=[1, 2], keepdims=0),

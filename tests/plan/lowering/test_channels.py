@@ -193,7 +193,7 @@ def test_vectors_of_what_is_summed_are_parts_of_blocks(lanes: int) -> None:
     assert narrow.partial_sums.shape[-1] == lanes
 
 
-def test_windows_over_rows_of_features_read_a_picture_with_a_border() -> None:
+def test_windows_over_feature_rows_read_a_bordered_image() -> None:
     for name in ("windows over rows of features", "windows over turned rows of features"):
         nodes, shapes, known = FORMS[name]
         found = program_of(build(nodes, shapes, known))
@@ -221,7 +221,7 @@ def test_what_fills_vectors_is_not_few(count: int) -> None:
     assert "small_n_gemm" not in {o.algorithm for o in program_of(m).options.values()}
 
 
-def test_what_is_no_picture_lies_row_by_row() -> None:
+def test_non_image_tensors_are_row_major() -> None:
     """The channels of what a convolution gives are its last dimension; those of what is convolved
     in groups of one lie in blocks."""
     nodes, shapes, known = FORMS["a convolution that gives rows"]

@@ -208,7 +208,7 @@ def test_rows_are_one_kernel(name: str) -> None:
     assert [o.algorithm for o in found.options.values()] == ["row_wise"]
 
 
-def test_pictures_whose_channels_come_last_are_copied_first() -> None:
+def test_channels_last_images_are_copied_first() -> None:
     nodes, shapes, known = FORMS["channels come last, before windows"]
     found = program_of(build(nodes, shapes, known))
     layouts = [str(x) for p in found.problems.values() for x in p.layouts.values()]
@@ -223,7 +223,7 @@ def test_large_products_are_computed_by_parts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["turned", "turned to the front"])
-def test_tiles_are_turned(name: str) -> None:
+def test_tiles_are_transposed(name: str) -> None:
     nodes, shapes, known = FORMS[name]
     found = planned(build(nodes, shapes, known), "x86-64-v4")
     assert "transpose" in {o.algorithm for o in found.options.values()}
@@ -268,7 +268,7 @@ def test_transpositions(perm: list[int], shape: list[int]) -> None:
     np.testing.assert_array_equal(superopt.compile(m).run({"x": x})["y"], x.transpose(perm))
 
 
-def test_weights_that_are_computed_are_turned() -> None:
+def test_computed_weights_are_transposed() -> None:
     """A convolution's weights that another node gives: copied as a kernel reads them, and not
     gone through in the order in which they lie."""
     rng = np.random.default_rng(0)

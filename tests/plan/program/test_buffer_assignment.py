@@ -27,7 +27,7 @@ LIVES = st.lists(
 
 
 @given(LIVES)
-def test_what_is_in_use_at_once_is_apart(lives: list[BufferLife]) -> None:
+def test_live_buffers_do_not_overlap(lives: list[BufferLife]) -> None:
     at, top, cleared, kept = assign_offsets(lives)
 
     def told(n: int) -> bool:

@@ -139,7 +139,7 @@ def test_it_pays_where_branches_leave_room() -> None:
 
 
 @pytest.mark.parametrize("none", [(), (1,), (2,), (0, 3), (1, 2, 3)])
-def test_what_is_asked_of_the_device(none: tuple[int, ...]) -> None:
+def test_events_between_streams(none: tuple[int, ...]) -> None:
     """Kernels run on their streams, after those that they wait for, also by calls that launch
     nothing; the streams beside the current one begin and end with it."""
     lanes, needs = [0, 1, 2, 1, 0, 2], [(), (0,), (0,), (2,), (1, 3), ()]

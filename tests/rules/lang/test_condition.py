@@ -188,7 +188,7 @@ UNKNOWN = {
     "range(n)": "n is not a known integer",
     "range(0, 1, 0)": "step 0",
     "(0,) * 100000": "too long",
-    "inverse((0, 2))": "is no permutation",
+    "inverse((0, 2))": "is not a permutation",
     "min(())": "min of nothing",
     "sqrt(-1)": "sqrt(-1)",
     "(-1) ** 0.5": "is not real",

@@ -37,7 +37,7 @@ def test_the_library_is_the_same() -> None:
     assert [str(r) for r in found] == [str(r) for r in rules]
 
 
-def test_equal_numbers_of_other_types_stay_apart() -> None:
+def test_equal_numbers_of_different_types_are_distinct() -> None:
     (rule,) = parse_rules("r(x): Relu(x) => Relu(x) where 1 == 1.0, True == 1 ; float=E0")
     ((found,), _) = packed.unpack(packed.pack([rule]))
     values = [p.value for f in found.where for p in walk(f) if isinstance(p, Lit)]
@@ -62,5 +62,5 @@ class Evil:
     ids=["empty", "text", "number", "short", "code"],
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no packed rules"):
+    with pytest.raises(ValueError, match="not a file of packed rules"):
         packed.unpack(data)

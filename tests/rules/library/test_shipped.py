@@ -40,7 +40,7 @@ def test_a_lower_class_than_was_computed_is_not_believed() -> None:
     assert parse_rules(str(rule)) == [rule]
 
 
-def test_what_a_user_is_told_already_is_told_as_well() -> None:
+def test_a_caveat_keeps_the_author_s_text() -> None:
     rule = with_recorded_class(
         replace(edited("side-by-side-recomputed", "E0"), caveat="mind the gap")
     )

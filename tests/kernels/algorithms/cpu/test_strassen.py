@@ -189,7 +189,7 @@ def test_only_constants_and_only_where_it_pays() -> None:
     assert fastest_strassen_plan(s, 16, 2, 1.0) is None
 
 
-def test_a_matrix_that_is_turned() -> None:
+def test_a_transposed_matrix() -> None:
     t, [_, w] = product("Gemm", (32, 64), (64, 64), transB=1)
     c = match_contraction(t, {w})
     assert c is not None
@@ -203,7 +203,7 @@ def test_a_matrix_that_is_turned() -> None:
     np.testing.assert_array_equal(q[0], b.T[:32, :32] + b.T[32:, 32:])
 
 
-def test_what_is_no_number_stays_in_its_image() -> None:
+def test_nan_stays_in_its_image() -> None:
     rng = np.random.default_rng(0)
     node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
     w = rng.standard_normal((1024, 1024)).astype(np.float32)  # cut on any machine

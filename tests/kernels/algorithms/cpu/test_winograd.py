@@ -166,7 +166,7 @@ STRIDED = [
     ("m", "kernel", "strides", "pads", "sizes"),
     [pytest.param(*c, marks=pytest.mark.slow if n % 3 else ()) for n, c in enumerate(STRIDED)],
 )
-def test_windows_that_are_apart(
+def test_strided_windows(
     m: int, kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...],
     sizes: tuple[int, ...], before: bool,
 ) -> None:  # fmt: skip
@@ -175,7 +175,7 @@ def test_windows_that_are_apart(
     it_is_the_convolution(m, shape, out, kernel, pads, (1, 1), strides, before)
 
 
-def test_windows_that_are_apart_and_dilated_are_not_in_tiles() -> None:
+def test_strided_dilated_windows_are_not_tiled() -> None:
     t = convolution((1, 16, 30, 30), 16, (3, 3), (1, 1, 1, 1), (2, 2), (2, 2))
     assert t.body is not None
     (w,) = (x.tensor for x in loads(t.body) if x.tensor.name == "a1")

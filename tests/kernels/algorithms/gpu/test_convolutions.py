@@ -107,7 +107,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_sums_in_parts(name: str) -> None:
+def test_split_reductions(name: str) -> None:
     m = SUMS[name]()
     given = feeds(m)
     exe = superopt.compile(m, target="cuda")
@@ -121,7 +121,7 @@ def test_sums_in_parts(name: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
-def test_sums_of_parts_are_of_32_bits(precision: str) -> None:
+def test_partial_sums_are_float32(precision: str) -> None:
     """A mean of products is small where the sums of its parts are beyond float16."""
     picture = {"x": (F, [1, 2, 64, 32]), "m": (F, [1, 2, 64, 32])}
     nodes = [
@@ -150,7 +150,7 @@ def windows(side: int, size: tuple[int, int] = (9, 11), **how: Any) -> onnx.Mode
     ("side", "how"),
     [(5, {"pads": [2] * 4}), (3, {"strides": [2, 2]}), (3, {"dilations": [2, 2], "pads": [0] * 4})],
 )
-def test_windows_one_above_the_other(
+def test_vertically_adjacent_windows(
     deep: int, side: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What several windows read is read once; the last ones are computed twice where rows are no
@@ -170,7 +170,7 @@ def test_windows_one_above_the_other(
 
 @pytest.mark.parametrize("shape", [(3, 37, 20), (2, 3, 5, 33), (70, 3), (9, 16, 100)])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_short_rows_together(
+def test_several_short_rows_in_a_program(
     shape: tuple[int, ...], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A norm and a softmax of each row, of several rows at a time."""
@@ -187,7 +187,7 @@ def test_short_rows_together(
     assert shape[-2] % option["high"] or shape[-2] == 16
 
 
-def test_channels_that_lie_apart_are_one_axis() -> None:
+def test_strided_channels_are_one_axis() -> None:
     """Of sums over a picture, places are one axis: a vector of many, not one of a row each."""
     nodes = [node("Conv", "x", "w", "a"), node("GlobalAveragePool", "a", "y")]
     m = model(nodes, {"x": (F, [1, 4, 17, 21])}, ["y"], {"w": drawn(24, 4, 1, 1)})

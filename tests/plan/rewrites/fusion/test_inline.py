@@ -30,7 +30,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_products_read_one_picture(name: str) -> None:
+def test_products_read_one_image(name: str) -> None:
     """Where they read two, no way to multiply matrices was left (0.6 of onnxruntime's speed)."""
     m = CASES[name]()
     shape = [d.dim_value for d in m.graph.input[1].type.tensor_type.shape.dim]
@@ -128,7 +128,7 @@ def test_what_a_value_chooses_is_no_move(name: str) -> None:
     assert sum(w in ("gemm", "winograd", "collapsed_gemm") for w in ways) == 2
 
 
-def test_a_picture_of_fewer_dimensions_is_read_from_one_of_all() -> None:
+def test_an_image_of_fewer_dimensions_is_read_from_a_full_one() -> None:
     """A convolution along one dimension, as Keras writes it, was a product of matrices whose rows
     overlap (0.46 of onnxruntime's speed)."""
     nodes = [
@@ -145,7 +145,7 @@ def test_a_picture_of_fewer_dimensions_is_read_from_one_of_all() -> None:
     assert (1, 32, 1, 20) in {t.shape for t in step.code.program.call_results}
 
 
-def test_a_kernel_that_is_computed_flat_is_no_picture() -> None:
+def test_a_collapsed_kernel_is_not_an_image() -> None:
     """Windows seemed to slide over it as over the picture, and vectors went along columns: 0.68 of
     onnxruntime's speed of a convolution by a mixture of kernels."""
     nodes = [
@@ -207,7 +207,7 @@ def test_shuffled_channels_are_read_where_they_are() -> None:
     assert (1, 64, 9, 9) not in shapes(m, {"x": drawn(1, 32, 9, 9)})
 
 
-def test_pictures_that_are_kernels_of_others_are_read_where_they_are() -> None:
+def test_images_that_are_filters_are_read_in_place() -> None:
     """As a tracker compares two, each channel alone: a sum over one channel is none."""
     nodes = [
         helper.make_node("Conv", ["z", "v"], ["a"]),

@@ -31,7 +31,7 @@ def test_a_column_is_computed_in_vectors() -> None:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", [np.uint8, np.int8, np.bool_, np.float16, np.float64])
 @pytest.mark.parametrize("shape", [(100, 70), (33, 129), (16, 16), (5, 3)])
-def test_matrices_of_short_elements_are_turned(kind: type, shape: tuple[int, int]) -> None:
+def test_matrices_of_narrow_elements_are_transposed(kind: type, shape: tuple[int, int]) -> None:
     """In tiles of sixteen each way: one of 64 is more than registers hold (0.3 of the speed)."""
     given = (drawn(*shape) * 50).astype(kind)
     element = helper.np_dtype_to_tensor_dtype(given.dtype)
@@ -61,7 +61,7 @@ def test_what_kernels_do_slowly_runs_in_onnxruntime() -> None:
 @pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32])
 @pytest.mark.parametrize("step", [2, 3, 4, 5])
 @pytest.mark.parametrize("size", [3, 64, 65, 258])
-def test_what_lies_steps_apart(kind: type, step: int, size: int) -> None:
+def test_strided_operands(kind: type, step: int, size: int) -> None:
     """Up to four vectors are read whole, and elements picked from them."""
     given = (drawn(2, size) * 50).astype(kind)
     element = helper.np_dtype_to_tensor_dtype(given.dtype)
@@ -75,7 +75,7 @@ def test_what_lies_steps_apart(kind: type, step: int, size: int) -> None:
 @pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32])
 @pytest.mark.parametrize("channels", [2, 3, 5])
 @pytest.mark.parametrize("sides", [(7, 9), (21, 32), (1, 1)])
-def test_pictures_with_channels_last_are_turned(
+def test_channels_last_images_are_transposed(
     kind: type, channels: int, sides: tuple[int, int]
 ) -> None:
     given = (drawn(1, *sides, channels) * 50).astype(kind)

@@ -86,7 +86,7 @@ def test_where_a_place_lies_is_counted_no_more() -> None:
 
 
 @pytest.mark.parametrize(("layout", "made"), [("i0 i1 i2 i3", 1), ("i0 i2 i3 i1", 2)])
-def test_channels_that_lie_apart_stay(layout: str, made: int) -> None:
+def test_strided_channels_are_unchanged(layout: str, made: int) -> None:
     x = placeholder("x", TensorType(F32, (1, 16, 6, 7)))
     t: Tensor = compute((1,), lambda n: reduce_sum((16, 6, 7), lambda c, i, j: x[n, c, i, j]))
     found = split_channel_reductions({t: t}, (), {x: parse_layout(layout)})
