@@ -52,7 +52,7 @@ class Context:
     sees_stages: bool = False
 
 
-ANY_ROOT = ""
+ANY_ROOT, ANY_FOLD = "", "reduce over axes"
 READ_THROUGH = "*"  # the name of the tensors whose definitions a match looked into
 
 
@@ -236,7 +236,7 @@ class Matcher:
             case "any":
                 return True
             case "computed":
-                return not isinstance(e, Load)
+                return isinstance(e, Apply | Reduce) and e.dtype is not INDEX
             case "axis":
                 return isinstance(e, Axis)
             case "size" | "nat" | "int" as integer:
@@ -325,8 +325,10 @@ class Matcher:
         self, pattern: Term, whole: Expr, env: dict[str, Value]
     ) -> Iterator[dict[str, Value]]:
         """Match a subexpression."""
+        wanted = root_key(pattern)
         for e in subexpressions(whole):
-            yield from self.match(pattern, e, env, ())
+            if wanted in (ANY_ROOT, key_of(e)) or (wanted == ANY_FOLD and isinstance(e, Reduce)):
+                yield from self.match(pattern, e, env, ())
 
     def arguments(self, args: Sequence[Term], env: dict[str, Value]) -> list[Value]:
         """Return the arguments of a condition, of expressions their bodies."""
@@ -350,8 +352,8 @@ def _conditions_on_axes(rule: TeRule) -> tuple[Term, ...]:
     known = {a.name for t in folds for a in t.axes if isinstance(a, AxisTerm)}
     return tuple(
         t for t in rule.where
-        if isinstance(t, Var)
-        and {x.name for a in t.args or () for x in subterms(a) if isinstance(x, Var | Run)} <= known
+        if isinstance(t, Var | Call) and t.args and not (isinstance(t, Call) and t.fn == "in")
+        and {x.name for a in t.args for x in subterms(a) if isinstance(x, Var | Run)} <= known
     )  # fmt: skip
 
 

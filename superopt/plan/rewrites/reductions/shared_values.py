@@ -6,7 +6,7 @@ They are the shared row of a row kernel, and the exponentials of a softmax over 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from superopt.rules.te.build import as_tuple
@@ -50,37 +50,47 @@ def share_exponentials(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]
     """Return the definitions with the exponentials of a softmax over an outer axis stored for the
     sum and the quotient (the rule hold-exponentials). Fused rows share them without this
     (`find_shared_row`)."""
-    rules = load_te_rules("rows", "hold-exponentials")
     out = dict(current)
-    for t, now in current.items():
-        if not isinstance(now.body, Reduce) or not _has_exponential(now.body):
-            continue
-        for u, reader in list(out.items()):
-            body = reader.body
-            places = {x.index for x in loads(body) if x.tensor is t} if body is not None else ()
-            if len(places) != 1 or reductions(body):
+    for t, (total, readers) in _exponential_sums(current).items():
+        for u in readers:
+            body, axes = out[u].body, out[u].axes
+            places = {x.index for x in loads(body) if x.tensor is t} if body is not None else set()
+            place = places.pop()
+            if places or not axes or axes[-1] not in place:
                 continue
-            made = rules.rewrite(reader, Context({t: now}))
+            rules = load_te_rules("rows", "hold-exponentials")
+            made = rules.rewrite(out[u], Context({t: current[t]}))
             if made is None:
                 continue
-            (held,), (place,) = made.stored, places
-            own = dict(zip((*place, *as_tuple(made.env["i"])), (*now.axes, *now.body.axes),
-                           strict=True))  # fmt: skip
-            if not own.keys() >= {*reader.axes}:
+            (held,), inner = made.stored, as_tuple(made.env["i"])
+            own = dict(zip((*place, *inner), (*current[t].axes, *total.axes), strict=True))
+            if not own.keys() >= {*axes}:
                 continue
-            read = Load(held, tuple(own[a] for a in reader.axes), held.dtype)
-            total = Reduce("sum", now.body.axes, read, now.body.dtype)
-            out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, total)
+            read = Load(held, tuple(own[a] for a in axes), held.dtype)
+            now = Reduce("sum", total.axes, read, total.dtype)
+            out[t] = replace(current[t], body=now)
             out[u] = made.tensor
             out = _insert_before(out, t, held)
             break
     return out
 
 
-def _has_exponential(e: Reduce) -> bool:
-    return e.fn == "sum" and any(
-        isinstance(x, Apply) and x.fn == "exp" for x in subexpressions(e.body)
-    )
+def _exponential_sums(
+    current: Mapping[Tensor, Tensor],
+) -> dict[Tensor, tuple[Reduce, list[Tensor]]]:
+    """Return the tensors that are sums with exponentials, and their readers without reductions."""
+    out: dict[Tensor, tuple[Reduce, list[Tensor]]] = {}
+    for t, now in current.items():
+        match now.body:
+            case Reduce("sum", _, body) as total:
+                some = (isinstance(x, Apply) and x.fn == "exp" for x in subexpressions(body))
+                if any(some):
+                    out[t] = total, []
+    for u, now in current.items() if out else ():
+        if now.body is not None and not reductions(now.body):
+            for t in {x.tensor for x in loads(now.body)} & out.keys():
+                out[t][1].append(u)
+    return out
 
 
 def _insert_before(
