@@ -19,8 +19,9 @@ def judge_lowering_rules(proof_seconds: float) -> tuple[RuleVerdict, ...]:
     ]
     for rule in load_te_library():
         found = prove_te_rule(rule, Limits(seconds=proof_seconds))
-        proved = isinstance(found, Proved)
-        detail = str(found.scope) if isinstance(found, Proved) else found.reason
-        decision = "proved" if proved else "passed"
-        out.append(RuleVerdict(rule.name, rule.text, decision, detail, rule.source))
+        if isinstance(found, Proved):
+            verdict = RuleVerdict(rule.name, rule.text, "proved", str(found.scope), rule.source)
+        else:
+            verdict = RuleVerdict(rule.name, rule.text, "passed", found.reason, rule.source)
+        out.append(verdict)
     return tuple(out)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from superopt.rules.te.build import as_tuple
-from superopt.rules.te.match import Context
+from superopt.rules.te.match import Condition, Context
 from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import loads, reductions, subexpressions
@@ -32,8 +32,10 @@ def find_shared_row(
     """Return the row that a stage reduces and the result computes again; None if there is none.
     batch_rank: the number of leading axes that select a row."""
     for x, stage in stages.items():
-        row = cache(partial(_stage_row, stage))
-        conditions = {"selects_row": lambda *a: len(a) == batch_rank, "stage": row}
+        conditions: dict[str, Condition] = {
+            "selects_row": lambda *a: len(a) == batch_rank,
+            "stage": cache(partial(_stage_row, stage)),
+        }
         made = load_te_rules("rows", "share-row").rewrite(definition, Context({}, conditions))
         if made is not None:
             return SharedRow(made.stored[0], x)
