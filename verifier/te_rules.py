@@ -31,13 +31,13 @@ from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, DTYPES, F32, DType
 from superopt.te.expr.node import Apply, Axis, Dim, Expr, Load, Size
 from superopt.te.expr.tensor import Tensor, apply, ravel, unravel
+from superopt.verifier.context import OutOfTime, ProofContext
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
 from superopt.verifier.equality.element_equality import are_equal
-from superopt.verifier.poly import facts
-from superopt.verifier.poly.facts import Facts, OutOfTime
+from superopt.verifier.poly.facts import Facts
 from superopt.verifier.poly.polynomial import atom_poly, fresh_var
-from superopt.verifier.prove import CACHES, Limits
+from superopt.verifier.prove import Limits
 from superopt.verifier.verdict import Proved, Scope, Unknown
 
 MAX_RUN = 3  # axes of a run
@@ -47,28 +47,35 @@ def prove_te_rule(rule: TeRule, limits: Limits | None = None) -> Proved | Unknow
     """Prove that both sides of a rule are equal, element by element, for all sizes."""
     limit = limits or Limits()
     begin = time.thread_time()
-    for table in CACHES:
-        table.forget()
-    budget = facts.start_budget(limit.seconds, limit.work)
+    context = ProofContext.with_limits(limit.seconds, limit.work)
+
+    def unknown(reason: str) -> Unknown:
+        return Unknown(reason, time.thread_time() - begin)
+
     runs = _runs(rule)
     cases = checked = 0
     try:
         for counts in product(*runs.values()):
             if sum(counts) > MAX_RUN + 1:
                 continue
-            reads = _prove_case(rule, dict(zip(runs, counts, strict=True)))
+            reads = _prove_case(rule, dict(zip(runs, counts, strict=True)), context)
             if isinstance(reads, str):
-                return Unknown(f"{reads} with runs of {counts} axes", time.thread_time() - begin)
+                return unknown(f"{reads} with runs of {counts} axes")
             cases, checked = cases + (reads > 0), checked + reads
-        if not cases:
-            return Unknown("no case", time.thread_time() - begin)
     except OutOfTime:
-        return Unknown(f"{limit.seconds} seconds are over", time.thread_time() - begin)
+        return unknown(f"{limit.seconds} seconds are over")
     except (Unreadable, Undefined) as e:
-        return Unknown(f"{type(e).__name__}: {e}", time.thread_time() - begin)
-    scope = Scope(f"runs of up to {MAX_RUN} axes" if runs else "all ranks", cases, ASSUMPTIONS)
-    seconds = time.thread_time() - begin
-    return Proved(scope, (), (), checked + budget.matched_sums, budget.queries, seconds, MAX_RUN)
+        return unknown(f"{type(e).__name__}: {e}")
+    except RecursionError:
+        return unknown("nested too deep")
+    finally:
+        context.close()
+    if not cases:
+        return unknown("no case")
+    ranks = f"runs of up to {MAX_RUN} axes" if runs else "all ranks"
+    scope = Scope(ranks, cases, (*ASSUMPTIONS, *sorted(context.scope_notes)))
+    shown, seconds = checked + context.matched_sums, time.thread_time() - begin
+    return Proved(scope, (), (), shown, context.queries, seconds, MAX_RUN)
 
 
 ASSUMPTIONS = ("sizes from 1", "floats as real numbers, integers without overflow")
@@ -91,7 +98,7 @@ def _axis_terms(*terms: Term) -> list[AxisTerm]:
     return [a for a in found if isinstance(a, AxisTerm)]
 
 
-def _prove_case(rule: TeRule, counts: dict[str, int]) -> int | str:
+def _prove_case(rule: TeRule, counts: dict[str, int], context: ProofContext) -> int | str:
     """Return the number of reads that are in bounds; what is not shown as text."""
     case = _Case(rule, counts)
     try:
@@ -102,8 +109,8 @@ def _prove_case(rule: TeRule, counts: dict[str, int]) -> int | str:
         return f"{left.dtype} becomes {right.dtype}"
     if not case.is_possible:
         return 0
-    reader = Reader(dict.fromkeys(case.naturals, 0))
-    known = Facts()
+    reader = Reader(context, dict.fromkeys(case.naturals, 0))
+    known = Facts(context)
     for h in case.hypotheses:
         known = known.with_guards(reader.guard(h, {}, known))
     if known.is_contradictory():
