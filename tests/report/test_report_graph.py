@@ -141,7 +141,8 @@ def test_steps_and_nodes_link_to_each_other() -> None:
         assert steps is not None
         assert step in steps[1].split()
         assert f'id="step-{step}"' in source
-    assert '<a href="#step-1"><g id="b1"' in source
+    assert '<a href="#step-1"><g id="b1" class="node replaced"' in source
+    assert '<g id="a3" class="node kept" data-steps="4" data-twin="b3">' in source
     assert 'data-twin="a4"' in source
     assert 'data-twin="b4"' in source
 
