@@ -99,10 +99,10 @@ def make_pages(out: Path) -> list[Path]:
     model.write_bytes(demo_models()["nasrnn"]().SerializeToString())
     run = [sys.executable, "-m", "superopt"]
     for command in (
-        ("optimize", model, "-o", out / "fast.onnx", "--budget", "30s", "--cost", "roofline",
+        ("optimize", model, "-o", out / "fast.onnx", "--budget", "2m", "--cost", "roofline",
          "--html", report),
         ("rules", "report", "--html", rules),
-        ("profile", model, "--svg", roofline),
+        ("profile", model, "--svg", roofline, "--budget", "5m"),
     ):  # fmt: skip
         subprocess.run([*run, *map(str, command)], check=True, capture_output=True)
     return [report, rules, roofline]

@@ -53,7 +53,7 @@ def write_graph(
     return sum(n.op_type != "Constant" for n in made.graph), names
 
 
-def _node_names(
+def find_node_names(
     graph: ir_graph.Graph, folded: ir_graph.Graph, names: Mapping[ir_graph.Value, str]
 ) -> dict[ir_graph.Node, str]:
     """Return the name in the file of a result of each node of `graph` that is also in `folded`,
@@ -94,7 +94,7 @@ def examine_variant(
         kept = True
         return Candidate(
             variant, session, path, read_model(path).sha256, found, nodes, folded.skipped,
-            _node_names(variant.graph, folded.graph, names),
+            find_node_names(variant.graph, folded.graph, names),
         )  # fmt: skip
     finally:
         if not kept:

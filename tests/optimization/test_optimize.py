@@ -35,6 +35,9 @@ def test_a_model_gets_smaller_and_computes_the_same(tmp_path: Path) -> None:
     found = report(done)
     assert found.changed
     assert (found.nodes_before, found.nodes_after) == (4, 2)
+    assert found.graph is not None
+    assert (len(found.graph.before), len(found.graph.after)) == (4, 2)
+    assert len(found.graph.steps) == len(found.steps)
     assert found.cost_after_us < found.cost_before_us
     assert [s.rule for s in found.steps] == ["transpose-transpose", "transpose-identity"]
     assert found.steps[0].where == ("u",)

@@ -1,8 +1,10 @@
 """The graph before and after: which nodes a step touched, the drawing, and the page."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import onnx
@@ -12,20 +14,51 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import superopt
+from superopt.ir import graph as ir_graph
+from superopt.ir.constant_folding import fold_constants
+from superopt.loading.value_names import ValueNames
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
+from superopt.optimization import candidate
+from superopt.optimization.candidate import Candidate
+from superopt.optimization.report.graph_change import Trace, describe_graph_change, trace_steps
 from superopt.report.data.graph_change import GraphChange, GraphNode, StepNodes
-from superopt.report.data.report import Report
 from superopt.report.html.report_page import report_page
 from superopt.report.svg import model_svg
 from superopt.report.svg.model_svg import draw_graph_change
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.matcher import matches
+from superopt.rules.match.rewrite import Refusal, rewrite
+from superopt.search.move import Step
 from tests.support.report.page import Page
 from tests.support.report.sample_report import ALL, FASTER, GRAPH
 
 STYLES = Path(superopt.__file__).parent / "report"
 
 
+RULES = parse_rules("""
+merge(x: f[*s, n, k], a: f[k, m], b: f[k, p]):
+    (MatMul(x, a), MatMul(x, b))
+    => Split(MatMul(x, Concat(a, b, axis=-1)), axis=-1, split=(m, p)) ; float=E1
+
+negate(x: f, y: f): Sub(x, y) => Add(x, Neg(y)) ; float=E0
+""")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A rewritten model: the trace of its steps, and both graphs."""
+
+    steps: tuple[Step, ...]
+    trace: Trace
+    change: GraphChange
+
+
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Of a model with two products of x, which are merged, and 60 unchanged nodes below."""
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A model with two products of x, which are merged, a difference, which is replaced, and 60
+    unchanged nodes below."""
     rng = np.random.default_rng(0)
     weights = [
         onnx.numpy_helper.from_array(rng.normal(size=(64, 64)).astype(np.float32), name)
@@ -42,42 +75,63 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
         helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (32, 64))
         for name in ("x", "c60")
     ]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    proto = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    opsets = [helper.make_opsetid("", 17)]
+    model = import_model(read_model(helper.make_model(proto, opset_imports=opsets, ir_version=8)))
+    steps: list[Step] = []
+    before = model.graph
+    for rule in RULES:
+        context = graph_context(before)
+        change = rewrite(next(iter(matches(rule, context))), context)
+        assert not isinstance(change, Refusal)
+        after = ir_graph.replace(before, change)
+        steps.append(Step(rule.name, None, change, 0.0, before, after))
+        before = after
     path = tmp_path_factory.mktemp("graph") / "two.onnx"
-    onnx.save(model, path)
-    found = superopt.optimize(path, budget=8, cost="roofline").report
-    assert found.changed
-    return found
+    folded = fold_constants(before).graph
+    _, names = candidate.write_graph(model, folded, path)
+    winner = SimpleNamespace(
+        path=path,
+        variant=SimpleNamespace(steps=tuple(steps)),
+        node_names=candidate.find_node_names(before, folded, names),
+    )
+    trace = trace_steps(model, steps)
+    found = describe_graph_change(model, cast(Candidate, winner), trace)
+    assert found is not None
+    return Written(tuple(steps), trace, found)
 
 
-def test_a_report_has_both_graphs_and_the_nodes_of_each_step(report: Report) -> None:
-    change = report.graph
-    assert change is not None
-    assert (len(change.before), len(change.after)) == (report.nodes_before, report.nodes_after)
+def test_each_step_has_its_nodes(written: Written) -> None:
+    change = written.change
     assert (change.inputs, change.outputs) == (("x",), ("c60",))
-    assert len(change.steps) == len(report.steps)
-    kept = {change.before[b].outputs: change.after[a].outputs for b, a in change.kept}
-    assert all(before == after for before, after in kept.items())
-    assert len(kept) >= 60
-    replaced = {change.before[n].name for step in change.steps for n in step.before}
-    assert {"first", "second"} <= replaced
-    made = [change.after[n].operator for step in change.steps for n in step.after]
-    assert "MatMul" in made
+    named = [{change.before[n].name for n in step.before} for step in change.steps]
+    assert named == [{"first", "second"}, {"difference"}]
+    made = [sorted(change.after[n].operator for n in step.after) for step in change.steps]
+    assert made == [["MatMul", "Split"], ["Add", "Neg"]]  # the Concat of weights is folded
+
+
+def test_all_other_nodes_are_in_both_graphs(written: Written) -> None:
+    change = written.change
+    kept = [(change.before[b].outputs, change.after[a].outputs) for b, a in change.kept]
+    assert kept == [((f"c{n + 1}",), (f"c{n + 1}",)) for n in range(60)]
     touched = {n for step in change.steps for n in step.after}
     assert touched.isdisjoint(after for _, after in change.kept)
 
 
-def test_steps_name_values_of_the_model(report: Report) -> None:
-    known = {"x", "a", "b", "v", "w", *(f"c{n}" for n in range(61))}
-    for step in report.steps:
-        for name in step.where:
-            assert name in known or re.fullmatch(rf"new \w+( after ({'|'.join(known)}))?", name)
+def test_values_have_the_names_of_the_model(written: Written) -> None:
+    """Of a value that replaces one of the model's, and of one that only the search made."""
+    names = ValueNames(written.trace.names)
+    first, second = written.steps
+    assert [names[v] for v in first.change] == ["a", "b"]
+    assert [names[v] for v in first.change.values()] == ["a", "b"]
+    assert [names[v] for v in second.change] == ["c0"]
+    (total,) = second.change.values()
+    assert names[total] == "c0"
+    assert [names[v] for v in ir_graph.operands(total)] == ["a", "new Neg after b"]
 
 
-def test_unchanged_nodes_are_one_box(report: Report) -> None:
-    assert report.graph is not None
-    before, after = draw_graph_change(report.graph)
+def test_unchanged_nodes_are_one_box(written: Written) -> None:
+    before, after = draw_graph_change(written.change)
     assert before.nodes == 63
     assert before.boxes < 10
     assert len(set(before.anchors[10:])) == 1
@@ -141,7 +195,8 @@ def test_steps_and_nodes_link_to_each_other() -> None:
         assert steps is not None
         assert step in steps[1].split()
         assert f'id="step-{step}"' in source
-    assert '<a href="#step-1"><g id="b1"' in source
+    assert '<a href="#step-1"><g id="b1" class="node replaced"' in source
+    assert '<g id="a3" class="node kept" data-steps="4" data-twin="b3">' in source
     assert 'data-twin="a4"' in source
     assert 'data-twin="b4"' in source
 

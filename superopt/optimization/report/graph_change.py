@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import ReplacementCycle, substitute_values
@@ -19,6 +19,7 @@ MAX_NODES = 20_000  # of a drawn model
 MAX_ATTRIBUTE_LETTERS = 60  # of one attribute's text
 SHOWN_ATTRIBUTE_TYPES = ("INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS")
 
+T = TypeVar("T")
 Nodes = frozenset[ir_graph.Node]
 
 
@@ -38,13 +39,9 @@ class _History:
 
     def carry(self, old: ir_graph.Node, new: ir_graph.Node, before: _History) -> None:
         """Copy what is known of a node to the node that it is now."""
-        for mine, theirs in (
-            (self.origin, before.origin),
-            (self.made_by, before.made_by),
-            (self.result_of, before.result_of),
-        ):
-            if old in theirs:
-                mine[new] = mine.get(new, frozenset()) | theirs[old]  # type: ignore[operator]
+        _extend(self.origin, new, before.origin.get(old))
+        _extend(self.made_by, new, before.made_by.get(old))
+        _extend(self.result_of, new, before.result_of.get(old))
         if old in before.kept:
             self.kept.setdefault(new, before.kept[old])
 
@@ -61,6 +58,13 @@ class Trace:
     names: dict[ir_graph.Value, str]
     regions: dict[int, Nodes]
     last: _History
+
+
+def _extend(
+    table: dict[ir_graph.Node, frozenset[T]], n: ir_graph.Node, more: frozenset[T] | None
+) -> None:
+    if more is not None:
+        table[n] = table.get(n, frozenset()) | more
 
 
 def describe_graph_change(model: Model, winner: Candidate, trace: Trace) -> GraphChange | None:
@@ -94,7 +98,8 @@ def describe_graph_change(model: Model, winner: Candidate, trace: Trace) -> Grap
     return GraphChange(
         tuple(i.name for i in model.graph.inputs),
         tuple(v.name or "" for v in model.source.model.graph.outputs),
-        *(tuple(_graph_node(node) for _, node in nodes) for nodes in files),
+        tuple(_graph_node(node) for _, node in files[0]),
+        tuple(_graph_node(node) for _, node in files[1]),
         tuple(sorted(kept)),
         tuple(
             StepNodes(
@@ -185,17 +190,19 @@ def _trace_batch(trace: Trace, batch: Sequence[tuple[int, Step]]) -> Trace:
         made = {m for n in added if (m := ir_graph.producer(image.get(n, n))) in new}
         for m in made:
             out.kept.pop(m, None)
-            out.origin[m] = out.origin.get(m, frozenset()) | region
-            out.made_by[m] = out.made_by.get(m, frozenset()) | steps
+            _extend(out.origin, m, region)
+            _extend(out.made_by, m, steps)
         if not made:
             for v in step.change.values():
                 p = ir_graph.producer(image.get(v, v))
                 if p is not None:
-                    out.result_of[p] = out.result_of.get(p, frozenset()) | steps
+                    _extend(out.result_of, p, steps)
     return Trace(names, regions, out)
 
 
-def _nodes_until(roots: Iterable[ir_graph.Value], stops: Any) -> set[ir_graph.Node]:
+def _nodes_until(
+    roots: Iterable[ir_graph.Value], stops: Callable[[ir_graph.Node], bool]
+) -> set[ir_graph.Node]:
     """Return the nodes that compute `roots`, up to those for which `stops` is true."""
     out: set[ir_graph.Node] = set()
     stack = [ir_graph.producer(v) for v in roots]
@@ -209,6 +216,6 @@ def _nodes_until(roots: Iterable[ir_graph.Value], stops: Any) -> set[ir_graph.No
 
 
 def _union(
-    table: Mapping[ir_graph.Node, frozenset[Any]], nodes: Iterable[ir_graph.Node]
-) -> frozenset[Any]:
-    return frozenset().union(*(table.get(n, frozenset()) for n in nodes))
+    table: Mapping[ir_graph.Node, frozenset[T]], nodes: Iterable[ir_graph.Node]
+) -> frozenset[T]:
+    return frozenset[T]().union(*(table.get(n, frozenset()) for n in nodes))

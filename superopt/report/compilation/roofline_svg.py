@@ -33,8 +33,8 @@ READING_TEXT = (
 )
 
 STYLE = """
-text { white-space: pre; font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
-  fill: #1b1f24; }
+text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  fill: #1b1f24; white-space: pre; }
 .page { fill: #fbfbfa; }
 .name { font-size: 16px; font-weight: 600; }
 .axis, .said { fill: #59626d; }

@@ -26,7 +26,7 @@ MAX_NAME_LETTERS = 30  # of an input's or output's name in a box
 
 UNTRACED_TEXT = "by no step: constants are folded, equal nodes merged, unused ones left out"
 
-Kind = Literal["kept", "replaced", "new", "stretch", "port"]
+Kind = Literal["kept", "replaced", "new", "stretch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,12 @@ class DrawnGraph:
 @dataclass(frozen=True, slots=True)
 class _Side:
     """One of the graphs. kept: the index in the other graph of each node that is in both. steps:
-    numbers of the steps, from 1, that touched each node. touched_kind: of a touched node."""
+    numbers of the steps, from 1, that touched each node. changed_kind: of a node in this graph
+    only."""
 
     prefix: str
     label: str
-    touched_kind: Kind
+    changed_kind: Kind
     nodes: tuple[GraphNode, ...]
     kept: Mapping[int, int]
     steps: Mapping[int, tuple[int, ...]]
@@ -113,12 +114,12 @@ def _group_nodes(side: _Side) -> list[_Group]:
     for n in range(len(part)):
         members.setdefault(_root(part, n), []).append(n)
     rows: list[Sequence[int]] = []
-    for some in members.values():
-        rows += [some] if len(some) >= MIN_STRETCH_NODES else [[n] for n in some]
+    for united in members.values():
+        rows += [united] if len(united) >= MIN_STRETCH_NODES else [[n] for n in united]
     return [
         _Group(
             tuple(some),
-            side.touched_kind if some[0] in touched else "stretch" if len(some) > 1 else "kept",
+            "stretch" if len(some) > 1 else "kept" if some[0] in side.kept else side.changed_kind,
         )
         for some in sorted(rows, key=lambda s: (above[s[0]].bit_count(), s[0] in drawn, s[0]))
     ]
@@ -234,7 +235,7 @@ def _node_element(shape: str, group: _Group, side: _Side, other: Sequence[str]) 
     if steps:
         attributes += f' data-steps="{" ".join(map(str, steps))}"'
     twin = next((side.kept[n] for n in group.members if n in side.kept), None)
-    if twin is not None and group.kind not in ("replaced", "new"):
+    if twin is not None:
         attributes += f' data-twin="{other[twin]}"'
     if group.kind == "stretch":
         title = f"{len(group.members)} unchanged nodes: {_operator_counts(side, group)}"
@@ -242,7 +243,7 @@ def _node_element(shape: str, group: _Group, side: _Side, other: Sequence[str]) 
         inside = f"<title>{escape(title)}</title><desc>{escape(members)}</desc>{shape}"
     else:
         facts = [*_node_facts(side.nodes[first])]
-        if group.kind != "kept" and not steps:
+        if group.kind == side.changed_kind and not steps:
             facts.append(UNTRACED_TEXT)
         inside = f"<title>{escape(chr(10).join(facts))}</title>{shape}"
     element = f"<g {attributes}>{inside}</g>"
