@@ -125,23 +125,25 @@ def parse_formula(e: ast.expr, ops: Mapping[str, Op], check_functions: bool = Tr
     def sub(x: ast.expr) -> Formula:
         return parse_formula(x, ops, check_functions)
 
-    if (number := _literal_number(e)) is not None:
-        return Lit(number)
-    if _is_operator_result(e, ops):
-        return TermValue(parse_term(e, ops))
     match e:
-        case ast.Constant(bool() | str() | None as v):
+        case ast.Constant(bool() | int() | float() | str() | None as v):
             return Lit(v)
+        case ast.Name("inf"):
+            return Lit(math.inf)
         case ast.Name(n):
             return Lit(DTYPES[n]) if n in DTYPES else Name(n)
         case ast.Tuple(items) | ast.List(items):
             return Seq(tuple(sub(i) for i in items))
         case ast.Starred(v):
             return Spread(sub(v))
+        case ast.Call() | ast.Subscript() if _is_operator_result(e, ops):
+            return TermValue(parse_term(e, ops))
         case ast.Call(ast.Name(n), args, []):
             if check_functions:
                 _check_call(n, args)
             return Call(n, tuple(sub(a) for a in args))
+        case ast.UnaryOp(ast.USub(), v) if (number := _literal_number(v)) is not None:
+            return Lit(-number)
         case ast.UnaryOp(op, v) if type(op) in _UNARY:
             return Unary(_UNARY[type(op)], sub(v))
         case ast.BinOp(a, op, b) if type(op) in _BINARY:
@@ -170,17 +172,14 @@ def parse_formula(e: ast.expr, ops: Mapping[str, Op], check_functions: bool = Tr
 
 
 def _literal_number(e: ast.expr) -> int | float | None:
-    """Return the number that a literal is, also a negative one and inf; None for others."""
-    is_negative = isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub)
-    number: int | float
-    match e.operand if isinstance(e, ast.UnaryOp) and is_negative else e:
+    """Return the number that a literal is, also inf; None for other expressions."""
+    match e:
         case ast.Constant(int() | float() as v) if not isinstance(v, bool):
-            number = v
+            return v
         case ast.Name("inf"):
-            number = math.inf
+            return math.inf
         case _:
             return None
-    return -number if is_negative else number
 
 
 def _is_operator_result(e: ast.expr, ops: Mapping[str, Op]) -> bool:
@@ -235,13 +234,15 @@ def _parse_map(
 
 def parse_term(e: ast.expr, ops: Mapping[str, Op]) -> Term:
     """Parse a term."""
-    if (number := _literal_number(e)) is not None:
-        return Number(number)
     match e:
         case ast.Constant(None):
             return Absent()
-        case ast.Constant(bool() as v):
+        case ast.Constant(int() | float() as v):
             return Number(v)
+        case ast.Name("inf"):
+            return Number(math.inf)
+        case ast.UnaryOp(ast.USub(), v) if (number := _literal_number(v)) is not None:
+            return Number(-number)
         case ast.Name(n) if n not in DTYPES:
             return Var(n)
         case ast.Starred(ast.Name(n)):
