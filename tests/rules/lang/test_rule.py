@@ -280,7 +280,7 @@ def _is_number(f: Formula) -> bool:
     return isinstance(f, Lit) and type(f.value) in (int, float)
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.recursive(leaves, larger, max_leaves=12))
 def test_formulas_print_and_parse(f: Formula) -> None:
     text = show(f)
