@@ -8,9 +8,11 @@ from superopt.check.compare import (
     EXACT_TOLERANCE,
     ROUNDED_TOLERANCE,
     TOLERANCE,
+    Comparison,
     compare_exact,
     compare_output,
     count_differences,
+    failed_comparison,
 )
 from superopt.te.expr.dtype import BF16, BOOL, C64, F16, F32, F64, I64, STRING, DType, to_numpy
 
@@ -118,6 +120,19 @@ def test_shapes_and_dtypes_must_agree() -> None:
     assert "shape (3, 2)" in compare_output(F32, a, a, a.T.copy()).failure
     assert "dtype float64" in compare_output(F32, a, a, a.astype(np.float64)).failure
     assert compare_output(F32, a[:0], a[:0], a[:0]).failure == ""
+
+
+def test_what_is_said_of_results_without_errors() -> None:
+    a = np.arange(3)
+    assert compare_output(I64, a, a, a.copy()) == Comparison(0, 0, 0, 0, 0, 0, "")
+    none = np.ones(0, np.float32)
+    assert compare_output(F32, none, none, none) == Comparison(0, 0, 0, 0, 1e-4, 1e-5, "")
+    nan = np.full(2, NAN, np.float32)
+    assert compare_output(F32, nan, nan, nan) == Comparison(0, 0, 0, 0, 1e-4, 0, "")
+
+
+def test_an_error_that_is_not_known_is_infinite() -> None:
+    assert failed_comparison("why") == Comparison(INF, INF, INF, 0, 0, 0, "why")
 
 
 def test_bfloat16_arrays_are_compared_as_numbers() -> None:

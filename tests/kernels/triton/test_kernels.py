@@ -334,6 +334,7 @@ def test_every_operator(run: Run, name: str, types: str) -> None:
             )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", COMPUTATIONS)
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(numbers=draws(8))

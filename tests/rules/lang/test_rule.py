@@ -267,7 +267,7 @@ def larger(f: st.SearchStrategy[Formula]) -> st.SearchStrategy[Formula]:
         st.builds(Logic, st.sampled_from(["and", "or"]), few),
         f.map(lambda g: Unary("not", g)),
         f.filter(lambda g: not _is_number(g)).map(lambda g: Unary("-", g)),
-        st.builds(Subscript, f, f),
+        st.builds(Subscript, f, f).filter(lambda s: not _is_result(s)),
         st.builds(Slice, f, st.none() | f, st.none() | f, st.none() | f),
         st.builds(If, f, f, f),
         f.map(lambda g: Call("rank", (g,))),
@@ -276,11 +276,16 @@ def larger(f: st.SearchStrategy[Formula]) -> st.SearchStrategy[Formula]:
     )
 
 
+def _is_result(f: Subscript) -> bool:
+    """What reads as a result of an operator, `Split(x)[0]`, not as an element of its value."""
+    return isinstance(f.value, TermValue) and isinstance(f.index, Lit)
+
+
 def _is_number(f: Formula) -> bool:
     return isinstance(f, Lit) and type(f.value) in (int, float)
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.recursive(leaves, larger, max_leaves=12))
 def test_formulas_print_and_parse(f: Formula) -> None:
     text = show(f)

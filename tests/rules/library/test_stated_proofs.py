@@ -26,7 +26,7 @@ def test_every_proof_is_of_a_rule_of_the_library() -> None:
     assert {proof_key(r) for r in load_library() if tier(r) != "C"} == set(library_proofs())
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("rule", PROVED[::60], ids=lambda r: r.name)
 def test_what_ships_as_proved_is(rule: object) -> None:
     verdict = prove(rule, Limits(seconds=60, work=60_000, work_beyond=200_000))  # type: ignore[arg-type]

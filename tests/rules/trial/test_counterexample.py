@@ -96,7 +96,7 @@ def test_counterexamples_are_minimal(rule: Rule) -> None:
 
 
 def test_it_is_the_same_each_time() -> None:
-    for rule in SOME[:3]:
+    for rule in SOME[:1]:
         assert example(rule).lines() == example(rule).lines()
 
 

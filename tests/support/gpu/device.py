@@ -38,8 +38,9 @@ def speed_up_interpreter(patch: pytest.MonkeyPatch) -> None:
     """Have Triton's interpreter do the same in a fraction of its time.
 
     It computes integer sums and products a second time, in 64 bits, for an overflow check that it
-    then skips, as its option `debug` is off. It calls a reduction's function for each element. And
-    it makes a table of all types whenever it needs numpy's type for one.
+    then skips, as its option `debug` is off. It calls a reduction's function for each element. It
+    makes a table of all types whenever it needs numpy's type for one, and computes what follows
+    from a shape for each tensor of it.
     """
     from triton.runtime import interpreter
 
@@ -47,6 +48,9 @@ def speed_up_interpreter(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
     patch.setattr(interpreter.ReduceOps, "generic_reduce", reduce_pairs)
     patch.setattr(interpreter, "_get_np_dtype", numpy_types(interpreter._get_np_dtype))
+    core = interpreter.tl.core
+    patch.setattr(core.tensor, "__init__", tensor_init(core.tensor.__init__))
+    patch.setattr(core.block_type, "__init__", block_type_init(core.block_type.__init__))
 
 
 def numpy_types(own: Callable[[Any], np.dtype]) -> Callable[[Any], np.dtype]:
@@ -60,6 +64,35 @@ def numpy_types(own: Callable[[Any], np.dtype]) -> Callable[[Any], np.dtype]:
         return known[name]
 
     return numpy_type
+
+
+def tensor_init(own: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    """The constructor of Triton's tensors, which computes what a type implies once."""
+    known: dict[str, dict[str, Any]] = {}
+
+    def init(self: Any, handle: Any, type: Any) -> None:
+        if (implied := known.get(type.name)) is None:
+            own(self, handle, type)
+            known[type.name] = dict(vars(self))
+        else:
+            vars(self).update(implied, handle=handle, type=type, dtype=type.scalar)
+
+    return init
+
+
+def block_type_init(own: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:
+    """The constructor of Triton's block types, which checks each shape once."""
+    known: dict[tuple[object, ...], dict[str, Any]] = {}
+
+    def init(self: Any, element_ty: Any, shape: Sequence[Any]) -> None:
+        key = (element_ty.name, *shape)
+        if (implied := known.get(key)) is None:
+            own(self, element_ty, shape)
+            known[key] = dict(vars(self))
+        else:
+            vars(self).update(implied, element_ty=element_ty)
+
+    return init
 
 
 def reduce_pairs(reduction: Any, operands: Sequence[Any]) -> list[Any]:
