@@ -120,7 +120,7 @@ class Builder:
                 return Reduce(fn, own, inner, inner.dtype) if own else inner
             case Store():
                 return self.store(t)
-        raise TypeError(f"{t} is no value")
+        raise TypeError(f"{t} is not a value")
 
     def items(self, terms: Sequence[Term]) -> list[Value]:
         """Return the values of arguments or indices, with runs spliced in."""
