@@ -276,6 +276,13 @@ def _term(e: ast.expr) -> Term:
             store = _term(call)
             if isinstance(store, Store):
                 return Store(store.name, store.axes, store.body, _items(index))
+        case ast.Call():
+            return _call(e)
+    raise MalformedText(f"{ast.unparse(e)} is not part of the rule language")
+
+
+def _call(e: ast.Call) -> Term:
+    match e:
         case ast.Call(ast.Subscript(ast.Name("store") | ast.Attribute(ast.Name("store")) as head,
                                     axes), [body], []):  # fmt: skip
             name = head.attr if isinstance(head, ast.Attribute) else "t"
