@@ -145,17 +145,17 @@ def windows(side: int, size: tuple[int, int] = (9, 11), **how: Any) -> onnx.Mode
     return model(nodes, {"x": (F, [1, 4, *size])}, ["y"], known)
 
 
-@pytest.mark.parametrize("deep", [2, 4, 7])
+@pytest.mark.parametrize("stacked", [2, 4, 7])
 @pytest.mark.parametrize(
     ("side", "how"),
     [(5, {"pads": [2] * 4}), (3, {"strides": [2, 2]}), (3, {"dilations": [2, 2], "pads": [0] * 4})],
 )
 def test_vertically_adjacent_windows(
-    deep: int, side: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    stacked: int, side: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What several windows read is read once; the last ones are computed twice where rows are no
     multiple."""
-    monkeypatch.setattr(window_tiles, "STACKED_TILES", ((128, 16, deep, 1),))
+    monkeypatch.setattr(window_tiles, "STACKED_TILES", ((128, 16, stacked, 1),))
     monkeypatch.setattr(window_tiles, "MAX_ROW_RATIO", 9)
     m = windows(side, **how)
     given = feeds(m)
@@ -163,7 +163,7 @@ def test_vertically_adjacent_windows(
     near(exe.run(given), reference(m, given), "fp32")
     (part,) = exe.variant({}).kernel_steps
     chosen = [o for o in part.program.options.values() if o.algorithm == "window_tiles"]
-    assert deep in [dict(o.knobs).get("deep") for o in chosen]
+    assert stacked in [dict(o.knobs).get("stacked_rows") for o in chosen]
     texts = [triton_text(k).source for k in part.program.kernels.values()]
     assert sum("_1 = tl.full((" in x for x in texts) == 1  # another register
 
