@@ -183,8 +183,8 @@ def test_several_short_rows_in_a_program(
     near(exe.run(given), reference(m, given), precision)
     (part,) = exe.variant({}).kernel_steps
     (option,) = [o for o in part.program.options.values() if o.algorithm == "row_wise"]
-    assert option["high"] > 1
-    assert shape[-2] % option["high"] or shape[-2] == 16
+    assert option["rows"] > 1
+    assert shape[-2] % option["rows"] or shape[-2] == 16
 
 
 def test_strided_channels_are_one_axis() -> None:
