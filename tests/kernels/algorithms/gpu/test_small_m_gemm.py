@@ -86,7 +86,7 @@ def test_rows_are_columns_of_dots(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_large_constants_are_for_tensor_cores() -> None:
     """Where reading the constant is what it takes; of small ones a block waits longer for those."""
-    for terms, first in ((2048, "gemm"), (256, "block_reduction")):
+    for terms, first in ((2048, "gemm"), (256, "small_m_gemm")):
         m = model(
             [node("MatMul", "x", "w", "p"), node("Tanh", "p", "y")], {"x": (F, [8, terms])}, ["y"],
             {"w": drawn(terms, 1024, scale=terms**-0.5)},
