@@ -44,9 +44,7 @@ class Problem:
     allow_dilated_winograd: bool = True
     registers: int = VECTOR_REGISTERS
     stores_half: bool = False
-    matches: dict[Callable[[Problem], object], object] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    matches: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def lanes(self) -> int:
@@ -82,11 +80,13 @@ class Problem:
 def remember_match(recognise: Callable[[Problem], Found]) -> Callable[[Problem], Found]:
     """Return the recogniser; it runs once for each problem, though several algorithms call it."""
 
+    name = f"{recognise.__module__}.{recognise.__qualname__}"
+
     @wraps(recognise)
     def recall(p: Problem) -> Found:
-        if recognise not in p.matches:
-            p.matches[recognise] = recognise(p)
-        return cast(Found, p.matches[recognise])
+        if name not in p.matches:
+            p.matches[name] = recognise(p)
+        return cast(Found, p.matches[name])
 
     return recall
 

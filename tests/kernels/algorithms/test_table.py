@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -164,6 +166,18 @@ def test_an_option_of_another_problem_is_refused() -> None:
     p = next(p for name, p in problems("cpu").items() if name.startswith("softmax"))
     with pytest.raises(ValueError, match="k_block=0 is not an option of"):
         space.build_choice(p, Option.parse("gemm rows=1 vectors=1 k_block=0"), "cpu")
+
+
+def test_recognisers_run_once_for_a_problem() -> None:
+    p = next(iter(problems("cuda").values()))
+    own = replace(p)  # nothing is matched yet
+    assert own.matches == {}
+    first = [*space.options(own, "cuda")]
+    held = dict(own.matches)
+    assert held
+    assert [*space.options(own, "cuda")] == first
+    assert all(own.matches[name] is found for name, found in held.items())
+    assert pickle.loads(pickle.dumps(own)).tensor.type == p.tensor.type
 
 
 @pytest.mark.parametrize("vendor", [True, False])
