@@ -122,8 +122,8 @@ def test_tensors_of_another_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     x = torch.from_numpy(rows(3)["x"])
     if not REAL:  # a tensor of the processor stands for one of another GPU
         monkeypatch.setattr(gpu_inputs, "is_gpu_tensor", lambda x: isinstance(x, torch.Tensor))
-        (made,) = exe.variants.values()
-        monkeypatch.setattr(type(made), "gpu_number", 1)
+        step = exe.variant({"n": 3}).only_step
+        monkeypatch.setattr(type(step), "gpu_number", 1)
     elif torch.cuda.device_count() > 1:
         x = x.to("cuda:1")
     else:
