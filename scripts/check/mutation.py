@@ -191,7 +191,14 @@ def percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f} %" if whole else ""
 
 
-def page(outcomes: Sequence[Outcome], total: int, seed: int, seconds: float, jobs: int) -> str:
+def page(
+    outcomes: Sequence[Outcome],
+    total: int,
+    seed: int,
+    seconds: float,
+    jobs: int,
+    test_seconds: float,
+) -> str:
     """docs/benchmarks/mutation.md."""
     reasons = explained()
     rows: dict[str, Counter[str]] = defaultdict(Counter)
@@ -231,7 +238,9 @@ def page(outcomes: Sequence[Outcome], total: int, seed: int, seconds: float, job
     )
     package = f"| package {head}\n{table(dict(sorted(rows.items())))}"
     kind = f"| change {head}\n{table(dict(sorted(kinds.items())))}"
-    command = f"--jobs {jobs} --mutants {len(outcomes)} --seed {seed} --page"
+    command = (
+        f"--jobs {jobs} --mutants {len(outcomes)} --seconds {test_seconds:g} --seed {seed} --page"
+    )
     machine = f"Python {platform.python_version()}, {os.cpu_count()} processors"
     return f"""# Mutants of the checking code
 
@@ -296,7 +305,8 @@ def main() -> int:
     caught = sum(o.what in CAUGHT for o in outcomes)
     print(f"{caught} of {len(outcomes)} caught, {seconds:.0f} s")
     if args.page:
-        PAGE.write_text(page(outcomes, len(everything), args.seed, seconds, args.jobs), "utf-8")
+        about = len(everything), args.seed, seconds, args.jobs, args.seconds
+        PAGE.write_text(page(outcomes, *about), "utf-8")
     return 0
 
 
