@@ -129,16 +129,23 @@ def record_calls(
 
 
 def tests_of(mutant: Mutant, tests: Sequence[Test], seconds: float) -> list[Test]:
-    """The tests that call a mutant's function, or any of its file where it is outside of
-    functions: of its own folder first, then by time, as many as take so long."""
-    calling = [
-        t
-        for t in tests
-        if (names := t.calls.get(mutant.file)) and (not mutant.function or mutant.function in names)
-    ]
-    own = Path(mutant.file).parent.parts[1 : 1 + OWN_FOLDER_LEVELS]
-    near = "/".join(("tests", *own)) + "/"
-    calling.sort(key=lambda t: (not t.name.startswith(near), t.seconds))
+    """The tests that call a mutant's function; where it is outside of functions, any of its file,
+    and those of the test file with its name. That file's tests come first, then those of its own
+    folder, then the others, by time, as many as take so long."""
+    path = Path(mutant.file)
+    near = "/".join(("tests", *path.parent.parts[1 : 1 + OWN_FOLDER_LEVELS])) + "/"
+    mirror = f"{near}test_{path.stem}.py::"
+
+    def is_calling(t: Test) -> bool:
+        names = t.calls.get(mutant.file, frozenset())
+        if mutant.function:
+            return mutant.function in names
+        return bool(names) or t.name.startswith(mirror)
+
+    calling = [t for t in tests if is_calling(t)]
+    calling.sort(
+        key=lambda t: (not t.name.startswith(mirror), not t.name.startswith(near), t.seconds)
+    )
     chosen: list[Test] = []
     for t in calling:
         if seconds < t.seconds and chosen:
