@@ -268,6 +268,7 @@ def load(
         )
     known = check_specialize(specialize)
     held = saved_model.read_saved_model(Path(path))
+    check_target(held.target, held.precision, held.vendor)
     exe: Executable = TARGETS[held.target].load("load_compiler").load_saved(held, threads)
     exe.shape_policy.specialize = known
     return exe

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,6 +124,13 @@ def file_state(path: Path) -> list[int] | None:
 
 
 PACKAGE_FOLDER = Path(__file__).parents[2]
+
+
+@cache
+def package_state(name: str) -> list[int] | None:
+    """Return the state of a package's files, without importing it; None if it is not installed."""
+    found = find_spec(name)
+    return None if found is None or found.origin is None else file_state(Path(found.origin))
 
 
 @cache

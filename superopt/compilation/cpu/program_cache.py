@@ -55,6 +55,7 @@ def open_program_cache(
         np.__version__,
         sys.version,
         object_offsets(),
+        entries.package_state("onnxruntime"),
         entries.package_state_digest(),
         entries.file_state(store_path(options.store)),
     )

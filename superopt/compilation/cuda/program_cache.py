@@ -10,8 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.onnx_io.import_.model import Model
 
-COMPILER_PACKAGES = ("torch", "triton")  # packages that compile kernels
+COMPILER_PACKAGES = ("torch", "triton", "onnxruntime")  # whose versions change what runs
 
 
 def open_program_cache(
@@ -45,7 +43,7 @@ def open_program_cache(
     about = (
         "cuda", entries.FORMAT_VERSION, digest, device.precision, options.allowed.float_class,
         options.vendor, options.streams, device.torch_device, device.gpu_name, device.capability,
-        *map(package_state, COMPILER_PACKAGES), np.__version__, sys.version,
+        *map(entries.package_state, COMPILER_PACKAGES), np.__version__, sys.version,
         entries.package_state_digest(), entries.file_state(store_path(options.store)),
     )  # fmt: skip
     return CudaProgramCache(entries.digest_json(about), device, load_compiler)
@@ -76,12 +74,6 @@ class CudaProgramCache:
     def compile_seconds(self) -> float | None:
         """Return the expected time of compiling for further sizes; None if unknown."""
         return None
-
-
-def package_state(name: str) -> list[int] | None:
-    """Return the state of a package's files, without importing it."""
-    found = find_spec(name)
-    return None if found is None or found.origin is None else entries.file_state(Path(found.origin))
 
 
 def find_program(

@@ -40,7 +40,8 @@ def interface_key(options: CompileOptions, digest: str) -> str:
     about = (
         entries.FORMAT_VERSION, FALLBACK_KIND, digest, o.target, o.threads, o.allowed.float_class,
         o.allowed.partial_rules, o.precision, o.vendor, o.streams, this_machine().flags_digest,
-        np.__version__, sys.version, entries.package_state_digest(),
+        np.__version__, sys.version, entries.package_state("onnxruntime"),
+        entries.package_state_digest(),
         entries.file_state(store_path(o.store)),
     )  # fmt: skip
     return entries.digest_json(about)

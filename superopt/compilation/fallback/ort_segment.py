@@ -51,7 +51,8 @@ class OrtSegment:
     output_specs: tuple[ArraySpec | None, ...]
 
     def run(self, env: ValueArrays) -> None:
-        """Run the segment. Raises Unlike if an output differs from its planned shape or type."""
+        """Run the segment. Raises RuntimeMismatch if an output differs from its planned shape or
+        type."""
         feeds = {name: env[v] for name, v in self.inputs.items()}
         found = ort.run(self.session, feeds, self.output_names)
         check_outputs(self, list(found.values()))
@@ -59,7 +60,7 @@ class OrtSegment:
 
 
 def check_outputs(s: OrtSegment, arrays: Sequence[Any]) -> None:
-    """Raise Unlike if an output differs from its planned shape or type."""
+    """Raise RuntimeMismatch if an output differs from its planned shape or type."""
     for name, x, spec in zip(s.output_names, arrays, s.output_specs, strict=True):
         if spec is not None and (x.shape != spec[0] or x.dtype != spec[1]):
             raise RuntimeMismatch(
@@ -72,15 +73,6 @@ def check_outputs(s: OrtSegment, arrays: Sequence[Any]) -> None:
 def fallback_reasons(graph: ir_graph.Graph, e: RuntimeMismatch) -> dict[ir_graph.Node, str]:
     """Return all nodes, with why they run in ONNX Runtime."""
     return dict.fromkeys(ir_graph.nodes(graph), f"{e.what}; {e.why}")
-
-
-def opaque_model_segment(model: Model, s: Segment, session: ort.Session) -> OrtSegment:
-    """Return the segment of a model that superopt does not read. s: the opaque node that stands for
-    it."""
-    names = model.names
-    given = {names[v]: v for v in s.inputs}
-    outputs = tuple(names[v] for v in s.outputs)
-    return OrtSegment(s, session, given, outputs, (None,) * len(outputs))
 
 
 def unsaveable_error(model: Model, fallback_reasons: Mapping[ir_graph.Node, str]) -> UsageError:

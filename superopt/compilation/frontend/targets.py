@@ -4,7 +4,8 @@ The package of a target has three modules, which are loaded on demand:
 
     device.py           open_device(options) -> Device: what calls need; light
     program_cache.py    open_program_cache(...) -> ProgramCache; only if `has_program_cache`
-    load_compiler.py    make_compiler(...), load_saved(...): what compilation needs
+    load_compiler.py    make_target_compiler(...): what compilation needs; load_saved(...), if its
+                        code generator has `saved_fields`
 """
 
 from __future__ import annotations

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
 from superopt.compilation.model.dynamic_if import DynamicIf
-from superopt.errors import ModelError
+from superopt.errors import ModelError, OutOfMemory
 from superopt.ir import graph as ir_graph
 from superopt.onnx_io.import_.model import opaque_reason
 from superopt.onnx_io.read.source import Source
@@ -73,9 +72,12 @@ def compile_branches(b: DynamicIf, depth: int) -> None:
             and not has_symbolic_sizes(exe.input_ports)
             and (taken is None or depth < MAX_EAGER_IF_DEPTH)
         ):
-            # A branch that is invalid at these sizes raises when it is taken.
-            with suppress(ModelError):
+            try:
                 exe.variant({})
+            except OutOfMemory:
+                raise
+            except ModelError:
+                pass  # a branch that is invalid at these sizes raises when it is taken
 
 
 def fallback_nodes_with_reasons(

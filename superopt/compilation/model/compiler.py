@@ -42,7 +42,7 @@ from superopt.compilation.model.saved_model import SavedModel, write_saved_model
 from superopt.compilation.model.shape_policy import ShapePolicy, Specialize
 from superopt.compilation.model.steps import ModelBinding, Sizes, Step, Variant
 from superopt.cost.store import Store
-from superopt.errors import ModelError, RuntimeMismatch
+from superopt.errors import ModelError, OutOfMemory, RuntimeMismatch
 from superopt.ir import graph as ir_graph
 from superopt.kernels.loops.option import Option
 from superopt.loading.readable_model import ReadableModel
@@ -105,7 +105,8 @@ class Compiler:
         """Return this compiler; or, if these sizes leave shapes unknown or the model has rewrites
         for static sizes, that of the model with these sizes."""
         key = tuple(sorted(sizes.items()))
-        if key not in self.sized_compilers:
+        found = self.sized_compilers.get(key)
+        if found is None:
             if len(self.sized_compilers) >= MAX_SIZED_COMPILERS:
                 self.sized_compilers.clear()
                 self.plan_cache.clear()
@@ -117,8 +118,9 @@ class Compiler:
                 and (none or fallback_nodes(self.partition(sizes)))
             )
             model = with_static_sizes(self.model, sizes) if open_ else None
-            self.sized_compilers[key] = self if model is None else self._with_model(model)
-        return self.sized_compilers[key]
+            found = self if model is None else self._with_model(model)
+            self.sized_compilers[key] = found
+        return found
 
     def _with_model(self, model: Model) -> Compiler:
         """Return the compiler of this model with static sizes."""
@@ -178,8 +180,10 @@ class Compiler:
         if (other := self.compiler_for(sizes)) is not self:
             try:
                 return other.compile_variant({}, open_sessions=open_sessions)
+            except OutOfMemory:
+                raise
             except ModelError:  # ONNX Runtime rejects some nodes that a folded If exposes
-                if not has_static_rewrites(self.model):
+                if not has_static_rewrites(self.model) or ort.installed_version() is None:
                     raise
                 self.sized_compilers[tuple(sorted(sizes.items()))] = self
         if (
@@ -189,17 +193,17 @@ class Compiler:
         ):
             return all_
         if (branch := self.dynamic_if()) is not None:
-            compile_branches(branch, self.if_depth)
             return self._variant([branch])
         while True:
             out: list[Step] = []
             parts = self.partition(sizes)
             for s in parts:
-                try:
-                    if s.native:
-                        out.append(self.generator.compile_segment(self, s, sizes))
-                    elif open_sessions:
+                if not s.native:
+                    if open_sessions:
                         out.append(self.ort_segment(s, sizes))
+                    continue
+                try:
+                    out.append(self.generator.compile_segment(self, s, sizes))
                 except NO_KERNEL_ERRORS as e:
                     found = unsupported_nodes(s, partial(self._check_segment, sizes=sizes))
                     self.fallback_reasons |= found or dict.fromkeys(s.nodes, str(e))
@@ -209,6 +213,13 @@ class Compiler:
             else:
                 log_fallbacks(sizes, parts, partial(self.fallback_reason, sizes=sizes))
                 return self._variant(out)
+
+    def compile_branches(self, variant: Variant) -> None:
+        """Compile the branches of an If that have static sizes. The caller does not hold the lock
+        of compilation: a branch's own lock comes first, as in a call of the branch."""
+        for step in variant:
+            if isinstance(step, DynamicIf):
+                compile_branches(step, self.if_depth)
 
     def _variant(self, steps: Sequence[Step]) -> Variant:
         return Variant(tuple(steps), lambda: self.model)
@@ -373,8 +384,8 @@ def _integer_fallbacks(model: Model, generator: CodeGenerator) -> dict[ir_graph.
 
 
 # sizes_text: the symbolic sizes
-def out_of_memory_error(label: str, reason: str, sizes_text: str = "") -> ModelError:
-    return ModelError(
+def out_of_memory_error(label: str, reason: str, sizes_text: str = "") -> OutOfMemory:
+    return OutOfMemory(
         f"{label}: out of memory{' at ' * bool(sizes_text)}{sizes_text}",
         reason or "compiling needs more memory than is available",
         "pass smaller inputs, or give the process more memory",

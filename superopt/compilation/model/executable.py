@@ -96,11 +96,10 @@ class Executable:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs by name, in the model's order.
 
-        numpy inputs give numpy outputs. If all inputs are tensors on a GPU (of torch, or others by
-        DLPack), and the model was compiled for it, the outputs are torch tensors that the program
-        owns: the next call overwrites them. Such calls run on torch's current stream, each after
-        the previous one. If another stream reads the outputs, the next call's stream must wait for
-        it.
+        numpy inputs give numpy outputs. If all inputs are tensors on the model's GPU (of torch, or
+        by DLPack), the outputs are torch tensors that the program owns: the next call overwrites
+        them. Such calls run on torch's current stream, each after the previous one. If another
+        stream reads the outputs, the next call's stream must wait for it.
         """
         repeated = self.last_call
         if repeated is not None and (out := repeated(feeds)) is not None:
@@ -120,19 +119,19 @@ class Executable:
         with self.exclusive():
             variant = self.runnable(sizes)
             self.device.check_inputs(self.input_ports, given, variant)
-            is_alike = len(fed) == len(given)
-            self.last_call = (
-                self.device.repeated_call(self, variant, given, on_device=on_device)
-                if is_alike
-                else None
-            )
+            self.last_call = None
+            if len(fed) == len(given):
+                self.last_call = self.device.repeated_call(
+                    self, variant, given, on_device=on_device
+                )
             try:
                 return self.run_variant(variant, given, on_device=on_device)
             except RuntimeMismatch as e:
                 self.compiler_for(sizes).fall_back_entirely(e)
                 self.device.synchronize()  # it may still run
-                self.variants.pop(key)
+                self.variants.pop(key, None)
                 self.last_call = None
+                del variant  # its memory is free when the other one is compiled
                 return self.run_variant(self.variant(sizes), given, on_device=on_device)
 
     def run_variant(
@@ -172,6 +171,7 @@ class Executable:
         with self.exclusive():
             found = self.runnable(sizes)
             if (options := found.options) is not None:
+                self.last_call = None
                 del found, self.variants[sorted_sizes(sizes)]  # free its memory before compiling
                 found = self._compile(sorted_sizes(sizes), options)
                 self.set_variant(sorted_sizes(sizes), found)
@@ -194,11 +194,12 @@ class Executable:
             try:
                 variant = compiler.compile_variant(dict(key), options)
             except OutOfMemory:
-                if not self.variants:
+                if not self.variants and options is None:  # nothing was freed
                     raise
                 self.drop_variants()
                 self.device.release_memory()
                 variant = compiler.compile_variant(dict(key), options)
+        compiler.compile_branches(variant)
         self.shape_policy.add_compile_time(clock() - begin)
         if options is None:
             self.store_cached(key, variant)
@@ -222,6 +223,8 @@ class Executable:
     def drop_variants(self) -> None:
         """Drop everything that is compiled."""
         self.device.synchronize()  # it may still run
+        for key in self.variants:
+            self.shape_policy.reset_fallback_time(key)
         self.variants.clear()
         self.last_call = None
 
@@ -286,9 +289,8 @@ class Executable:
         call with one of these copies nothing: let the input's producer write there. The program
         owns the tensors until it is tuned or its memory is freed.
 
-        shapes: symbolic sizes. Devices that read inputs where they are have no buffers, nor do
-        models with parts in ONNX Runtime, nor inputs that no kernel reads. Raises UsageError for
-        other sizes than those of the model.
+        shapes: symbolic sizes. There are none on the CPU, of models with parts in ONNX Runtime, and
+        of inputs that no kernel reads. Raises UsageError for other sizes than the model's.
         """
         sizes = dict(shapes or {})
         check_sizes(self.input_ports, sizes)
@@ -323,9 +325,8 @@ class Executable:
     ) -> Profile:
         """Measure the time of each kernel, and compute its lower bound on this machine.
 
-        feeds: inputs by name; None to draw random ones, for the symbolic sizes in `shapes`.
-        seconds: how long the model runs. stop: returns whether to end early. `print` the result for
-        a table; its `svg()` is a roofline plot.
+        feeds: inputs by name; None to draw random ones, for the sizes in `shapes`. seconds: how long
+        the model runs. stop: ends it early. `print` the result; its `svg()` is a roofline plot.
         """
         with self.exclusive():
             generator = self.compiler.generator
@@ -387,8 +388,7 @@ class Executable:
         variant = self.variant(sizes)
         with self.device.activate():
             done = self.compiler.tune(variant, store, budget, max_options, progress, stop)
-        with self.exclusive():
-            # Cached variants were compiled with the old options.
+        with self.exclusive():  # cached variants were compiled with the old options
             self.find_cached, self.store_cached = lambda key: None, lambda key, made: None
             self.drop_variants()
         self.variant(sizes)

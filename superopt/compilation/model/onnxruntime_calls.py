@@ -39,10 +39,13 @@ def run_in_onnxruntime(
     try:
         out = whole.call(held)
     except Exception:  # of many types; compiled code may succeed, or report the error
+        if policy.specialize == "never":
+            raise
         return None
     _add_time(exe, key, time.perf_counter() - begin, held)
-    if key not in exe.variants:
-        exe.last_call = _repeated_call(exe, whole, key, arrays)
+    with exe.lock:
+        if key not in exe.variants:
+            exe.last_call = _repeated_call(exe, whole, key, arrays)
     return out
 
 

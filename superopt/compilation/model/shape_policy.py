@@ -39,15 +39,9 @@ def check_specialize(value: object) -> Specialize:
 
 @dataclass(slots=True)
 class FallbackTime:
-    """The total time of calls at one set of sizes in ONNX Runtime, and of the fastest, in
-    seconds."""
+    """The total time of calls at one set of sizes in ONNX Runtime, in seconds."""
 
     total_seconds: float = 0.0
-    min_seconds: float = float("inf")
-
-    def add(self, seconds: float) -> None:
-        self.total_seconds += seconds
-        self.min_seconds = min(self.min_seconds, seconds)
 
 
 @dataclass(slots=True)
@@ -125,7 +119,7 @@ class ShapePolicy:
     def add_fallback_time(self, sizes: Sizes, seconds: float) -> None:
         if len(self.fallback_times) >= MAX_REMEMBERED_SIZES:
             self.fallback_times.clear()
-        self.fallback_times.setdefault(sizes, FallbackTime()).add(seconds)
+        self.fallback_times.setdefault(sizes, FallbackTime()).total_seconds += seconds
 
     def reset_fallback_time(self, sizes: Sizes) -> None:
         """The program for these sizes was dropped: start to count again."""

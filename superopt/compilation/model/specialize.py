@@ -87,6 +87,7 @@ def compile_in_background(exe: Executable, key: Sizes) -> Variant:
     begin = clock()
     with background_worker.compile_lock():
         variant = compiler.compile_variant(dict(key))
+    compiler.compile_branches(variant)
     if not background_worker.CAN_FORK:
         policy.add_compile_time(clock() - begin)
     exe.store_cached(key, variant)

@@ -173,7 +173,7 @@ def run_step(step: Step, env: dict[Any, Any], device: Device) -> None:
     reads = tuple(env) if is_whole else dict.fromkeys(step.inputs.values())  # type: ignore[union-attr]
     held = {v: device.to_host(env[v]) for v in reads}
     step.run(held)
-    env.update(held)
+    env.update((v, x) for v, x in held.items() if v not in env)
 
 
 def _kernel_steps(steps: Iterable[Any]) -> Iterator[Any]:
@@ -182,7 +182,7 @@ def _kernel_steps(steps: Iterable[Any]) -> Iterator[Any]:
             yield s
         elif isinstance(s, DynamicIf):
             for part in s.executables:
-                for inner in part.variants.values():
+                for inner in tuple(part.variants.values()):
                     yield from _kernel_steps(inner)
 
 

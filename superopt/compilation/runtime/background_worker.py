@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
+import logging
 import os
 import select
 import signal
@@ -28,6 +29,7 @@ from typing import Final, NoReturn
 
 from superopt.errors import SuperoptError
 
+LOG = logging.getLogger("superopt.compile")
 CHILD_NICENESS: Final = 10  # niceness of a child
 EXIT_TIMEOUT_S: Final = 10.0  # the end of the process waits so long for a job
 INTERRUPT_DELAY_S: Final = 0.2  # until a thread is interrupted
@@ -90,6 +92,8 @@ class Worker:
                 self.current.run()
             except SystemExit:  # `stop`
                 self.stopping = True
+            except Exception:  # a job must not raise; others still run
+                LOG.exception("background compilation failed")
 
     def stop(self) -> None:
         """End the work before the interpreter exits: a thread inside LLVM would crash then."""

@@ -17,7 +17,7 @@ import pytest
 
 import superopt
 from superopt.compilation.cache import entries
-from superopt.compilation.cuda import code_generator, load_compiler, program_cache, store_program
+from superopt.compilation.cuda import code_generator, load_compiler, store_program
 from superopt.compilation.cuda import device as cuda_device
 from superopt.compilation.model.compiler import Compiler
 from superopt.cost import tuning_records
@@ -183,7 +183,7 @@ def test_another_key(
             other = replace(where, gpu_name="another GPU")
             m.setattr(cuda_device, "find_device", lambda precision: other)
         elif changed == "torch":
-            m.setattr(program_cache, "package_state", lambda name: [1, 2, 3, 4, len(name)])
+            m.setattr(entries, "package_state", lambda name: [1, 2, 3, 4, len(name)])
         elif changed == "superopt":
             m.setattr(entries, "package_state_digest", lambda: "others")
         elif changed == "numpy":

@@ -1,0 +1,1 @@
+"""Tests of the compiler and the executable of any target."""
