@@ -39,8 +39,8 @@ onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvi
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", nargs="?", type=Path)
-    parser.add_argument("--processes", type=int, default=9)
-    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--processes", type=int, default=9, help="new processes to time")
+    parser.add_argument("--calls", type=int, default=2000, help="calls in each process")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"SUPEROPT_CACHE": folder, "ORT_DISABLE_TELEMETRY": "1"}

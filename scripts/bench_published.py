@@ -117,8 +117,15 @@ def counted(
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("--pairs", action="append", default=[], type=Path, metavar="FILE")
-    parser.add_argument("--limit", type=float, default=5.0)
+    parser.add_argument(
+        "--pairs",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a list of rules with two results",
+    )
+    parser.add_argument("--limit", type=float, default=5.0, help="seconds of `derive` for a rule")
     parser.add_argument("--generated", action="store_true", help="generated rules only")
     args = parser.parse_args(arguments)
     if not args.files + args.pairs:

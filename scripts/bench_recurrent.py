@@ -110,7 +110,8 @@ def main() -> None:
             compiled = time.process_time() - begin
             wanted = session.run(None, feeds)[0]
             if not np.allclose(y, wanted, rtol=1e-3, atol=1e-4):
-                raise SystemExit(f"{case.label}, {steps} steps: wrong by {abs(y - wanted).max()}")
+                error = abs(y - wanted).max()
+                raise SystemExit(f"{case.label}, {steps} steps: maximum absolute error {error}")
             found = medians(
                 {
                     "superopt": lambda: exe.run(feeds),  # noqa: B023

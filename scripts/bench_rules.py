@@ -284,10 +284,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--part", default="classical,default,growth,complete")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--models", type=Path, nargs="*", default=[])
-    parser.add_argument("--seconds", type=float, default=30.0, help="of `optimize`, for `models`")
+    parser.add_argument(
+        "--seconds", type=float, default=30.0, help="budget of optimize in seconds (mode: models)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.out or Path(scratch)

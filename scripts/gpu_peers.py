@@ -79,7 +79,7 @@ def known(path: Path, on: str) -> Times:
 
 
 def keep(path: Path, on: str, new: Mapping[str, Mapping[str, float]], replace: bool = True) -> None:
-    """Add times to the file. replace: also those that are there already?"""
+    """Add times to the file. replace: overwrite existing entries."""
     found = json.loads(path.read_text()) if path.exists() else {}
     own = found.setdefault(on, {})
     for case, times in new.items():

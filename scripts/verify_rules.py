@@ -93,7 +93,10 @@ def written(jobs: int, new: bool) -> int:
     _write(PROOFS, {k: stored(p) for k, p in found.items()})
     _write(UNPROVED, open_)
     proved = sum(k in found for k in keys)
-    print(f"{proved} of {len(every)} rules proved, {len(some)} of them asked now, in {total:.1f} s")
+    print(
+        f"{proved} of {len(every)} rules proved, {len(some)} of them newly checked,"
+        f" in {total:.1f} s"
+    )
     return 0
 
 

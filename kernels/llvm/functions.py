@@ -159,12 +159,14 @@ def _emit_floored_mod(t: TextBuilder, args: Sequence[Value], dtype: DType) -> Va
     a, b = args
     rest = emit_function(t, "fmod", args, dtype)
     zero = constant_like(0, a)
-    some = t.make(f"fcmp une {rest}, {zero.text}", BOOL, a.lanes)
-    low, below = (t.make(f"fcmp olt {v}, {zero.text}", BOOL, a.lanes) for v in (rest, b))
-    apart = t.make(f"xor {low}, {below.text}", BOOL, a.lanes)
-    both = t.make(f"and {some}, {apart.text}", BOOL, a.lanes)
-    moved = t.make(f"fadd {rest}, {b.text}", dtype, a.lanes)
-    return t.make(f"select {both}, {moved}, {rest}", dtype, a.lanes)
+    is_nonzero = t.make(f"fcmp une {rest}, {zero.text}", BOOL, a.lanes)
+    rest_negative, b_negative = (
+        t.make(f"fcmp olt {v}, {zero.text}", BOOL, a.lanes) for v in (rest, b)
+    )
+    signs_differ = t.make(f"xor {rest_negative}, {b_negative.text}", BOOL, a.lanes)
+    needs_fix = t.make(f"and {is_nonzero}, {signs_differ.text}", BOOL, a.lanes)
+    shifted = t.make(f"fadd {rest}, {b.text}", dtype, a.lanes)
+    return t.make(f"select {needs_fix}, {shifted}, {rest}", dtype, a.lanes)
 
 
 def _emit_integer_function(t: TextBuilder, fn: str, args: Sequence[Value], dtype: DType) -> Value:
@@ -223,12 +225,12 @@ def _emit_integer_division(t: TextBuilder, fn: str, args: Sequence[Value], signe
     rest = t.make(f"{letter}rem {a}, {safe.text}", a.dtype, n)
     if fn == "fmod" or not signed:
         return rest
-    some = t.make(f"icmp ne {rest}, {constant_like(0, a).text}", BOOL, n)
+    is_nonzero = t.make(f"icmp ne {rest}, {constant_like(0, a).text}", BOOL, n)
     mixed = t.make(f"xor {rest}, {b.text}", a.dtype, n)
-    apart = t.make(f"icmp slt {mixed}, {constant_like(0, a).text}", BOOL, n)
-    both = t.make(f"and {some}, {apart.text}", BOOL, n)
-    moved = t.make(f"add {rest}, {b.text}", a.dtype, n)
-    return t.make(f"select {both}, {moved}, {rest}", a.dtype, n)
+    signs_differ = t.make(f"icmp slt {mixed}, {constant_like(0, a).text}", BOOL, n)
+    needs_fix = t.make(f"and {is_nonzero}, {signs_differ.text}", BOOL, n)
+    shifted = t.make(f"add {rest}, {b.text}", a.dtype, n)
+    return t.make(f"select {needs_fix}, {shifted}, {rest}", a.dtype, n)
 
 
 def _emit_shift(t: TextBuilder, fn: str, args: Sequence[Value]) -> Value:

@@ -176,17 +176,17 @@ def log(t: TextBuilder, x: Value) -> Value:
         b = b if isinstance(b, Value) else number(b, a.dtype, a.lanes)
         return t.make(f"{name} {a}, {b.text}", a.dtype, a.lanes)
 
-    def either(how: str, bound: float, yes: Value, no: Value) -> Value:
-        where = t.make(f"fcmp {how} {x}, {_like(bound, x).text}", BOOL, x.lanes)
+    def select_by(predicate: str, bound: float, yes: Value, no: Value) -> Value:
+        where = t.make(f"fcmp {predicate} {x}, {_like(bound, x).text}", BOOL, x.lanes)
         return t.make(f"select {where}, {yes}, {no}", F32, x.lanes)
 
-    raw = either("olt", MIN_NORMAL, op("fmul", x, 2.0**24), x)
+    raw = select_by("olt", MIN_NORMAL, op("fmul", x, 2.0**24), x)
     raw = t.make(f"bitcast {raw} to {Value('', I32, x.lanes).type}", I32, x.lanes)
     whole = op("ashr", op("sub", raw, SQRT_HALF_BITS), 23)
     rest = op("sub", raw, op("shl", whole, 23))
     f = op("fsub", t.make(f"bitcast {rest} to {x.type}", F32, x.lanes), 1.0)
     e = t.make(f"sitofp {whole} to {x.type}", F32, x.lanes)
-    e = op("fsub", e, either("olt", MIN_NORMAL, _like(24.0, x), _like(0.0, x)))
+    e = op("fsub", e, select_by("olt", MIN_NORMAL, _like(24.0, x), _like(0.0, x)))
     s = op("fdiv", f, op("fadd", f, 2.0))
     square = op("fmul", s, s)
     half = op("fmul", op("fmul", f, f), 0.5)
@@ -194,10 +194,10 @@ def log(t: TextBuilder, x: Value) -> Value:
     small = _fma(t, s, op("fadd", half, r), op("fmul", e, LN2_LOW))
     out = op("fsub", f, op("fsub", half, small))
     out = _fma(t, e, _like(LN2_HIGH, x), out)
-    for how, bound, value in (("oeq", math.inf, math.inf), ("oeq", 0.0, -math.inf),
+    for predicate, bound, value in (("oeq", math.inf, math.inf), ("oeq", 0.0, -math.inf),
                               ("olt", 0.0, math.nan)):  # fmt: skip
-        out = either(how, bound, _like(value, x), out)
-    return either("uno", 0.0, x, out)
+        out = select_by(predicate, bound, _like(value, x), out)
+    return select_by("uno", 0.0, x, out)
 
 
 def tanh(t: TextBuilder, x: Value) -> Value:

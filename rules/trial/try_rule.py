@@ -179,7 +179,7 @@ def _try_instance(rule: Rule, one: Instance, draws: Sequence[str], seed: int) ->
         verdict = _field_difference(one, seed)
     if verdict is None:
         return _Held(True, finite)
-    return verdict if is_field_judged(one) and not zeros else _Held(False, finite)
+    return verdict if is_decided_in_prime_field(one) and not zeros else _Held(False, finite)
 
 
 def _find_real_difference(
@@ -330,7 +330,7 @@ def _field_difference(one: Instance, seed: int) -> Refuted | None:
     return None
 
 
-def is_field_judged(one: Instance) -> bool:
+def is_decided_in_prime_field(one: Instance) -> bool:
     """True if both sides are rational functions, so that a difference in the field is one over the
     reals. False if a constant was rounded: nine times the float nearest to 1 / 9 is not 1 in the
     field."""

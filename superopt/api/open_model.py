@@ -16,12 +16,12 @@ from superopt.compilation.cache import entries
 from superopt.compilation.fallback.fallback_cache import FallbackCache, interface_key
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
-from superopt.compilation.frontend.input_arrays import check_sizes, has_symbolic_sizes
+from superopt.compilation.frontend.input_arrays import Sizes, check_sizes, has_symbolic_sizes
 from superopt.compilation.frontend.targets import TARGETS
 from superopt.compilation.model.compile_model import make_compiler, open_device
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.shape_policy import ShapePolicy, Shapes, Specialize
-from superopt.compilation.model.steps import Sizes, Variant
+from superopt.compilation.model.steps import Variant
 from superopt.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ def open_source(source: Source, options: CompileOptions, specialize: Specialize)
     disk: the disk is how they reach this process.
     """
     device = open_device(options)
-    made = make_compiler(source, options, device, _replay_tuned_rewrites)
-    out = made.executable(specialize)
+    compiler = make_compiler(source, options, device, _replay_tuned_rewrites)
+    out = compiler.executable(specialize)
     if specialize == "background" and device.compiles_in_background:
-        programs = _CachedPrograms(options, device, source.sha256, lambda: made)
+        programs = _CachedPrograms(options, device, source.sha256, lambda: compiler)
         out.find_cached = programs.find
         out.store_cached = lambda sizes, variant: programs.store(sizes, variant, out.shape_policy)
         out.shape_policy.cached_compile_seconds = programs.compile_seconds
@@ -50,40 +50,40 @@ def open_source(source: Source, options: CompileOptions, specialize: Specialize)
 def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Executable:
     """Open a model file."""
     device = open_device(options)
-    watch = entries.FileSnapshot.take(path)
+    snapshot = entries.FileSnapshot.take(path)
     digest = entries.known_digest(path)
-    about = None if digest is None else entries.read_interface(interface_key(options, digest))
-    made: Compiler | None = None
-    if digest is None or about is None:
+    interface = None if digest is None else entries.read_interface(interface_key(options, digest))
+    compiler: Compiler | None = None
+    if digest is None or interface is None:
         from superopt.onnx_io.read.source import read_model
 
         source = read_model(path)
-        made = make_compiler(source, options, device, _replay_tuned_rewrites)
-        store_digest(watch, source)
+        compiler = make_compiler(source, options, device, _replay_tuned_rewrites)
+        store_digest(snapshot, source)
         digest = source.sha256
-        about = entries.ModelInterface(made.input_ports(), made.output_names())
-        if not any(p.has_default for p in about.input_ports):
-            entries.write_interface(interface_key(options, digest), about)
+        interface = entries.ModelInterface(compiler.input_ports(), compiler.output_names())
+        if not any(p.has_default for p in interface.input_ports):
+            entries.write_interface(interface_key(options, digest), interface)
 
     @cache
     def load_compiler() -> Compiler:
-        return made or make_compiler(
+        return compiler or make_compiler(
             reread_model(path, digest), options, device, _replay_tuned_rewrites
         )
 
     key, threads = interface_key(options, digest), device.fallback_threads
-    fallback = FallbackCache(key, path, threads, about, lambda: load_compiler().model.graph)
+    fallback = FallbackCache(key, path, threads, interface, lambda: load_compiler().model.graph)
     programs = _CachedPrograms(options, device, digest, load_compiler)
 
-    def remember(sizes: Sizes | None) -> None:
+    def store_fallback(sizes: Sizes | None) -> None:
         mode = load_compiler().given_model.mode
         fallback.store_fallback(sizes, mode.level, mode.unsigned_weights)
 
-    if made is not None and made.is_all_fallback:
-        remember(None)
+    if compiler is not None and compiler.is_all_fallback:
+        store_fallback(None)
 
     def find(sizes: Sizes) -> Variant | None:
-        if made is None and (fallen := fallback.find_fallback(sizes)) is not None:
+        if compiler is None and (fallen := fallback.find_fallback(sizes)) is not None:
             found: Variant | None = Variant((fallen,), lambda: load_compiler().model)
         else:
             found = programs.find(sizes)
@@ -91,15 +91,15 @@ def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Ex
             LOG.info("%s: from the cache", path.name)
         return found
 
-    def keep(sizes: Sizes, variant: Variant) -> None:
+    def store_variant(sizes: Sizes, variant: Variant) -> None:
         programs.store(sizes, variant, out.shape_policy)
         if len(variant) == 1 and isinstance(variant[0], Fallback):
-            remember(sizes)
+            store_fallback(sizes)
 
     policy = ShapePolicy(specialize, device.eager_sizes, device.compiles_in_background)
     policy.cached_compile_seconds = programs.compile_seconds
-    ports, names = about.input_ports, about.output_names
-    out = Executable(ports, names, device, load_compiler, find, keep, shape_policy=policy)
+    ports, names = interface.input_ports, interface.output_names
+    out = Executable(ports, names, device, load_compiler, find, store_variant, shape_policy=policy)
     return out
 
 
@@ -182,10 +182,10 @@ def _replay_tuned_rewrites(source: Source, log: str) -> Source:
     return apply_rewrite_log(source, log)
 
 
-def store_digest(watch: entries.FileSnapshot, source: Source) -> None:
+def store_digest(snapshot: entries.FileSnapshot, source: Source) -> None:
     """Store the digest of a model's files, if the files did not change meanwhile."""
-    folder = watch.path.parent
-    watch.store_digest(source.sha256, [folder / location for location in source.skeleton.files])
+    folder = snapshot.path.parent
+    snapshot.store_digest(source.sha256, [folder / location for location in source.skeleton.files])
 
 
 def reread_model(path: Path, digest: str | None) -> Source:

@@ -88,7 +88,7 @@ def random_array(
 ) -> np.ndarray:
     """Return a random array of type `t`; TypeError if the type has no values."""
     if t.dtype is None or t.shape is None:
-        raise TypeError(f"no values of {t}")
+        raise TypeError(f"cannot draw random values of type {t}")
     shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
     guard.require_memory(
         DRAW_BYTES_PER_ELEMENT * math.prod(shape), f"an input of shape {list(shape)}"
@@ -101,7 +101,7 @@ def random_array(
         low, high = _integer_range(kind, limit, signed=t.dtype.kind == "i", bits=t.dtype.bits)
         return rng.integers(low, high, shape).astype(to_numpy(t.dtype))
     if not t.dtype.is_float:
-        raise TypeError(f"no values of {t}")
+        raise TypeError(f"cannot draw random values of type {t}")
     drawn = rng.random(shape) if kind == "uniform" else rng.standard_normal(shape)
     if kind == "adversarial":
         # zeros, ties, and magnitudes over six decades, for cancellation and overflow

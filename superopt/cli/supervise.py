@@ -276,7 +276,7 @@ def _anonymous_bytes(process: int) -> int:
 
 
 def _proportional_bytes(process: int) -> int:
-    """Return the same, with a page shared by n processes counted as 1/n."""
+    """Return the proportional set size (PSS) of the anonymous memory of a process."""
     return 1024 * _read_field(process, "smaps_rollup", "Pss_Anon:") or _anonymous_bytes(process)
 
 

@@ -224,13 +224,15 @@ def _time_repetitions(
 
     Models are loaded again for each repetition, because memory addresses affect the times.
     """
-    begin = told = time.monotonic()
+    begin = last_progress = time.monotonic()
 
     def enough(times: list[list[float]]) -> bool:
-        nonlocal told
-        if time.monotonic() - told > PROGRESS_INTERVAL_S:
-            told = time.monotonic()
-            progress(Event("time", "models, interleaved", min(1.0, (told - begin) / seconds)))
+        nonlocal last_progress
+        if time.monotonic() - last_progress > PROGRESS_INTERVAL_S:
+            last_progress = time.monotonic()
+            progress(
+                Event("time", "models, interleaved", min(1.0, (last_progress - begin) / seconds))
+            )
         return stop()
 
     live = [i for i, lane in enumerate(lanes) if not lane.note]

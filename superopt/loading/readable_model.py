@@ -118,13 +118,17 @@ def _session_ports(session: ort.Session, source: Source) -> list[list[Port]]:
     Runtime reports rank 0; it is a scalar only if ONNX's shape inference says so."""
     graph = source.skeleton.shared_proto.graph
     ports = (*graph.input, *graph.output)
-    told = {v.name for v in ports if v.type.tensor_type.HasField("shape")}
-    if any(not p.shape and p.name not in told for p in session.outputs):
-        told |= scalar_outputs(source)
+    outputs_with_shape = {v.name for v in ports if v.type.tensor_type.HasField("shape")}
+    if any(not p.shape and p.name not in outputs_with_shape for p in session.outputs):
+        outputs_with_shape |= scalar_outputs(source)
     both = (session.inputs, session.outputs)
     return [
         [
-            (p.name, element_name(p.type), p.shape if p.shape or p.name in told else None)
+            (
+                p.name,
+                element_name(p.type),
+                p.shape if p.shape or p.name in outputs_with_shape else None,
+            )
             for p in some
         ]
         for some in both

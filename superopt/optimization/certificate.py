@@ -167,13 +167,17 @@ def _prove_stated_rule(stated: StatedRule) -> Rule:
 
 
 def _verdict_notes(certificate: Certificate, applied_rules: Sequence[Rule]) -> list[str]:
-    def told(what: Counter[str]) -> str:
-        return ", ".join(f"{k}: {n}" for k, n in sorted(what.items()))
+    def format_counts(counts: Counter[str]) -> str:
+        return ", ".join(f"{k}: {n}" for k, n in sorted(counts.items()))
 
     notes = []
     if applied_rules:
-        notes.append(f"tiers of the rules applied: {told(Counter(map(tier, applied_rules)))}")
-        notes.append(f"float classes: {told(Counter(r.float_class for r in applied_rules))}")
+        notes.append(
+            f"tiers of the rules applied: {format_counts(Counter(map(tier, applied_rules)))}"
+        )
+        notes.append(
+            f"float classes: {format_counts(Counter(r.float_class for r in applied_rules))}"
+        )
     if certificate.folded:
         how = Counter(f.how for f in certificate.folded)
         notes.append(

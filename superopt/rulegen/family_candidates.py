@@ -178,7 +178,7 @@ def all_candidates(
             )
             out += _candidates_of_pair(pair, found, both, costs)
     except NoFormula:
-        raise RejectedPair("no formula of the sizes") from None
+        raise RejectedPair("no formula fits the sizes") from None
     except TooManyCells:
         raise RejectedPair("too many break points") from None
     return out

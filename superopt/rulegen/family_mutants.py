@@ -226,7 +226,7 @@ def _prove_candidate(make: Callable[[], Candidate], costs: GraphCosts) -> dict[s
     except RejectedPair as e:
         return {"dropped": str(e)}
     except NoFormula:
-        return {"dropped": "no formula of the sizes"}
+        return {"dropped": "no formula fits the sizes"}
     except TooManyCells:
         return {"dropped": "too many break points"}
     if not made.is_proved:

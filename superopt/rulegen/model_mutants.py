@@ -292,8 +292,8 @@ def _prove_rule(rule_text: str) -> Line:
 def _faster_mutants(
     program_lines: Sequence[tuple[Window | Program, list[Line]]], costs: GraphCosts
 ) -> Iterator[Line]:
-    """Yield mutants priced below their programs, the best ones of each; one for several channels
-    once."""
+    """Yield the cheapest mutants of each program that cost less than it, without repeats that
+    differ only in channels."""
     seen: set[str] = set()
     for w, lines in program_lines:
         for line in _best_mutants(lines, _model_sizes(w), costs):

@@ -15,10 +15,10 @@ from superopt.onnx_io.import_.model_difference import (
 
 def interface_mismatch(a: Model, b: Model) -> str:
     """Return how inputs or outputs differ; empty if they do not."""
-    mine, theirs = a.source.model.graph, b.source.model.graph
+    graph_a, graph_b = a.source.model.graph, b.source.model.graph
     for what, x, y in (
         ("inputs", [i.name for i in a.graph.inputs], [i.name for i in b.graph.inputs]),
-        ("outputs", [v.name for v in mine.outputs], [v.name for v in theirs.outputs]),
+        ("outputs", [v.name for v in graph_a.outputs], [v.name for v in graph_b.outputs]),
     ):
         if x != y:
             return f"{what} are {', '.join(map(str, x))} and {', '.join(map(str, y))}"

@@ -270,7 +270,7 @@ ACCOUNTS = {
         (53, 899),
         22,
         0,
-        {"equal nowhere at other sizes": 4, "no formula of the sizes": 3, FREE_REASON: 2},
+        {"equal nowhere at other sizes": 4, "no formula fits the sizes": 3, FREE_REASON: 2},
     ),
     "strided": ((28, 288), 10, 0, {"equal nowhere at other sizes": 4, FREE_REASON: 3}),
 }

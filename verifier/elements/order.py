@@ -107,7 +107,7 @@ def _fact_products(facts: Facts) -> Iterator[tuple[NF, bool]]:
 
 
 def _exponential_bounds(a: NF, facts: Facts) -> dict[object, int]:
-    """Map terms exp(x) to 1 if they are at least 1 (x >= 0), to -1 if they are at most 1."""
+    """Map each term exp(x) to the known sign of x: 1 if x >= 0, -1 if x <= 0."""
     out: dict[object, int] = {}
     for t in a.terms:
         if (

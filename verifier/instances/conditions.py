@@ -82,7 +82,7 @@ class Conditions(Choices):
         elif a != b:
             name = self.unknown_name(a, b)
             if name is not None:
-                raise Unsupported(f"is any number, {name}, one that is given?")
+                raise Unsupported(f"cannot decide whether the symbolic number {name} is specified")
             raise RejectedChoice
 
     def unknown_name(self, *values: object) -> str | None:

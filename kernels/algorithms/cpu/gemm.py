@@ -154,53 +154,57 @@ def schedule_contraction(
     steps: list[Primitive] = [Split(n.name, tiling.lanes), Split(f"{n.name}.o", vectors)]
     outer = f"{n.name}.o.o"
     tile = [f"{n.name}.o.i", f"{n.name}.i"]
-    ways = [outer]
+    panel_loops = [outer]
     if m is not None:
         steps.append(Split(m.name, rows))
         tile.insert(0, f"{m.name}.i")
-    rest = [x.name for x in t.axes if x not in (m, n)]
-    after = [] if m is None else [f"{m.name}.o"]
+    batch_loops = [x.name for x in t.axes if x not in (m, n)]
+    row_loops = [] if m is None else [f"{m.name}.o"]
     found = reduction(t)
     assert found is not None
-    over = list(_reduction_loops(steps, c, found.axes, layouts))
-    first = [*rest[:1], *ways, *rest[1:], *after] if rest else [*ways, *after]
+    k_loops = list(_reduction_loops(steps, c, found.axes, layouts))
+    outer_loops = (
+        [*batch_loops[:1], *panel_loops, *batch_loops[1:], *row_loops]
+        if batch_loops
+        else [*panel_loops, *row_loops]
+    )
     if (
         tiling.registers == SMALL_REGISTER_FILE
-        and len(rest) > 1
-        and _prefers_row_order(c, rest, tiling, vectors, t)
+        and len(batch_loops) > 1
+        and _prefers_row_order(c, batch_loops, tiling, vectors, t)
     ):
-        first = [*rest, *ways, *after]
+        outer_loops = [*batch_loops, *panel_loops, *row_loops]
     if row_block and m is not None:
         steps.append(Split(f"{m.name}.o", row_block))
-        after = [f"{m.name}.o.i"]
-        first = [*rest, f"{m.name}.o.o", *ways, *after]
+        row_loops = [f"{m.name}.o.i"]
+        outer_loops = [*batch_loops, f"{m.name}.o.o", *panel_loops, *row_loops]
     elif pack_b:
-        first = [*rest, *ways, *after]
+        outer_loops = [*batch_loops, *panel_loops, *row_loops]
     if k_block and m is not None:
-        k, *within = over  # within: a window, and the channels of a block
+        k, *within = k_loops  # within: a window, and the channels of a block
         each = _layout_block(c.a, found.axes[0], layouts.get(c.a.tensor))
         each *= prod(a.size for a in found.axes[1:])
         steps.append(Split(k, k_block // each))
-        first, inner = [x for x in first if x not in after], [*after, f"{k}.i", *within]
-        steps.append(Reorder((*first, f"{k}.o", *inner, *tile)))
+        outer_loops = [x for x in outer_loops if x not in row_loops]
+        steps.append(Reorder((*outer_loops, f"{k}.o", *row_loops, f"{k}.i", *within, *tile)))
     else:
-        steps.append(Reorder((*first, *over, *tile)))
+        steps.append(Reorder((*outer_loops, *k_loops, *tile)))
     steps += [Unroll(x) for x in tile[:-1]]
     steps.append(Vectorize(tile[-1]))
     if pack_b:
         steps.append(CacheRead(c.b.tensor.name, f"{k}.o" if k_block and m is not None else outer))
-        first = [x for x in first if x not in after]
-    steps += [Parallel(name) for name in first[:3]]
+        outer_loops = [x for x in outer_loops if x not in row_loops]
+    steps += [Parallel(name) for name in outer_loops[:3]]
     return tuple(steps)
 
 
 def _prefers_row_order(
-    c: Contraction, outer_names: Sequence[str], f: RegisterTiling, vectors: int, t: Tensor
+    c: Contraction, outer_names: Sequence[str], tiling: RegisterTiling, vectors: int, t: Tensor
 ) -> bool:
     """True if less is read again with image rows outermost (b once per row) than with panels of b
     outermost (a once per panel)."""
     high = prod(x.size for x in t.axes if x.name in outer_names[1:])
-    panels = -(-f.n.size // (f.lanes * vectors))
+    panels = -(-tiling.n.size // (tiling.lanes * vectors))
     return element_count(c.b.tensor) * high < element_count(c.a.tensor) * panels
 
 
@@ -260,27 +264,31 @@ def _layout_block(a: Load, k: Axis, layout: Layout | ScatteredLayout | None) -> 
     return 1
 
 
-def can_pack(p: Problem, c: Contraction, f: RegisterTiling) -> bool:
+def can_pack(p: Problem, c: Contraction, tiling: RegisterTiling) -> bool:
     """True if b is contiguous along vectors, not constant, and not also a, which would be copied
     with it."""
     known = c.b.tensor in p.constants or c.b.tensor in p.layouts or c.b.tensor is c.a.tensor
-    return not known and f.m is not None and axis_stride(c.b, f.n) == 1
+    return not known and tiling.m is not None and axis_stride(c.b, tiling.n) == 1
 
 
-def pays_to_pack(p: Problem, c: Contraction, f: RegisterTiling) -> bool:
+def pays_to_pack(p: Problem, c: Contraction, tiling: RegisterTiling) -> bool:
     """True if enough rows read b, and it does not fit in L1; with many registers only if vectors
     are unaligned (other cases are not measured)."""
-    if f.m is None or f.m.size < MIN_READER_ROWS or f.terms * f.n.size < MIN_MATRIX_ELEMENTS:
+    if (
+        tiling.m is None
+        or tiling.m.size < MIN_READER_ROWS
+        or tiling.terms * tiling.n.size < MIN_MATRIX_ELEMENTS
+    ):
         return False
-    return p.registers == SMALL_REGISTER_FILE or f.n.size % f.lanes != 0
+    return p.registers == SMALL_REGISTER_FILE or tiling.n.size % tiling.lanes != 0
 
 
-def packed_row_block(t: Tensor, f: RegisterTiling, rows: int, vectors: int) -> int:
+def packed_row_block(t: Tensor, tiling: RegisterTiling, rows: int, vectors: int) -> int:
     """Return the row tiles that share one copy of a panel; 0 for all, if there are panels enough
     for many threads."""
-    high = 1 if f.m is None else f.m.size
-    others = prod(a.size for a in t.axes) // (high * f.n.size)
-    panels = others * -(-f.n.size // (f.lanes * vectors))
+    high = 1 if tiling.m is None else tiling.m.size
+    others = prod(a.size for a in t.axes) // (high * tiling.n.size)
+    panels = others * -(-tiling.n.size // (tiling.lanes * vectors))
     tiles = -(-high // rows)
     count = max(tiles * rows // ROWS_PER_COPY, 1)
     return -(-tiles // count) if panels < MIN_PANELS and count > 1 else 0

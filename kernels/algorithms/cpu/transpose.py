@@ -21,16 +21,16 @@ def recognise_transpose(p: Problem) -> Schedule | None:
     return transpose_schedule(p.tensor, p.layouts, transpose_side(p))
 
 
-def transpose_options(p: Problem, how: Schedule) -> list[Option]:
+def transpose_options(p: Problem, schedule: Schedule) -> list[Option]:
     """Return the only option."""
     return [Option.make("transpose", lanes=transpose_side(p))]
 
 
-def schedule_transpose(p: Problem, how: Schedule, option: Option) -> Choice:
+def schedule_transpose(p: Problem, schedule: Schedule, option: Option) -> Choice:
     """Return the choice of an option."""
     if option["lanes"] != transpose_side(p):
         raise ValueError(f"{option}: tiles of {p.tensor.name} are {transpose_side(p)} wide")
-    return Choice(option, p.tensor, {p.tensor: how})
+    return Choice(option, p.tensor, {p.tensor: schedule})
 
 
 TRANSPOSE = Algorithm(

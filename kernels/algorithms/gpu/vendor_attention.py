@@ -89,7 +89,7 @@ def match_sdpa(a: OnlineAttention, layouts: Layouts) -> Sdpa | None:
 
 
 def _is_plain_softmax(a: OnlineAttention) -> bool:
-    """True if a softmax times values is all of it."""
+    """True if it is softmax(scores) @ values without another epilogue."""
     match a.normalizer_fn, a.normalizer:
         case ("mul", Apply("div", (Const(1), Load(total)))) | ("div", Load(total)):
             pass

@@ -46,13 +46,15 @@ def check_certificate(
 
     rules: those that may be applied, by name; library: the digest of the rule library.
     """
-    for what, stated, is_ in (
+    for what, stated, actual in (
         ("original model", certificate.original, original.source.sha256),
         ("optimized model", certificate.optimized, optimized.source.sha256),
         ("rule library", certificate.library, library),
     ):
-        if stated != is_:
-            raise CertificateRefused(f"it is for another {what}: it names {stated}, this is {is_}")
+        if stated != actual:
+            raise CertificateRefused(
+                f"it is for another {what}: it names {stated}, this is {actual}"
+            )
     for r in certificate.rules:
         if (rule := rules.get(r.name)) is None:
             raise CertificateRefused(
@@ -79,10 +81,11 @@ def check_certificate(
         raise CertificateRefused(f"the interface of the optimized model differs: {different}")
     folded = {f.value: f for f in certificate.folded}
     found = compare_graphs(state.graph, optimized.graph, state.name)
-    there = list(dict.fromkeys(state.name(v) for v, _ in found))
-    if there != [f.value for f in certificate.folded]:
+    folded_names = list(dict.fromkeys(state.name(v) for v, _ in found))
+    if folded_names != [f.value for f in certificate.folded]:
         raise CertificateRefused(
-            f"folded there is {', '.join(there)}, it lists {', '.join(folded)}"
+            f"folded constants: the graph has {', '.join(folded_names)}, "
+            f"the certificate lists {', '.join(folded)}"
         )
     check_all_folded([(folded[state.name(v)], v, constant) for v, constant in found])
 
@@ -111,27 +114,31 @@ def apply_round(
 def apply_rule(state: ValueNumbering, a: Application, rule: Rule) -> dict[graph.Value, graph.Value]:
     """Return the replacements of an application."""
     at = [find_value(state, t) for t in a.at]
-    here = bind_rule(state, a, rule, at)
-    if (said := here.left_values()) != at:
-        raise CertificateRefused(f"its left side is {said} with these bindings, the graph has {at}")
+    instance = bind_rule(state, a, rule, at)
+    if (left_values := instance.left_values()) != at:
+        raise CertificateRefused(
+            f"its left side is {left_values} with these bindings, the graph has {at}"
+        )
     for p in rule.params:
-        if isinstance(p, Param) and not here.has_declared_type(p):
+        if isinstance(p, Param) and not instance.has_declared_type(p):
             raise CertificateRefused(
-                f"{p} is {', '.join(show_type(v.type) for v in here.operand_values(p.name))}"
+                f"{p} is {', '.join(show_type(v.type) for v in instance.operand_values(p.name))}"
             )
     for condition in rule.where:
-        if not as_bool(here.evaluate(condition)):
+        if not as_bool(instance.evaluate(condition)):
             raise CertificateRefused(
-                f"its condition {here.condition_text(condition)} does not hold"
+                f"its condition {instance.condition_text(condition)} does not hold"
             )
-    if a.where != (where := tuple(here.condition_text(c) for c in rule.where)):
+    if a.where != (where := tuple(instance.condition_text(c) for c in rule.where)):
         raise CertificateRefused(
             f"its conditions read {', '.join(where)}, not {', '.join(a.where)}"
         )
-    operands = [v for p in rule.params if isinstance(p, Param) for v in here.operand_values(p.name)]
+    operands = [
+        v for p in rule.params if isinstance(p, Param) for v in instance.operand_values(p.name)
+    ]
     if len(at) > 1 and graph.depends_on(operands, at):
         raise CertificateRefused("an operand depends on a result: the graph would have a cycle")
-    new = here.right_values(at[0].type.dtype)
+    new = instance.right_values(at[0].type.dtype)
     if [v.type for v in at] != [v.type for v in new]:
         types = " and ".join(", ".join(show_type(v.type) for v in some) for some in (at, new))
         raise CertificateRefused(f"its sides have the types {types}")

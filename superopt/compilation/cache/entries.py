@@ -52,17 +52,17 @@ class ModelInterface:
 def read_interface(key: str) -> ModelInterface | None:
     """Return the interface cached under a model's key; None if there is no intact one."""
 
-    def parse_entry(held: bytes) -> ModelInterface:
-        about = json.loads(held)
-        return ModelInterface(tuple(map(_parse_port, about["ports"])), tuple(about["outputs"]))
+    def parse_entry(data: bytes) -> ModelInterface:
+        header = json.loads(data)
+        return ModelInterface(tuple(map(_parse_port, header["ports"])), tuple(header["outputs"]))
 
     return read_entry(key, "model", parse_entry)
 
 
 def write_interface(key: str, interface: ModelInterface) -> None:
     ports = [{**asdict(p), "dtype": p.dtype and p.dtype.name} for p in interface.input_ports]
-    about = {"ports": ports, "outputs": interface.output_names}
-    files.write(cache_folder(), key, json.dumps(about).encode(), "model")
+    header = {"ports": ports, "outputs": interface.output_names}
+    files.write(cache_folder(), key, json.dumps(header).encode(), "model")
 
 
 def known_digest(path: Path) -> str | None:
@@ -70,10 +70,10 @@ def known_digest(path: Path) -> str | None:
     path = path.absolute()  # other files are relative to it
     state = file_state(path)
 
-    def parse_entry(held: bytes) -> str | None:
-        about = json.loads(held)
-        same = all(file_state(Path(name)) == was for name, was in about["others"])
-        return str(about["digest"]) if same else None
+    def parse_entry(data: bytes) -> str | None:
+        header = json.loads(data)
+        same = all(file_state(Path(name)) == was for name, was in header["others"])
+        return str(header["digest"]) if same else None
 
     return (
         None
@@ -101,9 +101,9 @@ class FileSnapshot:
         if not _is_at_rest(self.state, self.taken_at_ns) or file_state(self.path) != self.state:
             return
         if all(_is_at_rest(s, self.taken_at_ns) for _, s in states):
-            about = {"digest": digest, "others": states}
+            header = {"digest": digest, "others": states}
             key = digest_json((FORMAT_VERSION, str(self.path), self.state))
-            files.write(cache_folder(), key, json.dumps(about).encode(), "digest")
+            files.write(cache_folder(), key, json.dumps(header).encode(), "digest")
 
 
 def _is_at_rest(state: list[int] | None, taken_at_ns: int) -> bool:
@@ -167,9 +167,9 @@ def digest_json(data: object) -> str:
 
 
 def read_entry(key: str, kind: str, parse: Callable[[bytes], _T | None]) -> _T | None:
-    held = files.read(cache_folder(), key, kind)
+    data = files.read(cache_folder(), key, kind)
     try:
-        return None if held is None else parse(held)
+        return None if data is None else parse(data)
     except (ValueError, TypeError, LookupError, MemoryError):  # the compiler reports the error
         return None
 
@@ -246,8 +246,8 @@ def read_program(key: str, parse: Callable[[dict[str, Any], bytes], _T | None]) 
     """Return what `parse` makes of a program's description and texts; None if it returns None, or
     if there is no intact program."""
 
-    def read(held: bytes) -> _T | None:
-        head, _, rest = held.partition(b"\n")
+    def read(data: bytes) -> _T | None:
+        head, _, rest = data.partition(b"\n")
         return parse(json.loads(head), rest)
 
     return read_entry(key, "program", read)

@@ -65,8 +65,15 @@ class CpuCodeGenerator(CodeGenerator):
         return self.threads
 
     def plan_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Program:
-        how = self.threads, self.machine, c.tuned_options, self.allowed
-        return plan_segment_program(s, sizes, *how, c.plan_cache)
+        return plan_segment_program(
+            s,
+            sizes,
+            threads=self.threads,
+            machine=self.machine,
+            options=c.tuned_options,
+            allowed=self.allowed,
+            simplified_segments=c.plan_cache,
+        )
 
     def compile_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> NativeSegment:
         """Return the code of a segment. Raises ModelError if it needs more memory than there is."""

@@ -17,7 +17,8 @@ import numpy as np
 from superopt.compilation.cache import constant_files, entries
 from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.frontend.compile_options import CompileOptions
-from superopt.compilation.model.steps import ModelBinding, Sizes, Variant
+from superopt.compilation.frontend.input_arrays import Sizes
+from superopt.compilation.model.steps import ModelBinding, Variant
 from superopt.cost.cache_folders import store_path
 from superopt.cost.disk_cache import record_written
 from superopt.kernels.llvm.numpy_entry import object_offsets

@@ -19,10 +19,11 @@ from superopt.compilation.frontend.allowed_transforms import (
     AllowedTransforms,
 )
 from superopt.compilation.frontend.graph_ports import check_window_sizes, static_shape
+from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.compilation.model.compiler import Compiler
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
-from superopt.compilation.model.steps import KernelStep, Sizes, Variant
+from superopt.compilation.model.steps import KernelStep, Variant
 from superopt.cost.store import Store
 from superopt.ir import graph as ir_graph
 from superopt.kernels.algorithms import space

@@ -55,9 +55,9 @@ def tuned_compiler(
         raise UsageError(f"streams {streams!r}", range_text, "use another number")
     device, allowed = open_gpu(precision, gpu_number), AllowedTransforms(float_class)
     with Store.open(store) as held, device.activate():
-        about = held, device.torch_device, device.dot_precision
-        chosen = stored_options(*about, vendor)
-        own = {} if allowed.winograd else stored_options(*about, False)
+        context = held, device.torch_device, device.dot_precision
+        chosen = stored_options(*context, vendor)
+        own = {} if allowed.winograd else stored_options(*context, False)
     generator = CudaCodeGenerator(device, allowed, vendor, streams, own)
     return make_compiler(make_readable(source, 1), generator, chosen, {})
 
@@ -67,16 +67,28 @@ def make_target_compiler(
 ) -> Compiler:
     """Return the compiler of a model; see `tuned_compiler`."""
     o = options
-    how = o.precision, o.allowed.float_class, o.store, o.vendor, o.streams
-    return tuned_compiler(source, *how, device.gpu_number)
+    return tuned_compiler(
+        source,
+        precision=o.precision,
+        float_class=o.allowed.float_class,
+        store=o.store,
+        vendor=o.vendor,
+        streams=o.streams,
+        gpu_number=device.gpu_number,
+    )
 
 
 def load_saved(saved: SavedModel, threads: int | None = None) -> Executable:
     """Return the executable of a model that `Executable.save` wrote."""
-    how = saved.precision, saved.allowed.float_class
-    made = tuned_compiler(saved.source, *how, vendor=saved.vendor, streams=saved.streams)
-    made.tuned_options = {**made.tuned_options, **saved.options}
-    out = made.executable("background")
+    compiler = tuned_compiler(
+        saved.source,
+        precision=saved.precision,
+        float_class=saved.allowed.float_class,
+        vendor=saved.vendor,
+        streams=saved.streams,
+    )
+    compiler.tuned_options = {**compiler.tuned_options, **saved.options}
+    out = compiler.executable("background")
     for sizes in saved.sizes:
         out.variant(sizes)
     return out

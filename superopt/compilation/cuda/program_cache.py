@@ -18,7 +18,8 @@ from superopt.compilation.cache import entries
 from superopt.compilation.cuda.device import CudaDevice
 from superopt.compilation.cuda.segments import CachedProgram
 from superopt.compilation.frontend.compile_options import CompileOptions
-from superopt.compilation.model.steps import ModelBinding, Sizes, Variant
+from superopt.compilation.frontend.input_arrays import Sizes
+from superopt.compilation.model.steps import ModelBinding, Variant
 from superopt.cost.cache_folders import store_path
 from superopt.kernels.cuda.image import Image, image_from_dict
 from superopt.kernels.runtime.gpu_device import empty_cache

@@ -157,7 +157,7 @@ def tune_programs(
         )  # fmt: skip
         LOG.info("kernel %s: %s, %.4g us", shown, k.best_option, 1e6 * k.min_seconds())
         for option, seconds in timed.items():
-            LOG.debug("%s by %s: %.4g us", shown, option, 1e6 * seconds)
+            LOG.debug("kernel %s, option %s: %.4g us", shown, option, 1e6 * seconds)
         on_result(p, k.times)
     notes = [] if device == "cuda" else [INTERPRETER_NOTE]
     if failed:

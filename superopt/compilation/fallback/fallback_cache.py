@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ import numpy as np
 from superopt.compilation.cache import entries
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
+from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.cost.cache_folders import store_path
 from superopt.cost.machine import this_machine
 from superopt.errors import SuperoptError
@@ -29,7 +30,6 @@ from superopt.ort import sessions
 if TYPE_CHECKING:
     from superopt.ir import graph as ir_graph
 
-Sizes = Sequence[tuple[str, int]]
 FALLBACK_KIND = "fallback"
 ALL_SIZES = "all sizes"
 

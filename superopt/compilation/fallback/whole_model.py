@@ -64,6 +64,8 @@ def _type_text(value: Any) -> str:
 
 
 def _named_call(f: Fallback) -> NamedCall | None:
+    """Return the function that runs the session on checked inputs by name; None if numpy lacks the
+    type of an input or output."""
     if not sessions.has_numpy_types(f.session, f.output_names):
         return None
     run, gives, options = (

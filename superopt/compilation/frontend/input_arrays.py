@@ -12,6 +12,7 @@ import numpy as np
 from superopt.compilation.frontend.dlpack import copy_bfloat16
 from superopt.errors import UsageError
 
+Sizes = tuple[tuple[str, int], ...]  # values of the symbolic sizes, sorted by name
 _MISSING = object()
 
 

@@ -26,25 +26,29 @@ MAX_IF_DEPTH = 8
 MAX_EAGER_IF_DEPTH = 3
 
 
-def compile_dynamic_if(c: Compiler) -> DynamicIf | None:
+def compile_dynamic_if(compiler: Compiler) -> DynamicIf | None:
     """Return the programs at the model's first dynamic If. None if it has none, or if all programs
     would run in ONNX Runtime only."""
-    if c.if_depth >= MAX_IF_DEPTH or c.is_all_fallback or first_dynamic_if(c.model) is None:
+    if (
+        compiler.if_depth >= MAX_IF_DEPTH
+        or compiler.is_all_fallback
+        or first_dynamic_if(compiler.model) is None
+    ):
         return None
     try:
-        found = split_at_if(c.model)
+        found = split_at_if(compiler.model)
         if found is None:
             return None
-        arms = {taken: _subcompiler(c, source) for taken, source in found.branches.items()}
-        prefix = None if found.prefix is None else _subcompiler(c, found.prefix)
+        arms = {taken: _subcompiler(compiler, source) for taken, source in found.branches.items()}
+        prefix = None if found.prefix is None else _subcompiler(compiler, found.prefix)
     except ModelError:  # a part is not a valid model
         return None
     if not any(map(_has_kernels, arms.values())):
         return None
-    graph = c.model.graph
+    graph = compiler.model.graph
     return DynamicIf(
         tuple(i.name for i in graph.inputs),
-        c.output_names(),
+        compiler.output_names(),
         lambda: graph,
         found.condition,
         None if prefix is None else prefix.executable(),
@@ -52,21 +56,21 @@ def compile_dynamic_if(c: Compiler) -> DynamicIf | None:
     )
 
 
-def _subcompiler(c: Compiler, source: Source) -> Compiler:
-    return c.subcompiler(decompose_contrib_ops(source) or source, source)
+def _subcompiler(compiler: Compiler, source: Source) -> Compiler:
+    return compiler.subcompiler(decompose_contrib_ops(source) or source, source)
 
 
-def _has_kernels(c: Compiler) -> bool:
+def _has_kernels(compiler: Compiler) -> bool:
     """False if all of it runs in ONNX Runtime; True if that is known only at a call."""
-    if has_symbolic_sizes(c.input_ports()) or first_dynamic_if(c.model) is not None:
-        return not c.is_all_fallback
-    at = c.compiler_for({})
-    return any(s.native for s in at.partition({}))
+    if has_symbolic_sizes(compiler.input_ports()) or first_dynamic_if(compiler.model) is not None:
+        return not compiler.is_all_fallback
+    sized_compiler = compiler.compiler_for({})
+    return any(s.native for s in sized_compiler.partition({}))
 
 
-def compile_branches(b: DynamicIf, depth: int) -> None:
+def compile_branches(dynamic_if: DynamicIf, depth: int) -> None:
     """Compile the executables with static sizes, except for deep branches."""
-    for taken, exe in ((None, b.prefix), *b.branches.items()):
+    for taken, exe in ((None, dynamic_if.prefix), *dynamic_if.branches.items()):
         if (
             exe is not None
             and not has_symbolic_sizes(exe.input_ports)
@@ -81,7 +85,7 @@ def compile_branches(b: DynamicIf, depth: int) -> None:
 
 
 def fallback_nodes_with_reasons(
-    c: Compiler, sizes: Mapping[str, int], common_reason: str = ""
+    compiler: Compiler, sizes: Mapping[str, int], common_reason: str = ""
 ) -> list[tuple[ir_graph.Node, str]]:
     """Return the nodes that run in ONNX Runtime at these sizes, in all branches, each with the
     reason.
@@ -90,22 +94,25 @@ def fallback_nodes_with_reasons(
     """
     if common_reason:
         return [
-            (n, opaque_reason(c.model, n, common_reason)) for n in ir_graph.nodes(c.model.graph)
+            (n, opaque_reason(compiler.model, n, common_reason))
+            for n in ir_graph.nodes(compiler.model.graph)
         ]
-    if (at := c.compiler_for(sizes)) is not c:
-        return fallback_nodes_with_reasons(at, {})
-    if (b := c.dynamic_if()) is not None:
-        return [*dict.fromkeys(found for part in b.executables for found in part.fallbacks())]
-    some = [
-        (n, c.fallback_reason(n, sizes) or TOO_SMALL_REASON)
-        for n in fallback_nodes(c.partition(sizes))
+    if (sized_compiler := compiler.compiler_for(sizes)) is not compiler:
+        return fallback_nodes_with_reasons(sized_compiler, {})
+    if (dynamic_if := compiler.dynamic_if()) is not None:
+        return [*dict.fromkeys(n for part in dynamic_if.executables for n in part.fallbacks())]
+    fallbacks = [
+        (n, compiler.fallback_reason(n, sizes) or TOO_SMALL_REASON)
+        for n in fallback_nodes(compiler.partition(sizes))
     ]
-    return [(n, opaque_reason(c.model, n, why)) for n, why in some]
+    return [(n, opaque_reason(compiler.model, n, why)) for n, why in fallbacks]
 
 
-def value_names(c: Compiler, sizes: Mapping[str, int]) -> Mapping[ir_graph.Value, str]:
+def value_names(compiler: Compiler, sizes: Mapping[str, int]) -> Mapping[ir_graph.Value, str]:
     """Return the file's names of values, including those in branches."""
-    at = c.compiler_for(sizes)
-    b = at.dynamic_if()
-    parts = () if b is None else b.executables
-    return ChainMap({**at.model.names}, *({**value_names(p.compiler, {})} for p in parts))
+    sized_compiler = compiler.compiler_for(sizes)
+    dynamic_if = sized_compiler.dynamic_if()
+    parts = () if dynamic_if is None else dynamic_if.executables
+    return ChainMap(
+        {**sized_compiler.model.names}, *({**value_names(p.compiler, {})} for p in parts)
+    )

@@ -27,7 +27,7 @@ from superopt.compilation.fallback.ort_segment import (
 )
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_port
-from superopt.compilation.frontend.input_arrays import InputPort
+from superopt.compilation.frontend.input_arrays import InputPort, Sizes
 from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
 from superopt.compilation.model.compile_if import (
     compile_branches,
@@ -40,7 +40,7 @@ from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
 from superopt.compilation.model.saved_model import SavedModel, write_saved_model
 from superopt.compilation.model.shape_policy import ShapePolicy, Specialize
-from superopt.compilation.model.steps import ModelBinding, Sizes, Step, Variant
+from superopt.compilation.model.steps import ModelBinding, Step, Variant
 from superopt.cost.store import Store
 from superopt.errors import ModelError, OutOfMemory, RuntimeMismatch
 from superopt.ir import graph as ir_graph
@@ -110,14 +110,14 @@ class Compiler:
             if len(self.sized_compilers) >= MAX_SIZED_COMPILERS:
                 self.sized_compilers.clear()
                 self.plan_cache.clear()
-            more = sizes or has_static_rewrites(self.model)
-            none = 0 in sizes.values()  # tensor expressions require sizes >= 1
-            open_ = (
+            may_specialize = sizes or has_static_rewrites(self.model)
+            has_empty = 0 in sizes.values()  # tensor expressions require sizes >= 1
+            needs_static_model = (
                 not self.is_all_fallback
-                and more
-                and (none or fallback_nodes(self.partition(sizes)))
+                and may_specialize
+                and (has_empty or fallback_nodes(self.partition(sizes)))
             )
-            model = with_static_sizes(self.model, sizes) if open_ else None
+            model = with_static_sizes(self.model, sizes) if needs_static_model else None
             found = self if model is None else self._with_model(model)
             self.sized_compilers[key] = found
         return found
@@ -189,9 +189,9 @@ class Compiler:
         if (
             self.session is None
             and 0 in sizes.values()
-            and (all_ := self.fallback_variant()) is not None
+            and (fallback := self.fallback_variant()) is not None
         ):
-            return all_
+            return fallback
         if (branch := self.dynamic_if()) is not None:
             return self._variant([branch])
         while True:
@@ -373,8 +373,8 @@ def make_compiler(
     if readable.session is None:
         reasons = _integer_fallbacks(model, generator)
         return Compiler(model, given, generator, tuned_options, packed_constants, reasons)
-    said = dict.fromkeys(ir_graph.nodes(model.graph), readable.fallback_reason)
-    return Compiler(model, given, generator, {}, {}, said, session=readable.session)
+    reasons = dict.fromkeys(ir_graph.nodes(model.graph), readable.fallback_reason)
+    return Compiler(model, given, generator, {}, {}, reasons, session=readable.session)
 
 
 def _integer_fallbacks(model: Model, generator: CodeGenerator) -> dict[ir_graph.Node, str]:

@@ -23,10 +23,11 @@ from superopt.cost.machine import UNKNOWN_MEMORY_BYTES
 from superopt.errors import UsageError
 
 if TYPE_CHECKING:
+    from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.repeated_call import ModelCall
-    from superopt.compilation.model.steps import KernelStep, Sizes, Variant
+    from superopt.compilation.model.steps import KernelStep, Variant
     from superopt.cost.store import Store
     from superopt.ir import graph
     from superopt.kernels.loops.option import Option

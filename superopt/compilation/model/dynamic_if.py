@@ -78,6 +78,7 @@ def _select_inputs(exe: Executable, values: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _named_call(b: DynamicIf) -> NamedCall:
+    """Return the function that computes the outputs by name from checked inputs by name."""
     gives, condition, prefix = b.output_names, b.condition, b.prefix
     arms = {
         taken: (exe.run, [p.name for p in exe.input_ports]) for taken, exe in b.branches.items()

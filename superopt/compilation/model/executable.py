@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.compilation.frontend.input_arrays import (
     InputPort,
+    Sizes,
     check_sizes,
     has_symbolic_sizes,
     match_sizes,
@@ -23,7 +24,7 @@ from superopt.compilation.frontend.input_arrays import (
 )
 from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
 from superopt.compilation.model.shape_policy import ShapePolicy
-from superopt.compilation.model.steps import Sizes, Variant, held_bytes
+from superopt.compilation.model.steps import Variant, held_bytes
 from superopt.compilation.runtime import background_worker, fork_safety
 from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
 from superopt.errors import OutOfMemory, RuntimeMismatch, UsageError, positive_seconds
@@ -182,10 +183,9 @@ class Executable:
         without its plan."""
         key = sorted_sizes(sizes)
         with self.exclusive():
-            found = self.variants.get(key) or self.find_cached(key)
-            found = found or self._compile(key, None)
-            self.set_variant(key, found)
-            return found
+            variant = self.variants.get(key) or self.find_cached(key) or self._compile(key, None)
+            self.set_variant(key, variant)
+            return variant
 
     def _compile(self, key: Sizes, options: Mapping[str, str] | None) -> Variant:
         compiler, clock = self.compiler, self.device.compile_clock
@@ -325,8 +325,8 @@ class Executable:
     ) -> Profile:
         """Measure the time of each kernel, and compute its lower bound on this machine.
 
-        feeds: inputs by name; None to draw random ones, for the sizes in `shapes`. seconds: how long
-        the model runs. stop: ends it early. `print` the result; its `svg()` is a roofline plot.
+        feeds: inputs by name; None: random ones for the sizes in `shapes`. seconds: how long the
+        model runs. stop: ends it early. `print` the result; its `svg()` is a roofline plot.
         """
         with self.exclusive():
             generator = self.compiler.generator

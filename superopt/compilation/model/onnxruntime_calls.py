@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.compilation.model.repeated_call import repeated_named_call
 from superopt.compilation.model.specialize import submit_specialization
-from superopt.compilation.model.steps import Sizes
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.errors import SuperoptError, UsageError
 
-Sizes = tuple[tuple[str, int], ...]
 Specialize = Literal["background", "eager", "never"]
 Shapes = Mapping[str, int] | Sequence[Mapping[str, int]]
 

@@ -15,8 +15,9 @@ import numpy as np
 from superopt.compilation.runtime import background_worker
 
 if TYPE_CHECKING:
+    from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
-    from superopt.compilation.model.steps import Sizes, Variant
+    from superopt.compilation.model.steps import Variant
 
 LOG = logging.getLogger("superopt.compile")
 MIN_CHILD_TIMEOUT_S: Final = 120.0  # limit for compiling, and a multiple of the expected time:

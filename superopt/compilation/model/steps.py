@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
 
-Sizes = tuple[tuple[str, int], ...]
 ValueArrays = MutableMapping["graph.Value", Any]
 
 

@@ -242,12 +242,12 @@ class Relations:
 
 
 def _class_size_keys(classes: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Return one number for a class and a size below 2^8, in their order."""
+    """Return sort keys: class << 8 | size (size < 256)."""
     return (classes.astype(np.int64) << 8) | size.astype(np.int64)
 
 
 def _application_keys(use: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return one number for a use and its operands: 2^26 classes, 2^12 uses."""
+    """Return keys of applications: use << 52 | left << 26 | right + 1 (classes < 2^26)."""
     return (
         (use.astype(np.uint64) << np.uint64(52))
         | (left.astype(np.uint64) << np.uint64(26))

@@ -128,9 +128,8 @@ def _duplicates_operator(left: Pattern, right: Pattern) -> bool:
 
 
 def split_candidates(c: RewriteCandidate, family: Family) -> list[RewriteCandidate]:
-    """Return the candidates with any tensor in place of one of two joins of variables on the left,
-    and its parts (with the other join's sizes) on the right. A weight of a model is not a Concat,
-    but it can be split."""
+    """Replace one of the two Concats of the left side by a new variable, and the Concat's operands
+    on the right side by Splits of it. A weight of a model is not a Concat, but it can be split."""
     (left,) = c.left
     joins = [p for p in subterms(left) if is_join_of_two(p, family)]
     found: list[RewriteCandidate] = []

@@ -54,7 +54,7 @@ def check_conv_operands(
 def check_bias(name: str, channels: Dim, b: Tensor | None) -> None:
     """Raise InferError unless `b` has one element for each output channel."""
     if b is not None and not are_shapes_equal(b.shape, (channels,)):
-        raise InferError(f"{name} with bias {b.type} on {channels} output channels")
+        raise InferError(f"{name}: bias has type {b.type}, expected [{channels}]")
 
 
 def conv_geometry(

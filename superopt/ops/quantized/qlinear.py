@@ -195,7 +195,9 @@ def qlinear_conv(
     if y_zero_point.dtype not in _INT8_RANGES:
         raise InferError(f"{name} to {y_zero_point.dtype}: not i8 or u8")
     if w_scale.shape not in ((), (1,), (w.shape[0],)):
-        raise InferError(f"{name}: {w_scale.type} for {w.shape[0]} output channels")
+        raise InferError(
+            f"{name}: weight scale has type {w_scale.type}, expected a scalar or [{w.shape[0]}]"
+        )
 
     def element(*i: Expr) -> Expr:
         scale = _single_value(name, x_scale) * _parameter_at(name, w_scale, total, 1, i)

@@ -146,8 +146,8 @@ def _left_out_rules(
     result: OptimizationResult, applied_rules: Collection[str]
 ) -> tuple[UnusedRules, ...]:
     """Return rules that may not be applied, and those that no other part of the report mentions."""
-    told = {rule for rule, _, _ in result.refusals.table}.union(applied_rules)
-    unseen = tuple(r.name for r in result.admitted_rules.rules if r.name not in told)
+    mentioned_rules = {rule for rule, _, _ in result.refusals.table}.union(applied_rules)
+    unseen = tuple(r.name for r in result.admitted_rules.rules if r.name not in mentioned_rules)
     return (*result.admitted_rules.left_out, *([UnusedRules("unseen", unseen)] if unseen else []))
 
 

@@ -91,20 +91,20 @@ def slice_part(s: ProgramHints, x: graph.Value) -> NamedCandidates:
                 yield f"first of {axis}", partial(slice_axis, x, axis, 0, wanted)
 
 
-def concat_operands(s: ProgramHints, *some: graph.Value) -> NamedCandidates:
+def concat_operands(s: ProgramHints, *operands: graph.Value) -> NamedCandidates:
     """Concatenate along an axis. Smaller kernels are centred in the largest."""
-    shapes = [static_shape(v) for v in some]
-    if len({len(x) for x in shapes}) > 1 or len(set(some)) < len(some):
+    shapes = [static_shape(v) for v in operands]
+    if len({len(x) for x in shapes}) > 1 or len(set(operands)) < len(operands):
         return
     rank = len(shapes[0])
-    has_image = any(map(_is_activation, some))
+    has_image = any(map(_is_activation, operands))
     if sum(len({x[d] for x in shapes}) > 1 for d in range(2 if rank > 2 else rank)) > 1:
         return
     for axis in range(rank if has_image or rank < 3 else 2):
-        wide = list(some)
+        wide = list(operands)
         if rank > 2 and not has_image:
             wide = [_pad_around(v, [max(c) for c in zip(*(x[2:] for x in shapes), strict=True)])
-                    for v in some]  # fmt: skip
+                    for v in operands]  # fmt: skip
         rest = {(*x[:axis], *x[axis + 1 :]) for x in map(static_shape, wide)}
         if len(rest) == 1:
             yield f"along {axis}", partial(graph.node, OPS["Concat"], wide, axis=axis)
@@ -207,14 +207,15 @@ def convolve(s: ProgramHints, x: graph.Value, w: graph.Value) -> NamedCandidates
         around += [tuple(r // 2 for r in reach) + tuple(r - r // 2 for r in reach)]
         around += [tuple(r - r // 2 for r in reach) + tuple(r // 2 for r in reach)]
         for pads in (*around, (0,) * (2 * len(one))):
-            how: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
-            if tuple(how.values()) not in seen:
-                seen.add(tuple(how.values()))
-                yield _attrs_text(how), partial(graph.node, OPS["Conv"], [x, w], group=group, **how)
+            attrs: dict[str, Any] = {"strides": strides, "dilations": dilations, "pads": pads}
+            if tuple(attrs.values()) not in seen:
+                seen.add(tuple(attrs.values()))
+                make = partial(graph.node, OPS["Conv"], [x, w], group=group, **attrs)
+                yield _attrs_text(attrs), make
 
 
-def _attrs_text(how: dict[str, Any]) -> str:
-    return " ".join(f"{k} {','.join(map(str, v))}" for k, v in how.items())
+def _attrs_text(attrs: dict[str, Any]) -> str:
+    return " ".join(f"{k} {','.join(map(str, v))}" for k, v in attrs.items())
 
 
 def multiply(s: ProgramHints, a: graph.Value, b: graph.Value) -> NamedCandidates:

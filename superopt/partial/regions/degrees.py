@@ -108,15 +108,15 @@ class _Degrees:
         )
 
 
-def _max_degree(some: Sequence[Degree]) -> Degree:
-    axes = _NO_AXES.union(*(d.axes for d in some))
-    return Degree(max(d.numerator for d in some), max(d.denominator for d in some), axes)
+def _max_degree(degrees: Sequence[Degree]) -> Degree:
+    axes = _NO_AXES.union(*(d.axes for d in degrees))
+    return Degree(max(d.numerator for d in degrees), max(d.denominator for d in degrees), axes)
 
 
-def _sum_of_degrees(some: Sequence[Degree]) -> Degree:
-    below = sum(d.denominator for d in some)
-    axes = _NO_AXES.union(*(d.axes for d in some))
-    return Degree(max(d.numerator + below - d.denominator for d in some), below, axes)
+def _sum_of_degrees(degrees: Sequence[Degree]) -> Degree:
+    below = sum(d.denominator for d in degrees)
+    axes = _NO_AXES.union(*(d.axes for d in degrees))
+    return Degree(max(d.numerator + below - d.denominator for d in degrees), below, axes)
 
 
 def _axes_read(e: Expr) -> frozenset[Axis]:

@@ -9,12 +9,12 @@ import numpy as np
 from superopt.te.expr.node import Apply, Axis, Const, Expr
 
 
-def apply_index_function(fn: str, some: Sequence[np.ndarray]) -> np.ndarray:
+def apply_index_function(fn: str, operands: Sequence[np.ndarray]) -> np.ndarray:
     """Apply an index function."""
     if fn == "select":
-        return np.where(some[0], some[1], some[2])
-    out = some[0]
-    for x in some[1:]:
+        return np.where(operands[0], operands[1], operands[2])
+    out = operands[0]
+    for x in operands[1:]:
         out = _NUMPY_FUNCTIONS[fn](out, x)
     return np.negative(out) if fn == "neg" else np.asarray(out)
 

@@ -335,22 +335,22 @@ def pad_sets(x: np.ndarray, size: int) -> np.ndarray:
     return np.pad(x, ((0, 0),) * (x.ndim - 1) + ((more, 0),)) if more else x
 
 
-def concat_sets(some: Sequence[np.ndarray], axis: int) -> np.ndarray:
+def concat_sets(point_sets: Sequence[np.ndarray], axis: int) -> np.ndarray:
     """Concatenate sets of several sizes: along axis 0, or as unions along the last axis."""
     if axis:
-        shape = np.broadcast_shapes(*(x.shape[:-1] for x in some))
-        return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in some], axis)
-    most = max(x.shape[-1] for x in some)
-    return np.concatenate([pad_sets(x, most) for x in some], axis)
+        shape = np.broadcast_shapes(*(x.shape[:-1] for x in point_sets))
+        return np.concatenate([np.broadcast_to(x, (*shape, x.shape[-1])) for x in point_sets], axis)
+    most = max(x.shape[-1] for x in point_sets)
+    return np.concatenate([pad_sets(x, most) for x in point_sets], axis)
 
 
-def align_ranks(some: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray]:
+def align_ranks(arrays: Sequence[np.ndarray], kinds: Sequence[object]) -> list[np.ndarray]:
     """Give arrays the same rank behind the components of floats."""
     leads = [int(getattr(k, "is_float", False)) for k in kinds]
-    most = max(x.ndim - n for x, n in zip(some, leads, strict=True))
+    most = max(x.ndim - n for x, n in zip(arrays, leads, strict=True))
     return [
         x.reshape((*x.shape[:n], *(1,) * (most - x.ndim + n), *x.shape[n:]))
-        for x, n in zip(some, leads, strict=True)
+        for x, n in zip(arrays, leads, strict=True)
     ]
 
 

@@ -157,43 +157,46 @@ class _LeafMerger:
     def __post_init__(self) -> None:
         self.leaf_index = _rebuild_tree(self.tree, (Const(n, INDEX) for n in range(self.count)))
 
-    def merge(self, some: tuple[Expr, ...], which: Sequence[int]) -> Expr:
-        """Merge `some`, which belong to the leaves `which`. Raises _DifferentBranches."""
-        first = some[0]
-        if all(e is first for e in some):
+    def merge(self, branches: tuple[Expr, ...], branch_indices: Sequence[int]) -> Expr:
+        """Merge the branches of the leaves `branch_indices`. Raises _DifferentBranches."""
+        first = branches[0]
+        if all(e is first for e in branches):
             return first
-        key = (*which, *map(id, some))  # the same index is another number of other leaves
+        # the same index is another number of other leaves
+        key = (*branch_indices, *map(id, branches))
         if key not in self.done:
-            self.done[key] = self.merge_operands(some, which)
+            self.done[key] = self.merge_operands(branches, branch_indices)
         return self.done[key]
 
-    def merge_operands(self, some: tuple[Expr, ...], which: Sequence[int]) -> Expr:
-        first = some[0]
+    def merge_operands(self, branches: tuple[Expr, ...], branch_indices: Sequence[int]) -> Expr:
+        first = branches[0]
         if _is_index(first):
-            if any(_without_constant(e) != _without_constant(first) for e in some):
+            if any(_without_constant(e) != _without_constant(first) for e in branches):
                 raise _DifferentBranches
-            number = self.leaf_number([dict(index.polynomial(e)).get((), 0) for e in some], which)
+            number = self.leaf_number(
+                [dict(index.polynomial(e)).get((), 0) for e in branches], branch_indices
+            )
             return index.as_index(index.from_polynomial(dict(_without_constant(first))) + number)
-        if any(_shape_head(e) != _shape_head(first) for e in some):
+        if any(_shape_head(e) != _shape_head(first) for e in branches):
             raise _DifferentBranches
-        each = [self.merge(x, which) for x in zip(*map(operands, some), strict=True)]
-        tensors = [e.tensor for e in some if isinstance(e, Load)]
+        each = [self.merge(x, branch_indices) for x in zip(*map(operands, branches), strict=True)]
+        tensors = [e.tensor for e in branches if isinstance(e, Load)]
         if len(set(tensors)) > 1:
             assert isinstance(first, Load)
-            place = self.leaf_number([self.stacks.position(t) for t in tensors], which)
+            place = self.leaf_number([self.stacks.position(t) for t in tensors], branch_indices)
             return Load(self.stacks.stack(tensors), (place, *each), first.dtype)
         return with_operands(first, each)
 
-    def leaf_number(self, some: Sequence[int], which: Sequence[int]) -> Expr:
+    def leaf_number(self, values: Sequence[int], branch_indices: Sequence[int]) -> Expr:
         """Return an index expression with these values at these leaves, and any value at others."""
-        step = (some[-1] - some[0]) // max(1, which[-1] - which[0])
-        base = some[0] - step * which[0]
-        if all(v == base + step * n for v, n in zip(some, which, strict=True)):
+        step = (values[-1] - values[0]) // max(1, branch_indices[-1] - branch_indices[0])
+        base = values[0] - step * branch_indices[0]
+        if all(v == base + step * n for v, n in zip(values, branch_indices, strict=True)):
             return index.as_index(self.leaf_index * step + base)
-        at = dict(zip(which, some, strict=True))
-        last = some[0]
-        told = [last := at.get(n, last) for n in range(self.count)]
-        return _rebuild_tree(self.tree, (Const(n, INDEX) for n in told))
+        at = dict(zip(branch_indices, values, strict=True))
+        last = values[0]
+        leaf_values = [last := at.get(n, last) for n in range(self.count)]
+        return _rebuild_tree(self.tree, (Const(n, INDEX) for n in leaf_values))
 
 
 def _is_index_select(e: Expr) -> bool:

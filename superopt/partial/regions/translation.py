@@ -52,9 +52,9 @@ def translated_axes(
     return out
 
 
-def _read_indices(some: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, Expr]]:
+def _read_indices(exprs: Sequence[Expr]) -> Iterator[tuple[tuple[Tensor, int] | None, Expr]]:
     """Yield the indices of loads, and indices used as values."""
-    for e in some:
+    for e in exprs:
         match e:
             case Load(t, index):
                 yield from (((t, d), i) for d, i in enumerate(index))

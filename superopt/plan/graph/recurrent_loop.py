@@ -73,7 +73,7 @@ def _lower_direction(
 
 
 def _input_projection(r: Recurrent, d: int) -> tuple[graph.Value, graph.Value | None]:
-    """Return `projection` of all inputs, [steps, 1, batch, gates * hidden]."""
+    """Return x @ W + b for all steps, [steps, 1, batch, gates * hidden], in blocks of rows."""
     x = layer_input(r)
     rows, size = r.steps * r.batch, (x.type.shape or ())[-1]
     block = next((n for n in BLOCK_ROWS if n <= rows), None) if size else None

@@ -94,9 +94,9 @@ class TransformedConstants:
                 out[load, made] = max(constant_bytes(x) - constant_bytes(source), 0)
         return out
 
-    def _original(self, how: Choice, source: Tensor) -> Tensor:
-        while source in how.derived_constants:
-            source = how.derived_constants[source][0]
+    def _original(self, choice: Choice, source: Tensor) -> Tensor:
+        while source in choice.derived_constants:
+            source = choice.derived_constants[source][0]
         return source
 
 

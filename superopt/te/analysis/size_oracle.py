@@ -22,8 +22,7 @@ class SizeOracle(Protocol):
         """True if the sizes are to be equal. At least one of them is symbolic."""
 
     def is_at_most(self, a: Dim, b: Dim) -> bool:
-        """True if a <= b is assumed where the ranges do not decide it. A rejection that rests on
-        False does not show that the rule is wrong."""
+        """True if a <= b is assumed where the ranges do not decide it. False may mean unknown."""
 
     def is_broadcast_equal(self, a: Dim, b: Dim) -> bool:
         """Broadcast a with b, neither known to be 1: true if they are to be equal."""

@@ -280,7 +280,7 @@ FORGED: dict[str, tuple[Callable[[Certificate], Certificate], str]] = {
     "no names": (lambda c: _first(c, bound=()), "binds"),
     "other conditions": (lambda c: _first(c, where=("1 == 1",)), "conditions read"),
     "a constant too many": (lambda c: _first(c, constants=("v2: f32[64, 32]",)), ""),
-    "no folded tensors": (lambda c: replace(c, folded=()), "folded there is"),
+    "no folded tensors": (lambda c: replace(c, folded=()), "folded constants: the graph has"),
     "another digest": (
         lambda c: replace(c, folded=tuple(replace(f, sha256="0" * 64) for f in c.folded)),
         "folded",

@@ -12,8 +12,8 @@ import pytest
 import superopt
 from superopt.compilation.cuda import gpu_inputs
 from superopt.compilation.cuda.device import CudaDevice, open_gpu
+from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.compilation.model.executable import Executable
-from superopt.compilation.model.steps import Sizes
 from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
 from tests.support.compilation.models import F, model, reference
 from tests.support.gpu.compilation import near

@@ -222,7 +222,7 @@ class FakeApi:
         progress(Event("mutants", "borders: 1 of 9 pairs", 0.1))
         for _ in range(self.interrupt):
             signal.raise_signal(self.sent)
-        count = MutantCount("borders", 9, 4, 3, {"no formula of the sizes": 5}, 1.25, 3)
+        count = MutantCount("borders", 9, 4, 3, {"no formula fits the sizes": 5}, 1.25, 3)
         return Mutation((count,), "own")
 
     def derive(

@@ -147,7 +147,9 @@ def linear_classifier(n: oir.Node, operands: Operands, version: int) -> Sequence
         chosen = apply("Gather", constant(names, I64), first_argmax(scores), axis=0)
         return chosen, apply_post_transform(scores, how)
     if names.size != 2 or how == "PROBIT":
-        raise InferError(f"one score for {names.size} labels, with post_transform {how}")
+        raise InferError(
+            f"post_transform {how} is not supported with 1 score for {names.size} labels"
+        )
     return threshold_labels(scores, 0.0, names), binary_scores(scores, how)
 
 

@@ -53,8 +53,8 @@ def find_gates(
     for t, now in current.items():
         for x in kernel_inputs(now, current):
             readers.setdefault(x, []).append(t)
-    there = {t: n for n, t in enumerate(current)}
-    there |= {t: max(there.get(x.tensor, -1) for x in some) for t, some in parts.items()}
+    position = {t: n for n, t in enumerate(current)}
+    position |= {t: max(position.get(x.tensor, -1) for x in some) for t, some in parts.items()}
     buffers = {x: Tensor(x.name, x.dtype, x.shape) for x in current}
     out: dict[Tensor, Tensor] = {}
     found: dict[Tensor, tuple[Tensor, ...]] = {}
@@ -70,7 +70,7 @@ def find_gates(
             if g in out and g not in materialized and g not in excluded and g not in inside
             and readers[g] == [t] and is_gated_product(now, g)
         }  # fmt: skip
-        whole, product = _exchange_for_latest(now, known, constants, there)
+        whole, product = _exchange_for_latest(now, known, constants, position)
         read = _tensors_read(whole)
         some = [g for g in known if g in read and have_same_operand(whole, known[g], constants)][
             : MAX_PRODUCTS - 1
@@ -136,10 +136,10 @@ def _exchange_products(definition: Tensor, g: Tensor, gate: Tensor) -> tuple[Ten
 
     y = h(g, sum(a))   =>   p = sum(a), y = h(f(sum(b)), p)      where g = f(sum(b))
     """
-    apart = load_te_rules("products", "store-product").rewrite(definition, Context())
-    assert apart is not None
+    stored_product = load_te_rules("products", "store-product").rewrite(definition, Context())
+    assert stored_product is not None
     rules = load_te_rules("products", "inline-gate")
-    return rules.rewrite_fully(apart.tensor, Context({g: gate})), apart.stored[0]
+    return rules.rewrite_fully(stored_product.tensor, Context({g: gate})), stored_product.stored[0]
 
 
 def _with_gates(
