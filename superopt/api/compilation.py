@@ -122,18 +122,20 @@ def compile(
         return exe
 
 
-def _check_float_class(given: object) -> None:
-    if given not in ("E1", "E2"):
+def _check_float_class(float_class: object) -> None:
+    if float_class not in ("E1", "E2"):
         raise UsageError(
-            f"unknown float_class {given!r}", "the classes are E1 and E2", "choose one of them"
+            f"unknown float_class {float_class!r}",
+            "the classes are E1 and E2",
+            "choose one of them",
         )
 
 
-def _check_threads(given: object) -> None:
+def _check_threads(threads: object) -> None:
     """Raise UsageError for an invalid number of threads."""
-    if given is not None and (type(given) is not int or not 1 <= given <= MAX_THREADS):
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
         raise UsageError(
-            f"invalid number of threads {given!r}",
+            f"invalid number of threads {threads!r}",
             f"it must be an integer from 1 to {MAX_THREADS}",
             "pass a number in that range",
         )

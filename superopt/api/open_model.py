@@ -120,18 +120,18 @@ def bind_shapes(exe: Executable, shapes: Shapes | None) -> list[dict[str, int]]:
     return [_internal_size_names(exe, each) for each in some]
 
 
-def _internal_size_names(exe: Executable, given: Mapping[str, int]) -> dict[str, int]:
+def _internal_size_names(exe: Executable, sizes: Mapping[str, int]) -> dict[str, int]:
     dims = {d for p in exe.input_ports for d in p.shape or () if isinstance(d, str)}
-    if dims == given.keys():  # the model need not be read for this
-        check_sizes(exe.input_ports, given)
-        return dict(given)
+    if dims == sizes.keys():  # the model need not be read for this
+        check_sizes(exe.input_ports, sizes)
+        return dict(sizes)
     ours = exe.model.symbols
-    out = {ours.get(name, name): n for name, n in given.items()}
+    out = {ours.get(name, name): n for name, n in sizes.items()}
     wanted = exe.model.size_bindings
     if wrong := sorted({*out} ^ {*wanted}):
         theirs = {our: name for name, our in ours.items()}
         raise UsageError(
-            f"shapes {dict(given)!r}: {', '.join(theirs.get(w, w) for w in wrong)}",
+            f"shapes {dict(sizes)!r}: {', '.join(theirs.get(w, w) for w in wrong)}",
             "the model's symbolic dimensions are "
             f"{', '.join(sorted(theirs.get(w, w) for w in wanted))}",
             "pass a value for each of these",

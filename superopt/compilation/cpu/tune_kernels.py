@@ -81,8 +81,9 @@ def tune_program(
         k.tried_count += len(some)
         _measure(k, some, machine, threads, store, over)
         spent = time.monotonic() - begin
-        told = sum(k.call_count * k.min_seconds() for k in kernels)
-        progress(Event("tune", f"{k.problem.tensor.type}", min(spent / budget, 1.0), told * 1e6))
+        total_seconds = sum(k.call_count * k.min_seconds() for k in kernels)
+        done = min(spent / budget, 1.0)
+        progress(Event("tune", f"{k.problem.tensor.type}", done, total_seconds * 1e6))
     rows = []
     for k in kernels:
         winner = _choose_option(k, machine, threads, store)

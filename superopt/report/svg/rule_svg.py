@@ -71,11 +71,11 @@ def _page(rule: RuleDiagram) -> Iterator[str]:
     widths = [w + spare for w in widths]
     height = max(left.height, right.height) + 2 * PAGE_MARGIN
     width = sum(widths) + ARROW_WIDTH + 2 * PAGE_MARGIN
-    told = rule_facts(
+    facts = rule_facts(
         rule, min(int((width - 2 * PAGE_MARGIN) / LETTER_WIDTH) - HEADING_LETTERS, MAX_LINE_LETTERS)
     )
     below = TITLE_HEIGHT + PAGE_MARGIN + height + PAGE_MARGIN
-    total = below + len(told) * LINE_HEIGHT + PAGE_MARGIN
+    total = below + len(facts) * LINE_HEIGHT + PAGE_MARGIN
     yield (
         '<svg xmlns="http://www.w3.org/2000/svg" '
         f'viewBox="0 0 {number_text(width)} {number_text(total)}" '
@@ -101,7 +101,7 @@ def _page(rule: RuleDiagram) -> Iterator[str]:
     yield from _arrow_elements(
         PAGE_MARGIN + widths[0] + ARROW_WIDTH / 2, TITLE_HEIGHT + PAGE_MARGIN + height / 2
     )
-    for number, (heading, line) in enumerate(told):
+    for number, (heading, line) in enumerate(facts):
         y = below + number * LINE_HEIGHT + 13
         if heading:
             yield text_element("fact", PAGE_MARGIN, y, heading)
