@@ -137,7 +137,9 @@ def main() -> None:
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--only", default="", help="names of models, e.g. resnet18,bert")
     parser.add_argument("--threads", default="1", help="thread counts, e.g. 1,2")
-    parser.add_argument("--seconds", type=float, default=12.0, help="of measuring, per model")
+    parser.add_argument(
+        "--seconds", type=float, default=12.0, help="measuring time per model, in seconds"
+    )
     parser.add_argument("--note", default="", help="the date, and the load of the machine")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/bench_compile.json"))
     args = parser.parse_args()

@@ -139,11 +139,15 @@ def main() -> int:
     """Ask, and print the page; 1 where one answer is `sat`, or there are too few questions."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("part", nargs="?", default="", help="of a source of rules")
-    parser.add_argument("--count", type=int, default=500, help="questions of each solver")
+    parser.add_argument(
+        "--count", type=int, default=500, help="maximum number of queries of each solver"
+    )
     parser.add_argument(
         "--each", type=int, default=20, help="maximum number of Z3 queries kept for a rule"
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="of cvc5 for each")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="time limit of cvc5 per query, in seconds"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dump", type=Path, help="write the questions into this folder")
     parser.add_argument("--out", type=Path, help="write the page there, too")
