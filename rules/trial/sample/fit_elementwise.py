@@ -23,8 +23,9 @@ def fit_broadcast(request: FitRequest) -> Fit:
         rank = max(rank, draw.rank())  # declared scalars do not determine the others
     target: list[int] = []
     for a in range(-rank, 0):
-        given = [h[a] for h in there if h is not None and len(h) >= -a and h[a] is not None]
-        wide = [d for d in given if d is not None and d != 1]
+        aligned = [h[a] for h in there if h is not None and len(h) >= -a]
+        given = [d for d in aligned if d is not None]
+        wide = [d for d in given if d != 1]
         stays = given and draw.chance(0.6)  # else an axis of size 1 grows
         target.append(wide[0] if wide else 1 if stays else draw.size())
     return [broadcastable_shape(h, tuple(target), draw) for h in request.partial_shapes], {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from superopt.ir.evaluate import evaluate
-from superopt.ir.graph import Constant, Graph, Input, Node, nodes
+from superopt.ir.graph import Constant, Graph, Input, Node, constant, nodes
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.library.load import load_library
 from superopt.rules.trial.draws import DRAWS, EXCEPTIONAL_DRAWS, mix_in_rule_numbers, real_feeds
@@ -15,6 +15,7 @@ from superopt.rules.trial.try_rule import (
     Passed,
     Refuted,
     Untestable,
+    _has_rounded_fractions,
     evaluate_draws,
     has_only_floats,
     try_rule,
@@ -240,3 +241,16 @@ def test_a_rule_for_one_large_image_is_tried_on_few_channels(h: int, w: int, cou
 def test_a_rule_of_one_shape_is_tried_at_it() -> None:
     one = rule("r(x: f[64, 48, 64]): Add(x, x) => Mul(x, 2)")
     assert try_rule(one) == Passed(1, over_field=True)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_rounded"),
+    [
+        (np.array([0.5, 1 / 9], np.float32), True),
+        (np.array([0.5, -4], np.float32), False),
+        (np.array([1 / 9, np.inf], np.float32), False),
+        (np.array([1, 9]), False),
+    ],
+)
+def test_floats_that_stand_for_fractions(numbers: np.ndarray, is_rounded: bool) -> None:
+    assert _has_rounded_fractions(constant(numbers)) is is_rounded

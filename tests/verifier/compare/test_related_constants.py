@@ -213,3 +213,12 @@ def test_constants_of_every_type(name: str) -> None:
     for r in found:
         assert r.ulps is None
         assert (evaluate(ir_graph.Graph((), (r.value,)), {})[0] == second.load()).all()
+
+
+def test_a_short_fraction_is_not_taken_for_a_rounded_product() -> None:
+    """0.5 is a literal, though 1.5 times the float nearest to 1 / 3 rounds to it."""
+    third = np.float32(1 / 3)
+    for factor, is_related in ((1.5, False), (1.7, True)):
+        scaled = op("Mul", op("Mul", X, const(third)), const(factor))
+        found = relation(scaled, np.asarray(third * np.float32(factor)))
+        assert (found is not None) is is_related

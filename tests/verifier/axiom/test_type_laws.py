@@ -1,0 +1,19 @@
+"""Type laws of operators with literal attributes."""
+
+import pytest
+
+from superopt.verifier.axiom.logic import FoTerm, fo, make_tuple, number
+from superopt.verifier.axiom.type_laws import attribute_laws
+
+ONE, TWO = (make_tuple((number(n),)) for n in (1, 2))
+BOTH = make_tuple((number(1), number(2)))
+ANY = fo("f", (fo("?s"),))  # a function of one argument, as a tuple of one item
+
+
+@pytest.mark.parametrize(
+    ("axes", "steps", "count"),
+    [(ONE, ONE, 2), (ANY, ONE, 0), (BOTH, ONE, 0), (ONE, ANY, 0), (ONE, TWO, 0)],
+)
+def test_a_slice_has_laws_for_one_literal_axis(axes: FoTerm, steps: FoTerm, count: int) -> None:
+    part = fo("Slice", (fo("?y", (), "f"), ONE, TWO, axes, steps), "f")
+    assert len(list(attribute_laws(part))) == count

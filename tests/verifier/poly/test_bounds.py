@@ -1,0 +1,15 @@
+"""Lower bounds of polynomials from the ranges of their atoms."""
+
+from superopt.verifier.context import ProofContext
+from superopt.verifier.poly.bounds import _lower_bounds
+from superopt.verifier.poly.polynomial import atom_poly, fresh_var, minimum, quotient_atom, symbol
+
+
+def test_a_quotient_or_minimum_is_replaced_by_its_bounds() -> None:
+    context = ProofContext()
+    n, m, k, t = (symbol(context, name) for name in "nmkt")
+    v = atom_poly(fresh_var(k * n))
+    assert _lower_bounds(t - atom_poly(quotient_atom(n, k))) == [t - n]
+    assert _lower_bounds(t - atom_poly(quotient_atom(v, k))) == [t - v, t - n + 1]
+    assert _lower_bounds(t + k * atom_poly(quotient_atom(n, k))) == [t + n - k + 1]
+    assert set(_lower_bounds(t - minimum(n, m))) == {t - n, t - m}
