@@ -58,7 +58,7 @@ def absorb_pieces(pieces: list[Piece], facts: Facts) -> list[Piece]:
     """Return open pieces without those whose values are all values of another piece."""
     kept = list(pieces)
     n = 0
-    while n < len(kept) and len(kept) > 1:
+    while n < len(kept):
         if any(_is_covered_by(kept[n], q, facts) for q in kept if q is not kept[n]):
             del kept[n]
         else:

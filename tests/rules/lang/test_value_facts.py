@@ -7,7 +7,7 @@ import numpy as np
 from superopt.ir.graph import Graph, Input, constant, node, opaque_node, result
 from superopt.ir.op import Op, Payload
 from superopt.ops import OPS
-from superopt.rules.lang.value_facts import is_const, uniform_value
+from superopt.rules.lang.value_facts import are_attrs_equal, is_const, uniform_value
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
@@ -202,3 +202,13 @@ def test_conditions_define_names() -> None:
     (m,) = found(r, g)
     assert (m.bindings["h"], m.bindings["t"]) == (3, (3, 4))
     assert not found("r(x: f[n]): Relu(x) => x where h == n // 0", g)
+
+
+def test_float_attributes_are_equal_if_their_32_bits_are() -> None:
+    stored = float(np.float32(0.1))
+    assert are_attrs_equal(0.1, stored)
+    assert are_attrs_equal((1, 0.1), (1, stored))
+    assert not are_attrs_equal(0.1, 0.2)
+    assert not are_attrs_equal("0.1", stored)
+    assert not are_attrs_equal(stored, "0.1")
+    assert not are_attrs_equal((0.1,), (0.1, 0.1))

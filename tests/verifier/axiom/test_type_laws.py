@@ -17,3 +17,18 @@ ANY = fo("f", (fo("?s"),))  # a function of one argument, as a tuple of one item
 def test_a_slice_has_laws_for_one_literal_axis(axes: FoTerm, steps: FoTerm, count: int) -> None:
     part = fo("Slice", (fo("?y", (), "f"), ONE, TWO, axes, steps), "f")
     assert len(list(attribute_laws(part))) == count
+
+
+def test_an_unsqueeze_of_one_axis_has_laws_of_its_rank_and_sizes() -> None:
+    def laws(*axes: int) -> list[str]:
+        x = fo("x", (), "float")
+        term = fo("Unsqueeze", (x, make_tuple(map(number, axes))), "float")
+        return [repr(conclusion) for _, conclusion, _ in attribute_laws(term)]
+
+    longer = "shape(Unsqueeze(?x, tuple(2)))"
+    assert laws(2) == [
+        f"==(len({longer}), +(len(shape(?x)), 1))",
+        f"==(back({longer}, ?j), if(<(?j, 2), back(shape(?x), ?j),"
+        " if(==(?j, 2), 1, back(shape(?x), -(?j, 1)))))",
+    ]
+    assert laws() == laws(1, 2) == []
