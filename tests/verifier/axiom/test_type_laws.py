@@ -17,3 +17,14 @@ ANY = fo("f", (fo("?s"),))  # a function of one argument, as a tuple of one item
 def test_a_slice_has_laws_for_one_literal_axis(axes: FoTerm, steps: FoTerm, count: int) -> None:
     part = fo("Slice", (fo("?y", (), "f"), ONE, TWO, axes, steps), "f")
     assert len(list(attribute_laws(part))) == count
+
+
+@pytest.mark.parametrize(("starts", "ends"), [(ANY, TWO), (ONE, ANY)])
+def test_a_slice_has_no_laws_for_other_starts_and_ends(starts: FoTerm, ends: FoTerm) -> None:
+    part = fo("Slice", (fo("?y", (), "f"), starts, ends, ONE, ONE), "f")
+    assert list(attribute_laws(part)) == []
+
+
+@pytest.mark.parametrize(("axes", "count"), [(ONE, 2), (BOTH, 0), (make_tuple(()), 0), (ANY, 0)])
+def test_unsqueeze_has_laws_for_one_literal_axis(axes: FoTerm, count: int) -> None:
+    assert len(list(attribute_laws(fo("Unsqueeze", (fo("?y", (), "f"), axes), "f")))) == count
