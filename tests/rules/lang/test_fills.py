@@ -1,10 +1,14 @@
 """Constants that are read as fills."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from superopt.ir.graph import constant
-from superopt.rules.lang.fills import _is_array_fill
+from superopt.rules.lang.fills import Content, _is_array_fill, table_array
+from superopt.rules.lang.functions import NotKnown
+from superopt.te.expr.dtype import F32, I64, U8, DType
 
 
 @pytest.mark.parametrize(
@@ -20,3 +24,17 @@ from superopt.rules.lang.fills import _is_array_fill
 )
 def test_an_identity_matrix_is_square_and_of_numbers(array: np.ndarray, is_eye: bool) -> None:
     assert _is_array_fill("eye", constant(array)) is is_eye
+
+
+def test_a_table_has_its_numbers_in_its_type() -> None:
+    found = table_array(((1, 0), (Fraction(1, 2), -1)), F32)
+    assert found.dtype == np.float32
+    assert found.tolist() == [[1, 0], [0.5, -1]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype"), [((1, Fraction(1, 2)), I64), ((0, 256), U8), ((float("nan"), 1), I64)]
+)
+def test_a_table_of_numbers_that_its_type_lacks_is_not_known(rows: Content, dtype: DType) -> None:
+    with pytest.raises(NotKnown, match="is no"):
+        table_array(rows, dtype)

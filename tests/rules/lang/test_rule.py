@@ -151,6 +151,8 @@ REFUSED = [
     ("a(x): Relu(x) => x where rank(x) > 0 where rank(x) > 1", "expected left => right"),
     ("a(x): Relu(x) => x ; float=E9", "the classes are E0, E1, E2, E3"),
     ("a(x): Relu(x) => x ; speed=9", "clauses are"),
+    ("a(x): Relu(x) => x ; caveat", "clauses are"),
+    ("a(x): Relu(x) => x => float=E1", "clauses are"),
     ("a(x: h): Relu(x) => x", "h is not a tensor kind"),
     ("a(x: f[*s, *t]): Relu(x) => x", "at most one *name"),
     ("a(x=1): Relu(x) => x", "only names with kinds"),

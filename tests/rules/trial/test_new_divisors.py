@@ -42,6 +42,7 @@ from superopt.rules.trial.new_divisors import new_divisors
         ("Mul(x, 2) => Mul(1, Div(x, 0.5))", []),
         ("Relu(x) => Mul(x, Div(Relu(x), Add(1, Abs(x))))", []),
         ("Neg(x) => Neg(Div(x, Add(Mul(x, x), 0.1)))", []),
+        ("Neg(x) => Neg(Div(x, Add(Exp(x), 0)))", []),
         ("Neg(x) => Neg(Div(x, Neg(Exp(x))))", []),
     ],
 )

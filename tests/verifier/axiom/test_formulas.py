@@ -18,3 +18,15 @@ def test_conjunction_of_one_term_is_the_term() -> None:
     assert conjunction([A]) is A
     assert conjunction([A, B]) is fo("and", (A, B), TRUTH_SORT)
     assert conjunction([]) is fo("and", (), TRUTH_SORT)
+
+
+def test_only_names_of_tuples_are_tuples() -> None:
+    (rule,) = parse_rules("r(x: f[*s, n]): Reshape(x, shape=to) => Reshape(x, shape=to)")
+    run, size = fo("run", (fo("?x"), fo("?a"), fo("?b"))), fo("back", (fo("?x"), fo("?a")))
+    formulas = Formulas(rule, "f", {"s": run, "n": size})
+    assert [formulas.is_tuple(Name(n)) for n in ("s", "n", "to", "unknown")] == [
+        True,
+        False,
+        True,
+        False,
+    ]

@@ -244,3 +244,8 @@ def test_neighbouring_numbers_are_two(c: str, d: str) -> None:
         "%0 = Sub(x, x); return %0",
     ).outputs
     assert isinstance(verdict, Unknown)
+
+
+def test_graphs_with_other_numbers_of_outputs_are_not_compared() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        both("x: f32[5]", "return x", "return x, x")

@@ -1,12 +1,15 @@
 """Sums that cancel."""
 
+from fractions import Fraction
+
 from superopt.verifier.context import ProofContext
 from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import exponential, power, reciprocal
-from superopt.verifier.elements.normal import NF
+from superopt.verifier.elements.normal import NF, Term
 from superopt.verifier.elements.simplify import multiply, sum_over
-from superopt.verifier.equality.sum_matching import cancel_equal_sums
-from superopt.verifier.poly.facts import without_hypotheses
+from superopt.verifier.equality.sum_matching import _shear, cancel_equal_sums
+from superopt.verifier.poly import polynomial
+from superopt.verifier.poly.facts import ge, without_hypotheses
 from superopt.verifier.poly.polynomial import Var, atom_poly, fresh_var, symbol
 
 
@@ -25,3 +28,30 @@ def test_a_sum_of_parts_of_a_sum_is_the_whole() -> None:
     share = multiply(element(j), reciprocal(sum_over(element(k), (k,), facts), facts), facts)
     whole = sum_over(multiply(y, share, facts), (i, j), facts)
     assert cancel_equal_sums(whole, facts) is sum_over(y, (i,), facts)
+
+
+def test_a_sum_over_shifted_positions_becomes_one_over_positions() -> None:
+    """Sum over p < n, o < m where 0 <= p + o < n of x[p + o] reads x[w] for w < n."""
+    context = ProofContext()
+    n, m = (polynomial.symbol(context, name) for name in "nm")
+    p, o = polynomial.fresh_var(n), polynomial.fresh_var(m)
+    there = polynomial.atom_poly(p) + polynomial.atom_poly(o)
+    powers = ((normal.read(context, "x", (there,)), Fraction(1)),)
+    found = _shear(Term(Fraction(1), (p, o), frozenset((ge(there), ge(n - 1 - there))), powers))
+    w, kept = found.bound
+    assert kept is o
+    assert w.extent is n
+    at = polynomial.atom_poly(w)
+    assert found.powers == ((normal.read(context, "x", (at,)), Fraction(1)),)
+    before = at - polynomial.atom_poly(o)
+    assert found.guards == {ge(before), ge(n - 1 - before)}
+
+
+def test_a_sum_that_reads_as_many_variables_stays() -> None:
+    context = ProofContext()
+    n = polynomial.symbol(context, "n")
+    p, o = polynomial.fresh_var(n), polynomial.fresh_var(n)
+    there = polynomial.atom_poly(p) + polynomial.atom_poly(o)
+    powers = ((normal.read(context, "x", (polynomial.atom_poly(p),)), Fraction(1)),)
+    one = Term(Fraction(1), (p, o), frozenset((ge(there), ge(n - 1 - there))), powers)
+    assert _shear(one) is one

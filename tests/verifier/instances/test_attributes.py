@@ -16,6 +16,7 @@ T0, T1 = Size("t0"), Size("t1")
     [
         ("ConvTranspose", "strides", 4, SMALL),
         ("ConvTranspose", "dilations", 4, SMALL),
+        ("ConvTranspose", "pads", 4, [(0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1)]),
         ("ConvTranspose", "output_padding", 4, [(0, 0), (1, 1)]),
         ("Expand", "shape", 1, [(T0,), (T0, T1)]),
     ],
