@@ -1,4 +1,4 @@
-"""The functions of the rule language take as many arguments as the parser lets them have."""
+"""Functions and arithmetic of formulas, and how many arguments they take."""
 
 from fractions import Fraction
 from inspect import signature

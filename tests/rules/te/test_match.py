@@ -1,4 +1,4 @@
-"""Parts of patterns on tensor expressions."""
+"""Parts of patterns on tensor expressions, and which indices match them."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,6 @@ def test_a_sum_is_split_into_axes_with_coefficients_and_numbers() -> None:
 
 
 OUT, K = Axis("o", 8), Axis("k", 3)
-
 STRIDED = "strided(o: axis, k: axis, f: int, b: int, s: size): (o + f * k + b) % s == 0"
 
 

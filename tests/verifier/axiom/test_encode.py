@@ -25,19 +25,3 @@ def test_integers_beside_floats_have_a_sort_of_their_own() -> None:
     (rule,) = parse_rules(f"r(x: f, k: i64): {gather}")
     ((left, _),) = encode_rule(rule).sides
     assert [a.sort for a in left.args[:2]] == [MAIN_SORT, INTEGER_SORT]
-
-
-@pytest.mark.parametrize(
-    ("params", "sorts"),
-    [
-        ("x: f, y: i", (MAIN_SORT, INTEGER_SORT)),
-        ("y: i, x: f", (MAIN_SORT, INTEGER_SORT)),
-        ("y: bool, x: f", (MAIN_SORT, "boolean")),
-        ("x: bool, y: i", ("boolean", MAIN_SORT)),
-    ],
-)
-def test_the_main_sort_is_that_of_floats_if_there_are_any(
-    params: str, sorts: tuple[str, str]
-) -> None:
-    (rule,) = parse_rules(f"r({params}): (Identity(x), Identity(y)) => (x, y)")
-    assert tuple(right.sort for _, right in encode_rule(rule).sides) == sorts

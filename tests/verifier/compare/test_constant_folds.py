@@ -1,4 +1,4 @@
-"""Scales and shifts pass operators that move elements, turned where these turn."""
+"""Scales, shifts and weights that folding may have computed, also behind data movement."""
 
 from collections.abc import Callable, Sequence
 
@@ -26,21 +26,13 @@ def test_scalars_pass_a_transpose_and_vectors_turn_with_it() -> None:
 
 
 RNG = np.random.default_rng(3)
-
 S, T = (RNG.integers(2, 90, 6).astype(np.float32) for _ in range(2))
-
 COLUMN = RNG.integers(2, 90, 5).astype(np.float32)
-
 TABLE = RNG.integers(2, 90, (9, 6)).astype(np.float32)
-
 KERNEL = RNG.integers(2, 90, (8, 6, 3, 3)).astype(np.float32)
-
 X, Y = (ir_graph.Input(name, TensorType(F32, (5, 6))) for name in "xy")
-
 IMAGE = ir_graph.Input("image", TensorType(F32, (2, 6, 4, 4)))
-
 INDEX = ir_graph.Input("index", TensorType(I64, (5,)))
-
 CHANNELS = S.reshape(6, 1, 1)
 
 

@@ -1,4 +1,4 @@
-"""Nested minima and maxima in conditions."""
+"""Conditions of rules: nested minima and maxima, and which instances they reject."""
 
 import pytest
 
