@@ -23,7 +23,7 @@ from tests.support.compilation.recurrent import recurrent
 from tests.support.gpu.compilation import feeds
 from tests.support.gpu.models import MODELS
 
-NAMES = ["a block", "layer norm", "scalars", "columns", "turned", "nested", "rotary"]
+NAMES = ["layer norm", "scalars", "columns", "turned", "nested", "rotary"]
 MACHINES = {
     "SSE": Machine("x86-64-v2", "", 16),
     "AVX2": Machine("x86-64-v3", "", 32),
