@@ -103,7 +103,7 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     return {"type": {str: "string", int: "integer", bool: "boolean", NoneType: "null"}[kind]}
 
 
-def generated() -> dict[Path, str]:
+def page_texts() -> dict[Path, str]:
     """Return the text of each file that follows from the code."""
     page = FOLDER / "schedule_language.md"
     return {
@@ -114,5 +114,5 @@ def generated() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    for path, text in generated().items():
+    for path, text in page_texts().items():
         path.write_text(text)

@@ -188,7 +188,7 @@ def change_of(mutant: Mutant) -> tuple[str, str]:
     return line, f"{before} -> {mutant.text}"
 
 
-def explained() -> dict[tuple[str, str, str], str]:
+def read_explanations() -> dict[tuple[str, str, str], str]:
     """The reasons of explained_mutants.txt by file, line and change."""
     rows = [line.split(" | ") for line in EXPLAINED.read_text("utf-8").splitlines() if line]
     return {(file, line, change): why for file, line, change, why in rows}
@@ -207,7 +207,7 @@ def page(
     test_seconds: float,
 ) -> str:
     """docs/benchmarks/mutation.md."""
-    reasons = explained()
+    reasons = read_explanations()
     rows: dict[str, Counter[str]] = defaultdict(Counter)
     kinds: dict[str, Counter[str]] = defaultdict(Counter)
     for o in outcomes:

@@ -12,7 +12,7 @@ from superopt.te.expr.tensor import TensorType
 X = ir_graph.Input("x", TensorType(F32, (2, 3)))
 
 
-def clipped(low: float | None, high: float | None) -> ir_graph.Graph:
+def clip_graph(low: float | None, high: float | None) -> ir_graph.Graph:
     limits = [
         None if v is None else ir_graph.constant(np.array(v, np.float32)) for v in (low, high)
     ]
@@ -26,6 +26,6 @@ def clipped(low: float | None, high: float | None) -> ir_graph.Graph:
 def test_operands_that_are_absent_on_one_side_are_refused(
     rebuilt: tuple[float | None, float | None], file: tuple[float | None, float | None]
 ) -> None:
-    assert compare_graphs(clipped(*rebuilt), clipped(*rebuilt), str) == []
+    assert compare_graphs(clip_graph(*rebuilt), clip_graph(*rebuilt), str) == []
     with pytest.raises(CertificateRefused, match="other operands"):
-        compare_graphs(clipped(*rebuilt), clipped(*file), str)
+        compare_graphs(clip_graph(*rebuilt), clip_graph(*file), str)

@@ -45,7 +45,7 @@ class Draw:
     def integer_below(self, n: int) -> int:
         """Return a number in [0, n); raises RejectedChoice if there is none."""
         if n < 1:
-            raise RejectedChoice(f"no number below {n}")
+            raise RejectedChoice(f"cannot draw an integer below {n}")
         return self.rng.randrange(n)
 
     def size(self, low: int = 1, high: int = 7) -> int:

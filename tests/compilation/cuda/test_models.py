@@ -106,7 +106,7 @@ def test_attention_is_one_kernel(name: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_rows_of_which_nothing_is_left(precision: str) -> None:
-    """Where all keys are masked there is no number, and the other rows have theirs."""
+    """A row whose keys are all masked is NaN; the other rows are not affected."""
     mask = np.zeros((1, 1, 70, 70), bool)
     mask[..., 7, :] = True
     m = heads(70, 1, 16, mask=mask, chosen=True)

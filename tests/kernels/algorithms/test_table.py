@@ -107,7 +107,7 @@ def problems(target: str) -> dict[str, Problem]:
 def choices(target: str) -> list[tuple[Problem, Choice]]:
     """Return choices of options of each name for each problem."""
 
-    def offered() -> Iterator[tuple[Problem, Choice]]:
+    def planned_choices() -> Iterator[tuple[Problem, Choice]]:
         for p in problems(target).values():
             counts: dict[str, int] = {}
             for o in space.options(p, target):
@@ -115,7 +115,7 @@ def choices(target: str) -> list[tuple[Problem, Choice]]:
                 if counts[o.algorithm] <= OPTIONS_PER_NAME:
                     yield p, space.build_choice(p, o, target)
 
-    return list(offered())
+    return list(planned_choices())
 
 
 @pytest.mark.parametrize("target", ALGORITHMS)
