@@ -89,6 +89,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not ask for
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(0))
     if not are_named(config):
         mark_breadth(items)
         shard, _, shards = config.getoption("breadth_shard").partition("/")

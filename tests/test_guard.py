@@ -101,7 +101,7 @@ def test_time_is_over_at_the_end() -> None:
 
 def test_memory_is_refused_before_it_is_used() -> None:
     guard.require_memory(1 << 50, "nothing limits this")
-    with guard.limit_call(None, guard.resident_bytes() + ROOM_BYTES):
+    with guard.limit_call(None, guard.bytes_in_use() + ROOM_BYTES):
         guard.require_memory(ROOM_BYTES // 2, "a part")
         with pytest.raises(
             guard.MemoryLimitError, match=r"a copy needs 2 GB, more than .*--max-memory"
@@ -157,7 +157,7 @@ def test_small_files_do_not_expand_in_evaluation_and_folding(kind: str) -> None:
     source = read_model(KINDS[kind]().SerializeToString())
     tracemalloc.start()
     try:
-        with guard.limit_call(None, guard.resident_bytes() + ROOM_BYTES):
+        with guard.limit_call(None, guard.bytes_in_use() + ROOM_BYTES):
             graph = import_model(source).graph
             folded = fold_constants(graph).graph
             for g in (graph, folded):
@@ -229,7 +229,7 @@ def test_digests_of_large_files_end_at_the_end(size: int, tmp_path: Path) -> Non
 def test_constants_beyond_the_memory_are_not_packed(tmp_path: Path) -> None:
     path = sparse_external(tmp_path, 2 * ROOM_BYTES)
     with pytest.raises(ModelError, match=r"constants or memory needs 400 MB, .*--max-memory"):
-        superopt.compile(path, max_memory=guard.resident_bytes() + ROOM_BYTES)
+        superopt.compile(path, max_memory=guard.bytes_in_use() + ROOM_BYTES)
 
 
 def test_an_endless_run_ends_in_this_process() -> None:
@@ -257,7 +257,7 @@ def test_an_endless_run_ends_in_the_worker() -> None:
 def test_the_worker_has_no_more_memory_than_is_left() -> None:
     large = KINDS["constant-of-shape"]().SerializeToString()
     with ort.Worker() as worker:
-        with guard.limit_call(None, guard.resident_bytes() + ROOM_BYTES):
+        with guard.limit_call(None, guard.bytes_in_use() + ROOM_BYTES):
             found = worker.run(large, X)
             assert isinstance(found, ort.Failure)
             assert found.kind == "error"
@@ -302,7 +302,7 @@ def test_verify_does_not_compare_elements_beyond_its_memory(tmp_path: Path) -> N
     try:
         superopt.verify(
             one.SerializeToString(), two.SerializeToString(), method="index", limit=20.0,
-            max_memory=guard.resident_bytes() + ROOM_BYTES,
+            max_memory=guard.bytes_in_use() + ROOM_BYTES,
         )  # fmt: skip
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -313,7 +313,7 @@ def test_verify_does_not_compare_elements_beyond_its_memory(tmp_path: Path) -> N
 def test_inputs_beyond_the_memory_are_not_drawn() -> None:
     rng = np.random.default_rng(0)
     large = TensorType(F64, (50_000, 50_000))
-    with guard.limit_call(None, guard.resident_bytes() + ROOM_BYTES):
+    with guard.limit_call(None, guard.bytes_in_use() + ROOM_BYTES):
         with pytest.raises(guard.MemoryLimitError, match="an input of shape"):
             random_array(large, "normal", IndexLimit(None), rng)
         assert random_array(TensorType(F64, (3, 4)), "normal", IndexLimit(None), rng).shape == (

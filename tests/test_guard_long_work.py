@@ -123,7 +123,7 @@ def test_a_message_beyond_the_memory_is_not_parsed() -> None:
     text = helper.make_tensor("t", onnx.TensorProto.STRING, [1], [b"a" * 50_000_000])
     data = model([helper.make_node("Relu", ["x"], ["y"])], [text]).SerializeToString()
     with (
-        guard.limit_call(None, guard.resident_bytes() + 200_000_000),
+        guard.limit_call(None, guard.bytes_in_use() + 200_000_000),
         pytest.raises(guard.MemoryLimitError, match="reading the model needs 400 MB"),
     ):
         read_model(data)

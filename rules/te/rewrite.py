@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,6 +25,7 @@ from superopt.te.analysis.walk import loads, subexpressions
 from superopt.te.expr.node import Apply, Axis, Expr, Reduce
 from superopt.te.expr.tensor import Tensor
 
+MAX_REWRITES = 1000  # of one tensor by one set of rules
 TE_LIBRARY = Path(__file__).resolve().parent.parent / "library" / "te"
 
 
@@ -73,9 +75,24 @@ class RuleSet:
 
     def rewrite_fully(self, t: Tensor, context: Context) -> Tensor:
         """Return a tensor rewritten until no rule matches. The rules make no other tensors."""
-        while (made := self.rewrite(t, context)) is not None:
+        for made in self.rewrite_repeatedly(t, context):
             t = made.tensor
         return t
+
+    def rewrite_repeatedly(self, t: Tensor, context: Context) -> Iterator[Rewrite]:
+        """Yield a tensor rewritten once, twice, ... until no rule matches.
+
+        Raises:
+            RuntimeError: after MAX_REWRITES, since a rule matches what it makes.
+        """
+        made = self.rewrite(t, context)
+        for _ in range(MAX_REWRITES):
+            if made is None:
+                return
+            yield made
+            rule = made.rule
+            made = self.rewrite(made.tensor, context)
+        raise RuntimeError(f"rule {rule.name} rewrote {t.name} {MAX_REWRITES} times without an end")
 
     def rewrite_root(self, e: Expr, context: Context) -> Expr | None:
         """Return an expression rewritten as a whole; None if no rule matches."""
@@ -141,12 +158,10 @@ def rewrite_definitions(
     out: dict[Tensor, Tensor] = {}
     through: set[Tensor] = set()
     for t, now in definitions.items():
-        made = rules.rewrite(now, context)
-        while made is not None:
+        for made in islice(rules.rewrite_repeatedly(now, context), None if repeat else 1):
             out |= {x: x for x in made.stored}
             through.update(made.read_through)
             now = made.tensor
-            made = rules.rewrite(now, context) if repeat else None
         out[t] = now
     if through:
         read = {x.tensor for now in out.values() if now.body is not None for x in loads(now.body)}

@@ -93,6 +93,15 @@ def test_terms_that_count() -> None:
     assert_equal_values(y, after, X, W)
 
 
+def test_rewriting_without_an_end_is_an_error() -> None:
+    y = compute((3,), lambda i: reduce_sum(1, lambda k: X[i, 0, k]))
+    again = Context(
+        conditions={"vanishes": lambda x: False, "terms_that_count": lambda k: [(1, 2, 0)]}
+    )
+    with pytest.raises(RuntimeError, match="restrict-sum rewrote .* times without an end"):
+        load_te_rules("reductions", "drop-sum", "restrict-sum").rewrite_fully(y, again)
+
+
 def test_digits_of_an_axis() -> None:
     y = compute((3,), lambda i: reduce_sum(60, lambda k: X[i, k // 12, k % 12]))
     after = load_te_rules("reductions", "digits-").rewrite_fully(y, Context())

@@ -24,7 +24,8 @@ from superopt.te.expr.node import Apply, Axis, Expr, Reduce
 from superopt.te.expr.tensor import Tensor
 
 MAX_PHASES = 64  # phases
-Terms = tuple[int, int, int]  # of a sum: their number, the distance of neighbours, the first one
+# of a sum: their number, the distance of neighbours (1 if there are none), the first one
+Terms = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def _build_phase(t: Tensor, rests: dict[_StrideCondition, int]) -> StridedPart:
         d = t.axes.index(r.o)
         begin[d], step[d] = rest, r.step
         counts = [n for n in range(r.k.size) if (rest + r.factor * n + r.base) % r.step == 0]
-        apart = r.step // gcd(r.factor, r.step)
+        apart = r.step // gcd(r.factor, r.step) if len(counts) > 1 else 1
         terms[r.k] = len(counts), apart, counts[0] if counts else 0
     sizes = [
         -(-(a.size - n) // by) if by > 1 else a.size

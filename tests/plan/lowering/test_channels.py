@@ -105,6 +105,10 @@ FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
         [node("ConvTranspose", ["x", "v", "b"], ["a"], strides=[3, 4]), node("Tanh", ["a"], ["y"])],
         {"x": (1, 8, 7, 6)}, weights(v=(8, 20, 2, 3), b=(20,)),
     ),
+    "phases of a kernel of one element": (
+        [node("ConvTranspose", ["x", "v", "b"], ["a"], strides=[2, 3]), node("Tanh", ["a"], ["y"])],
+        {"x": (1, 8, 7, 6)}, weights(v=(8, 20, 1, 4), b=(20,)),
+    ),
     "windows over rows of features": (
         [node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["r"]),
          node("Reshape", ["r", "s"], ["p"]), node("Conv", ["p", "v"], ["y"], **CONV)],
