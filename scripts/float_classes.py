@@ -5,14 +5,13 @@
 
 Prints the rules whose text says less than is so, with which the exit status is 1, and those whose
 text says more (an author may know of an overflow that no class computes). With --write, the classes
-go to rules/library/floats.json, for reports; those of E2 with how much the error grows. With --new
+go to rules/library/records.json, for reports; those of E2 with how much the error grows. With --new
 only those are computed that are not in it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
@@ -23,9 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from superopt.rules.lang.rule import LIBRARY, Rule
+from superopt.rules.lang.rule import Rule
 from superopt.rules.library.load import library_files, parse_file
-from superopt.rules.library.records import FLOATS, library_float_classes, proof_key
+from superopt.rules.library.records import library_records, proof_key, write_records
 from superopt.rules.trial.float_class import error_growth, float_class
 
 COUNT, SEEDS = 16, (0, 1)  # instances of each seed
@@ -56,30 +55,28 @@ def main() -> int:
         parser.error("--write is of all rules")
     start = time.monotonic()
     every = library()
-    entries: dict[str, tuple[str | None, float | None]] = {}
-    if args.new:
-        entries |= {
-            k: library_float_classes()[k]
-            for k in map(proof_key, every)
-            if k in library_float_classes()
-        }
-    of_part = [(n, proof_key(r)) for n, r in enumerate(every) if args.part in r.source]
-    some = [n for n, k in of_part if k not in entries]
+    keys = list(map(proof_key, every))
+    known = library_records()
+    classes = {k: known.float_class[k] for k in keys if args.new and k in known.float_class}
+    growth = {k: known.error_growth[k] for k in classes if k in known.error_growth}
+    of_part = [n for n, r in enumerate(every) if args.part in r.source]
+    some = [n for n in of_part if keys[n] not in classes]
     count: Counter[str] = Counter()
     low = 0
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
         for n, found in zip(some, pool.map(judged, some, chunksize=8), strict=True):
-            rule, own = every[n], found[0]
+            rule, (own, grown) = every[n], found
             count[own or "none"] += 1
-            entries[proof_key(rule)] = found
+            classes[keys[n]] = own
+            if grown is not None:
+                growth[keys[n]] = grown
             if own != rule.float_class:
                 print(f"{rule.source} {rule.name} | says {rule.float_class}, computed {own}")
                 low += own is None or own > rule.float_class
     seconds = time.monotonic() - start
     print(f"{dict(sorted(count.items()))} in {seconds:.0f} s; {low} say too little")
     if args.write:
-        lines = [f"{json.dumps(k)}: {json.dumps(entries[k])}" for k in sorted(entries)]
-        (LIBRARY / FLOATS).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        write_records(float_class=classes, error_growth=growth)
     return int(low > 0)
 
 

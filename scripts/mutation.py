@@ -10,7 +10,6 @@ values where both sides are defined): such a mutant counts as one that does not 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,9 +22,9 @@ from random import Random
 
 import numpy as np
 
-from superopt.rules.lang.rule import LIBRARY, Rule
+from superopt.rules.lang.rule import Rule
 from superopt.rules.library.load import load_library
-from superopt.rules.library.records import MUTANTS, proof_key
+from superopt.rules.library.records import library_records, proof_key, write_records
 from superopt.rules.trial.cases import Cases
 from superopt.rules.trial.instances import Instance, instances
 from superopt.rules.trial.try_rule import Refuted as Differs
@@ -67,10 +66,8 @@ def mutated(numbers: Sequence[int], jobs: int, each: int, seed: int) -> int:
     """Put `each` mutants of these rules of the library to the prover, print and write what came of
     it. 1 where one survived."""
     every = load_library()
-    path = LIBRARY / MUTANTS
     known = {proof_key(r) for r in every}
-    old: dict[str, list[int]] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    found = {key: row for key, row in old.items() if key in known}
+    found = {key: row for key, row in library_records().mutants.items() if key in known}
     count: Counter[tuple[str, str]] = Counter()
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         some = pool.map(partial(put, each=each, seed=seed), numbers, chunksize=4)
@@ -85,8 +82,7 @@ def mutated(numbers: Sequence[int], jobs: int, each: int, seed: int) -> int:
             for t in tried:
                 if t.shown:
                     print(f"{t.outcome.upper()} {t.shown}", flush=True)
-    lines = [f"{json.dumps(k)}: {json.dumps(found[k])}" for k in sorted(found)]
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    write_records(mutants=found)
     print(table(count))
     return int(any(outcome == "survivor" for _, outcome in count))
 

@@ -5,13 +5,12 @@
 First each axiom is proved at the level of indices, and shown to be balanced: none is trusted. Then
 the rules, the smallest first; what does not follow from the axioms is one itself, from then on. A
 rule that is not balanced is a guarded one, used only where the types of both sides are known to be
-the same. With --write the proofs go to rules/library/axiom_proofs.json.
+the same. With --write the proofs go to rules/library/records.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -25,10 +24,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from superopt.rules.axioms.load import load_axioms
-from superopt.rules.lang.rule import LIBRARY, Rule
+from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.term import App, walk
 from superopt.rules.library.load import load_library
-from superopt.rules.library.records import find_proof, proof_key
+from superopt.rules.library.records import find_proof, proof_key, write_records
 from superopt.verifier.axiom.balance import imbalance_reason
 from superopt.verifier.axiom.prove import AxiomProof, Axioms, as_axiom, converse_name, explain
 from superopt.verifier.prove import Limits, prove
@@ -125,7 +124,7 @@ def main() -> int:
             continue
         axioms.add(one)
         count["axiom" if plain[n] else "guarded axiom"] += 1
-        entries[proof_key(rule)] = {"names": [ITSELF], "steps": [], "ms": 0.0}
+        entries[proof_key(rule)] = {"names": [ITSELF]}
     print(f"{len(tasks)} rules follow, {time.perf_counter() - begin:.0f} s", flush=True)
     with ProcessPoolExecutor(args.jobs, get_context("spawn")) as pool:
         for n, made in zip(
@@ -136,11 +135,8 @@ def main() -> int:
             times.append(made.ms)
             searches.append(made.search_ms)
             used.update(made.names)
-            entries[proof_key(library[n])] = {
-                "names": made.names,
-                "steps": made.chain_text(),
-                "ms": round(made.ms, 1),
-            }
+            entry = {"names": made.names, "steps": made.chain_text(), "ms": round(made.ms, 1)}
+            entries[proof_key(library[n])] = {k: v for k, v in entry.items() if v}
     print(dict(count), f"of {len(library)}")
     for what, some in (("to prove from the axioms named", times), ("to find these", searches)):
         if some:
@@ -150,8 +146,7 @@ def main() -> int:
             )
     print("most used:", ", ".join(f"{a} {n}" for a, n in used.most_common(12)))
     if args.write:
-        lines = [f"{json.dumps(k)}: {json.dumps(entries[k])}" for k in sorted(entries)]
-        (LIBRARY / "axiom_proofs.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+        write_records(axioms=entries)
     print(f"{time.perf_counter() - begin:.0f} s")
     return status
 

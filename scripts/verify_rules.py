@@ -5,13 +5,13 @@
     python scripts/verify_rules.py --table
     python scripts/verify_rules.py [PART OF A SOURCE | hand] --mutants 4 [--jobs 2]
 
-With --write, what is proved at all ranks at which it applies goes to rules/library/proofs.json,
-from which reports take a rule's tier, and why the others are not to unproved.json: all rules are
-proved, by a count of work and not of seconds. With --new those that are in neither only: for when
-rules changed, and the prover did not. --table prints the table of docs/benchmarks/verify_rules.md.
+With --write, what is proved at all ranks at which it applies goes to rules/library/records.json,
+from which reports take a rule's tier, and why the others are not: all rules are proved, by a count
+of work and not of seconds. With --new those only of which it has neither: for when rules changed,
+and the prover did not. --table prints the table of docs/benchmarks/verify_rules.md.
 
 With --mutants N, N changed rules of each that differ numerically are put to the prover instead, and
-how many it refused goes to rules/library/mutants.json; one that is proved is a survivor, and the
+how many it refused goes to rules/library/records.json; one that is proved is a survivor, and the
 exit status is 1 (scripts/mutation.py).
 """
 
@@ -19,31 +19,26 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.mutation import mutated
-from superopt.rules.lang.rule import FLOAT_CLASSES, LIBRARY, Rule
+from superopt.rules.lang.rule import FLOAT_CLASSES, Rule
 from superopt.rules.library.load import load_library
 from superopt.rules.library.records import (
-    PROOFS,
-    UNPROVED,
     Proof,
     find_proof,
-    library_proofs,
+    library_records,
     proof_key,
     tier,
-    unproved_reasons,
+    write_records,
 )
 from superopt.verifier.prove import Limits, prove
 from superopt.verifier.prove_bounded import best_proof
@@ -78,8 +73,9 @@ def written(jobs: int, new: bool) -> int:
     others are not; print these."""
     every = load_library()
     keys = [proof_key(r) for r in every]
-    found = {k: library_proofs()[k] for k in keys if new and k in library_proofs()}
-    open_ = {k: unproved_reasons()[k] for k in keys if new and k in unproved_reasons()}
+    known = library_records()
+    found = {k: known.proof[k] for k in keys if new and k in known.proof}
+    open_ = {k: known.unproved[k] for k in keys if new and k in known.unproved}
     some = [n for n, k in enumerate(keys) if k not in found and k not in open_]
     total = 0.0
     with ProcessPoolExecutor(jobs, get_context("spawn"), collect_rarely) as pool:
@@ -90,8 +86,7 @@ def written(jobs: int, new: bool) -> int:
             else:
                 open_[keys[n]] = why
                 print(f"{every[n].source} {every[n].name} | {why}", flush=True)
-    _write(PROOFS, {k: stored(p) for k, p in found.items()})
-    _write(UNPROVED, open_)
+    write_records(proof=found, unproved=open_)
     proved = sum(k in found for k in keys)
     print(
         f"{proved} of {len(every)} rules proved, {len(some)} of them newly checked,"
@@ -105,20 +100,6 @@ def collect_rarely() -> None:
     load_library()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-
-
-def stored(proof: Proof) -> dict[str, object]:
-    """A proof as it is written; mutants have a file of their own, since provers change."""
-    out = {k: v for k, v in asdict(proof).items() if k != "mutants"}
-    if proof.bound is None:
-        del out["bound"]
-    return out
-
-
-def _write(name: str, entries: Mapping[str, object]) -> None:
-    """A line for each entry, so that versions can be compared."""
-    lines = [f"{json.dumps(k)}: {json.dumps(entries[k])}" for k in sorted(entries)]
-    (LIBRARY / name).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 MOST_SAID = 300  # letters of why a rule is not proved

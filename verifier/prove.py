@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from superopt.rules.lang.functions import NotKnown
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
+from superopt.rules.library.records import Scope
 from superopt.te.expr import index
 from superopt.te.expr.dtype import DType
 from superopt.te.expr.node import Apply, Expr
@@ -35,7 +36,7 @@ from superopt.verifier.poly.bounds import is_nonnegative
 from superopt.verifier.poly.facts import Facts, Guard, eq, ge
 from superopt.verifier.poly.polynomial import Min, Poly, atom_poly, const, fresh_var
 from superopt.verifier.refute import counterexample
-from superopt.verifier.verdict import Proved, Refuted, Scope, Unknown, Verdict
+from superopt.verifier.verdict import Proved, Refuted, Unknown, Verdict
 
 MAX_RANK = 6
 ASSUMPTIONS = (

@@ -15,6 +15,7 @@ import numpy as np
 from superopt.rules.lang.functions import NotKnown
 from superopt.rules.lang.rule import Rule, has_one_shape
 from superopt.rules.lang.syntax import Param
+from superopt.rules.library.records import Scope
 from superopt.te.analysis.bind_sizes import bind
 from superopt.te.eval.interpret import evaluate_all
 from superopt.te.eval.polynomial import NotPolynomial, PolynomialDomain
@@ -28,7 +29,7 @@ from superopt.verifier.instances.scope import rank_scope, show_ranks, unclear_re
 from superopt.verifier.instances.size_equations import holds_at
 from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
 from superopt.verifier.refute import MAX_ELEMENTS, open_sizes
-from superopt.verifier.verdict import Proved, Scope, Unknown, Verdict
+from superopt.verifier.verdict import Proved, Unknown, Verdict
 
 SIZE_BOUND = 4  # largest size
 MAX_SHAPES = 1 << 10  # shapes checked, over all instances

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
+from superopt.rules.library.records import Scope
 from superopt.rules.te.build import Builder, Lambda, Value, as_axis, as_dim, as_tuple
 from superopt.rules.te.term import (
     AxisTerm,
@@ -38,7 +39,7 @@ from superopt.verifier.equality.element_equality import are_equal
 from superopt.verifier.poly.facts import Facts
 from superopt.verifier.poly.polynomial import atom_poly, fresh_var
 from superopt.verifier.prove import Limits
-from superopt.verifier.verdict import Proved, Scope, Unknown
+from superopt.verifier.verdict import Proved, Unknown
 
 MAX_RUN = 3  # axes of a run
 

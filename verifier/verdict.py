@@ -6,23 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from superopt.rules.lang.functions import Result
-from superopt.rules.library.records import Proof
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """The scope of a proof. instances: ways in which operands fit; the other fields are texts."""
-
-    ranks: str
-    instances: int
-    assumes: tuple[str, ...]
-
-    @property
-    def summary(self) -> str:
-        return f"{self.ranks}; {self.instances} {'way' if self.instances == 1 else 'ways'} to fit"
-
-    def __str__(self) -> str:
-        return "; ".join((self.summary, *self.assumes))
+from superopt.rules.library.records import Proof, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +41,7 @@ class Proved:
     def proof(self) -> Proof:
         """The record of the proof that is stored with the rule."""
         ms = round(self.seconds * 1e3, 1)
-        return Proof(
-            self.scope.summary,
-            self.scope.assumes,
-            self.derived,
-            self.obligations,
-            self.queries,
-            ms,
-            bound=self.bound,
-        )
+        return Proof(self.scope, self.derived, self.obligations, self.queries, ms, self.bound)
 
 
 @dataclass(frozen=True, slots=True)

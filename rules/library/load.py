@@ -12,7 +12,7 @@ from functools import lru_cache
 from superopt import guard
 from superopt.errors import UsageError
 from superopt.rules.lang.rule import FLOAT_CLASSES, LIBRARY, Rule, parse_rules
-from superopt.rules.library.records import library_float_classes, proof_key
+from superopt.rules.library.records import library_records, proof_key
 
 LIBRARY_GLOBS = ("*.rules", "generated/*.rules", "partial/*.rules")
 # Rules that `compile` always applies, which are not part of the library.
@@ -76,7 +76,7 @@ def library_files() -> list[str]:
 def with_recorded_class(rule: Rule) -> Rule:
     """Return a library rule with its recorded float class, if its text declares a lower one: the
     rule is checked, used and reported with that class, and its caveat says so."""
-    found, _ = library_float_classes().get(proof_key(rule), (rule.float_class, None))
+    found = library_records().float_class.get(proof_key(rule), rule.float_class)
     found = found or FLOAT_CLASSES[-1]  # a rule without instances has no computed class
     if found <= rule.float_class:
         return rule

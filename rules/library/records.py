@@ -5,41 +5,48 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 from superopt.rules.lang.readable import readable_condition
 from superopt.rules.lang.rule import LIBRARY, Rule
 
-# Beside the library: what scripts/verify_rules.py --write proved, and why not the others.
-PROOFS = "proofs.json"
-UNPROVED = "unproved.json"
-MUTANTS = "mutants.json"  # refused and tried mutants of each rule: --mutants
-FLOATS = "floats.json"  # float classes computed by scripts/float_classes.py --write
+RECORDS = LIBRARY / "records.json"  # a line for each text that recurs in it, and for each rule
 MAX_CONDITIONS_SHOWN = 4  # conditions in one line
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class Scope:
+    """The scope of a proof. instances: ways in which operands fit; the other fields are texts."""
+
+    ranks: str
+    instances: int
+    assumes: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        return f"{self.ranks}; {self.instances} {'way' if self.instances == 1 else 'ways'} to fit"
+
+    def __str__(self) -> str:
+        return "; ".join((self.summary, *self.assumes))
+
+
+class Proof(NamedTuple):  # 2,292 are made at once: a tuple takes a third of a dataclass's time
     """What the prover showed of a rule.
 
-    scope: the ranks that the proof covers. assumes: its assumptions and omissions. conditions: what
-    the right side needs beyond the left for some shapes; a match is refused without it.
-    obligations: reads shown to be in bounds, elements shown to be equal, sums matched by a
-    bijection. queries: calls of Z3. ms: CPU time. mutants: changed rules refused, and tried; None
-    if none were tried. bound: the largest size covered; 0 if the operands have one shape, and the
-    proof is complete; None for all sizes.
+    scope: the ranks that the proof covers, its assumptions and omissions. conditions: what the
+    right side needs beyond the left for some shapes; a match is refused without it. obligations:
+    reads shown to be in bounds, elements shown to be equal, sums matched by a bijection. queries:
+    calls of Z3. ms: CPU time. bound: the largest size covered; 0 if the operands have one shape,
+    and the proof is complete; None for all sizes.
     """
 
-    scope: str
-    assumes: tuple[str, ...]
+    scope: Scope
     conditions: tuple[str, ...]
     obligations: int
     queries: int
     ms: float
-    mutants: tuple[int, int] | None = None
     bound: int | None = None
 
     @property
@@ -55,7 +62,26 @@ class Proof:
         if len(every) > MAX_CONDITIONS_SHOWN:
             shown.append(f"and {len(every) - MAX_CONDITIONS_SHOWN} more")
         needs = [f"refused unless {', '.join(shown)}"] if shown else []
-        return "; ".join((self.scope, *self.assumes, *needs))
+        return "; ".join((str(self.scope), *needs))
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryRecords:
+    """What scripts found out about the library's rules: a table by `proof_key` for each field.
+
+    proof, unproved: scripts/verify_rules.py --write, the proof, or why there is none. mutants: its
+    --mutants, changed rules refused, and tried. float_class: scripts/float_classes.py --write, the
+    computed class; None for a rule without instances. error_growth: of class E2, the ratio of the
+    right side's error to the left side's, if measured. axioms: scripts/prove_axioms.py --write, the
+    fields of `report.data.diagram.AxiomProof` that are not empty.
+    """
+
+    proof: Mapping[str, Proof]
+    unproved: Mapping[str, str]
+    mutants: Mapping[str, Sequence[int]]
+    float_class: Mapping[str, str | None]
+    error_growth: Mapping[str, float]
+    axioms: Mapping[str, Mapping[str, Any]]
 
 
 _SESSION_PROOFS: dict[str, Proof] = {}  # by `proof_key`, proved by this process
@@ -79,7 +105,7 @@ def is_proved_for_one_shape(rule: Rule) -> bool:
 def find_proof(rule: Rule) -> Proof | None:
     """Return the proof of `rule`, None if there is none."""
     key = proof_key(rule)
-    return library_proofs().get(key) or _SESSION_PROOFS.get(key)
+    return library_records().proof.get(key) or _SESSION_PROOFS.get(key)
 
 
 def record_proof(rule: Rule, proved: Proof) -> None:
@@ -88,44 +114,66 @@ def record_proof(rule: Rule, proved: Proof) -> None:
 
 
 @lru_cache(maxsize=1)
-def library_proofs() -> Mapping[str, Proof]:
-    """Return the proof of each proved library rule, by `proof_key`."""
-    mutants, every = _load_json(MUTANTS), _load_json(PROOFS)
-    return MappingProxyType({key: read_proof(every[key], mutants.get(key)) for key in every})
+def library_records() -> LibraryRecords:
+    """Return the records of the library."""
+    return parse_records(RECORDS.read_text(encoding="utf-8"))
 
 
-def read_proof(entry: dict[str, Any], mutants: Sequence[int] | None = None) -> Proof:
-    """Return a proof as scripts/verify_rules.py writes it. mutants: how many were refused, and
-    tried."""
-    return Proof(
-        entry["scope"],
-        tuple(entry["assumes"]),
-        tuple(entry["conditions"]),
-        entry["obligations"],
-        entry["queries"],
-        entry["ms"],
-        None if mutants is None else (mutants[0], mutants[1]),
-        entry.get("bound"),
-    )
+def write_records(**changed: Mapping[str, object]) -> None:
+    """Replace fields of the library's records, in the file, too."""
+    records = replace(library_records(), **changed)  # type: ignore[arg-type]
+    RECORDS.write_text(format_records(records), encoding="utf-8")
+    library_records.cache_clear()
 
 
-@lru_cache(maxsize=1)
-def library_float_classes() -> Mapping[str, tuple[str, float | None]]:
-    """Return the computed float class of each library rule, by `proof_key`; for E2 also the ratio
-    of the right side's error to the left side's (`exactness.growth`), if measured."""
-    return MappingProxyType({key: (c, grown) for key, (c, grown) in _load_json(FLOATS).items()})
+def parse_records(text: str) -> LibraryRecords:
+    """Return the records that `format_records` wrote."""
+    file = json.loads(text)
+    scopes = [(ranks, tuple(assumes)) for ranks, *assumes in file["scopes"]]
+    columns: dict[str, dict[str, Any]] = {f.name: {} for f in fields(LibraryRecords)}
+    for key, record in file["rules"].items():
+        for name, entry in record.items():
+            columns[name][key] = entry
+
+    @cache  # 382 of 2,292 differ
+    def scope(number: int, instances: int) -> Scope:
+        ranks, assumes = scopes[number]
+        return Scope(ranks, instances, assumes)
+
+    proofs = {
+        key: Proof(
+            scope(entry["scope"], entry["instances"]),
+            tuple(entry.get("conditions", ())),
+            entry["obligations"],
+            entry["queries"],
+            entry["ms"],
+            entry.get("bound"),
+        )
+        for key, entry in columns["proof"].items()
+    }
+    return LibraryRecords(**columns | {"proof": proofs})
 
 
-@lru_cache(maxsize=1)
-def unproved_reasons() -> Mapping[str, str]:
-    """Return why the prover did not prove the other rules, by `proof_key`."""
-    return MappingProxyType(_load_json(UNPROVED))
+def format_records(records: LibraryRecords) -> str:
+    """Return records as JSON: a line for each scope, without its instances, and for each rule."""
+    scopes = sorted({(p.scope.ranks, *p.scope.assumes) for p in records.proof.values()})
+    numbers = {scope: n for n, scope in enumerate(scopes)}
+    columns = {f.name: getattr(records, f.name) for f in fields(records)}
+    columns["proof"] = {key: _proof_entry(p, numbers) for key, p in records.proof.items()}
+    rules = {
+        key: {name: column[key] for name, column in columns.items() if key in column}
+        for key in sorted(set().union(*columns.values()))
+    }
+    scope_lines = ",\n".join(map(json.dumps, scopes))
+    rule_lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(rules[key])}" for key in rules)
+    return f'{{"scopes": [\n{scope_lines}\n], "rules": {{\n{rule_lines}\n}}}}\n'
 
 
-def _load_json(name: str) -> dict[str, Any]:
-    path = LIBRARY / name
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
+def _proof_entry(proof: Proof, numbers: Mapping[tuple[str, ...], int]) -> dict[str, object]:
+    """Return a proof as JSON, without what is empty. numbers: of scopes."""
+    scope = {"scope": numbers[proof.scope.ranks, *proof.scope.assumes]}
+    entry = {**scope, "instances": proof.scope.instances, **proof._asdict(), **scope}
+    return {k: v for k, v in entry.items() if v not in (None, ())}
 
 
 _KEYS: dict[Rule, str] = {}  # of rules whose keys were stored with them

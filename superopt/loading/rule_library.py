@@ -17,7 +17,7 @@ from superopt.cost.cache_folders import rules_folder
 from superopt.kernels.runtime import file_cache
 from superopt.rules.lang.rule import LIBRARY, Rule
 from superopt.rules.library import load, packed
-from superopt.rules.library.records import FLOATS, remember_proof_keys
+from superopt.rules.library.records import RECORDS, remember_proof_keys
 
 SUFFIX = "rules"
 DIGEST_BYTES = 16
@@ -47,7 +47,7 @@ def library_digest() -> str:
     """Return the digest of everything that the parsed rules depend on: their text and computed
     float classes, and the sources of the rule language, operators and expressions."""
     found = blake2b(digest_size=DIGEST_BYTES)
-    texts = [LIBRARY / name for name in (*load.library_files(), FLOATS)]
+    texts = [*(LIBRARY / name for name in load.library_files()), RECORDS]
     folders = (LIBRARY.parent, *(Path(p) for part in (ops, ir, te) for p in part.__path__))
     sources = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     for path in (*texts, *sources):

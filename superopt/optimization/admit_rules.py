@@ -16,7 +16,7 @@ from superopt.rules.lang.rule import FLOAT_CLASSES, Rule
 from superopt.rules.lang.term import App, walk
 from superopt.rules.library.records import (
     is_proved_for_one_shape,
-    library_float_classes,
+    library_records,
     proof_key,
     record_proof,
     tier,
@@ -102,7 +102,7 @@ def _with_float_class(rule: Rule, request: Request) -> Rule:
     own = rule.name in request.untried_rules
     if (
         own
-        or proof_key(rule) in library_float_classes()
+        or proof_key(rule) in library_records().float_class
         or not _is_sufficiently_proved(rule, request)
     ):
         return rule

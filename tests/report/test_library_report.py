@@ -22,7 +22,7 @@ from superopt.report.text import library_counts
 from superopt.report.text.library_counts import RuleReport
 from superopt.report.text.library_text import library_summary
 from superopt.rules.library.load import load_library
-from superopt.rules.library.records import proof_key, tier
+from superopt.rules.library.records import library_records, proof_key, tier
 from tests.support.report.page import Page, check_self_contained
 from tests.support.report.sample_rules import (
     HOSTILE_NAME,
@@ -176,25 +176,23 @@ def test_own_rules_are_of_the_tier_that_the_library_says_if_any(tmp_path: Path) 
     ]
 
 
-def test_axiom_proofs_are_read_where_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_axiom_proofs_are_reported_where_they_are_recorded(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rule = load_library()[0]
-    entry = {"names": ["relu-idempotent"], "steps": [["Relu(Relu(x))", ""]], "ms": 1}
-    monkeypatch.setattr(rule_report, "LIBRARY", tmp_path)
-    rule_report.axiom_proofs.cache_clear()
-    try:
-        assert rule_report.describe_rule(rule).axioms is None
-        rule_report.axiom_proofs.cache_clear()
-        (tmp_path / rule_report.AXIOM_PROOFS_FILE).write_text(json.dumps({proof_key(rule): entry}))
-        wanted = AxiomProof(("relu-idempotent",), (("Relu(Relu(x))", ""),), 1.0)
+    chain = [["Relu(Relu(x))", ""], ["Relu(x)", "relu"]]
+    for entry, wanted in (
+        (None, None),
+        ({"names": ["itself"]}, AxiomProof(("itself",), (), 0.0)),
+        (
+            {"names": ["relu"], "steps": chain, "ms": 1.5},
+            AxiomProof(("relu",), (("Relu(Relu(x))", ""), ("Relu(x)", "relu")), 1.5),
+        ),
+    ):
+        axioms = {} if entry is None else {proof_key(rule): entry}
+        known = replace(library_records(), axioms=axioms)
+        monkeypatch.setattr(rule_report, "library_records", lambda known=known: known)
         assert rule_report.describe_rule(rule).axioms == wanted
-        rule_report.axiom_proofs.cache_clear()
-        (tmp_path / rule_report.AXIOM_PROOFS_FILE).write_text(json.dumps({"0": {"names": []}}))
-        with pytest.raises(ValueError, match="AxiomProof must be the fields"):
-            rule_report.describe_rule(rule)
-    finally:
-        rule_report.axiom_proofs.cache_clear()
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from scripts import mutation
 from scripts.mutation import mixed, put, table
 from superopt.rules.lang.rule import parse_rules
 from superopt.rules.library.load import load_library
-from superopt.verifier.verdict import Proved, Scope
+from superopt.rules.library.records import Scope
+from superopt.verifier.verdict import Proved
 from tests.support.verifier.mutants import KINDS, by_kind
 
 RULES = load_library()

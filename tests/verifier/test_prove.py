@@ -7,7 +7,7 @@ import pytest
 
 from superopt.rules.lang.rule import Rule, parse_rules
 from superopt.rules.library.load import load_library
-from superopt.rules.library.records import library_proofs
+from superopt.rules.library.records import library_records
 from superopt.rules.trial.cases import Cases
 from superopt.rules.trial.instances import instance_of_names
 from superopt.rules.trial.try_rule import Refuted as Differs
@@ -373,4 +373,4 @@ def test_conditions_are_said_in_the_rules_own_sizes() -> None:
 
 
 def test_what_the_library_needs_is_said_so() -> None:
-    assert not [c for p in library_proofs().values() for c in p.conditions if "'" in c]
+    assert not [c for p in library_records().proof.values() for c in p.conditions if "'" in c]

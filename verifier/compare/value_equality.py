@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from superopt.ir.graph import Constant, Node, Value, producer, results
+from superopt.rules.library.records import Scope
 from superopt.te.expr.tensor import Tensor, placeholder
 from superopt.verifier.compare.constant_patterns import constant_tensor
 from superopt.verifier.context import OutOfTime, ProofContext
@@ -21,7 +22,7 @@ from superopt.verifier.equality.element_equality import are_equal
 from superopt.verifier.poly.facts import Facts
 from superopt.verifier.poly.polynomial import atom_poly, fresh_var
 from superopt.verifier.prove import ASSUMPTIONS, Limits
-from superopt.verifier.verdict import Proved, Scope, Unknown
+from superopt.verifier.verdict import Proved, Unknown
 
 
 def prove_equal(

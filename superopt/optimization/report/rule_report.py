@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
-from types import MappingProxyType
+from typing import Any
 
 from superopt.loading.package_versions import package_versions
 from superopt.optimization.report.rule_diagram import rule_diagram
-from superopt.report.data.codec import decode
 from superopt.report.data.diagram import AxiomProof, Proof, RuleDiagram
 from superopt.report.data.report import RuleCount
 from superopt.report.text.library_counts import RULE_REPORT_VERSION, RuleReport
-from superopt.rules.lang.rule import LIBRARY, Rule
+from superopt.rules.lang.rule import Rule
 from superopt.rules.library import records
 from superopt.rules.library.records import (
     find_proof,
-    library_float_classes,
+    library_records,
     proof_key,
     rules_digest,
     tier,
-    unproved_reasons,
 )
-
-AXIOM_PROOFS_FILE = "axiom_proofs.json"  # beside the library; optional
 
 
 def describe_rule(rule: Rule, is_user_rule: bool = False) -> RuleDiagram:
     """Return a rule as a diagram, with its proofs, or why it has none. is_user_rule: it has no tier
     unless it is proved."""
     found = find_proof(rule)
-    key = proof_key(rule)
+    key, known = proof_key(rule), library_records()
+    axioms = known.axioms.get(key)
     return rule_diagram(
         rule,
         "" if is_user_rule and found is None else tier(rule),
-        None if found is None else _report_proof(found),
-        axiom_proofs().get(key),
-        "" if found else unproved_reasons().get(key, ""),
-        library_float_classes().get(key, ("", None)),
+        None if found is None else _report_proof(found, known.mutants.get(key)),
+        None if axioms is None else _report_axioms(axioms),
+        "" if found else known.unproved.get(key, ""),
+        (known.float_class.get(key) or "", known.error_growth.get(key)),
     )
 
 
@@ -83,15 +78,18 @@ def _source_file(rule: Rule) -> str:
     return rule.source.rpartition(":")[0]
 
 
-def _report_proof(p: records.Proof) -> Proof:
+def _report_proof(p: records.Proof, mutants: Sequence[int] | None) -> Proof:
     return Proof(
-        p.scope, p.assumes, p.readable_conditions, p.obligations, p.queries, p.ms, p.mutants
+        p.scope.summary,
+        p.scope.assumes,
+        p.readable_conditions,
+        p.obligations,
+        p.queries,
+        p.ms,
+        None if mutants is None else (mutants[0], mutants[1]),
     )
 
 
-@lru_cache(maxsize=1)
-def axiom_proofs() -> Mapping[str, AxiomProof]:
-    """Return the axiom-level proofs by `proof_key`."""
-    path = LIBRARY / AXIOM_PROOFS_FILE
-    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return MappingProxyType({key: decode(AxiomProof, entry) for key, entry in stored.items()})
+def _report_axioms(entry: Mapping[str, Any]) -> AxiomProof:
+    steps = tuple((term, axiom) for term, axiom in entry.get("steps", ()))
+    return AxiomProof(tuple(entry["names"]), steps, entry.get("ms", 0.0))

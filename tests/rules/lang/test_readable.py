@@ -9,7 +9,7 @@ import re
 import pytest
 
 from superopt.rules.lang.readable import merge_conditions, readable_condition
-from superopt.rules.library.records import Proof, library_proofs
+from superopt.rules.library.records import Proof, Scope, library_records
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,12 @@ def test_random_conditions_hold_where_they_did() -> None:
 
 
 def test_no_proof_of_the_library_adds_numbers_below_0() -> None:
-    every = {c for p in library_proofs().values() for c in p.readable_conditions}
+    every = {c for p in library_records().proof.values() for c in p.readable_conditions}
     assert every
     assert not any("+ -" in c or "* -1" in c for c in every)
 
 
 def test_what_always_holds_is_not_needed() -> None:
     needs = ("((h + -1) // 2) + 1 == (h + 1) // 2", "(h + -1) // 2 >= 2")
-    assert (
-        Proof("ranks 0 to 4", (), needs, 0, 0, 0.0).summary == "ranks 0 to 4; refused unless h >= 5"
-    )
+    proof = Proof(Scope("ranks 0 to 4", 1, ()), needs, 0, 0, 0.0)
+    assert proof.summary == "ranks 0 to 4; 1 way to fit; refused unless h >= 5"
