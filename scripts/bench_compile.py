@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from json_rows import json_rows
 from peers import GRAPHS, RUNTIMES, drawn, geometric_mean, in_turns
 
 from superopt import ort
@@ -155,7 +156,7 @@ def main() -> None:
                 got = measure(path, int(threads), args.seconds, Path(folder))
                 found.setdefault(threads, {})[name] = got
                 print(threads, name, json.dumps(got), flush=True)
-                args.out.write_text(json.dumps(found, indent=1) + "\n")
+                args.out.write_text(json_rows(found, depth=2))
             for file in Path(folder).glob(f"{name}.*onnx*"):
                 file.unlink()
     head = HEAD.format(

@@ -22,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import onnx
+from json_rows import json_rows
 from kernel_cases import FAMILIES, Case, model
 from peers import RUNTIMES, drawn, geometric_mean, in_turns
 
@@ -162,7 +163,7 @@ def main() -> None:
                 print(threads, family, row(case.name, cases[case.name]), flush=True)
             known[family] = {**begin, "cases": cases}
             found["threads"][threads] = {f: known[f] for f in FAMILIES if f in known}
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
+            args.out.write_text(json_rows(found, depth=5))
             args.out.with_suffix(".md").write_text(text(found))
 
 

@@ -24,6 +24,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from json_rows import json_rows
+
 from superopt.api.functions import bench
 from superopt.cost.machine import this_machine
 from superopt.onnx_io.read.weightless import draw_weights
@@ -136,7 +138,7 @@ def main() -> None:
             rows[name] = measure(name, args.models, Path(folder), args)
             print(json.dumps(rows[name]), file=sys.stderr, flush=True)
             found = {"machine": this_machine().text, "rows": [rows[n] for n in sorted(rows)]}
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
+            args.out.write_text(json_rows(found, depth=2))
     text = table([rows[n] for n in sorted(rows)], args.threads)
     when = time.strftime("%Y-%m-%d")
     command = f"scripts/bench_models.py --budget {args.budget} --seconds {args.seconds:g}"

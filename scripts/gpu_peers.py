@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from json_rows import json_rows
+
 NINE = (
     "resnet18", "resnet50", "squeezenet1_1", "mobilenet_v2", "inception_v3", "bert_base_12l",
     "llama_layers", "csrnet", "nasrnn",
@@ -86,5 +88,5 @@ def keep(path: Path, on: str, new: Mapping[str, Mapping[str, float]], replace: b
         before = own.get(case, {})
         own[case] = {**before, **times} if replace else {**times, **before}
     whole = path.with_suffix(".new")
-    whole.write_text(json.dumps(found, indent=1) + "\n")
+    whole.write_text(json_rows(found, depth=2))
     whole.replace(path)

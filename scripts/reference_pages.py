@@ -12,13 +12,13 @@ and certificates, from their dataclasses.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from scripts.json_rows import json_rows
 from superopt.kernels.loops import compute_at, loop_annotations, loop_transforms, schedule, staging
 from superopt.report.data.certificate import Certificate
 from superopt.report.data.report import Report
@@ -68,10 +68,8 @@ def json_schema(kind: type) -> str:
     """Return the JSON Schema of a dataclass as the strict codec reads it (report/data/codec.py)."""
     definitions: dict[str, Any] = {}
     top = _schema(kind, definitions)
-    return json.dumps(
-        {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "$defs": definitions},
-        indent=1,
-    ) + "\n"  # fmt: skip
+    uri = "https://json-schema.org/draft/2020-12/schema"
+    return json_rows({"$schema": uri, **top, "$defs": definitions}, depth=4)
 
 
 def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
