@@ -54,13 +54,12 @@ def equations(theme: str = "") -> Iterator[Equation]:
     for path in sorted(FOLDER.glob("*.txt")):
         if theme in ("", path.stem):
             for block in path.read_text(encoding="utf-8").split("== ")[1:]:
-                head, _, body = block.partition("\n")
-                left, right, _ = body.split("--\n")
-                yield _equation(head, path.stem, left, right)
+                head, inputs, body = block.split("\n", 2)
+                yield _equation(head, path.stem, inputs.replace("; ", "\n"), *body.split("--\n"))
 
 
-def _equation(head: str, theme: str, left: str, right: str) -> Equation:
-    a, b = (parse_graph(f"graph {{\n{text}}}\n", OPS) for text in (left, right))
+def _equation(head: str, theme: str, inputs: str, left: str, right: str) -> Equation:
+    a, b = (parse_graph(f"graph {{\n{inputs}\n{text}}}\n", OPS) for text in (left, right))
     same = dict(zip(b.inputs, a.inputs, strict=True))
     b = Graph(a.inputs, replace_all(b, same).outputs)
     name, _, said = head.partition(" (")
