@@ -101,7 +101,6 @@ def resize(shape: Shape, scale: float, mode: str, how: str) -> Case:
     return Case("Resize", (shape,), (None, scales), {**said, "_scale": scale})
 
 
-TWO = (64, 64)
 CASES = [
     *each(
         "Relu Sigmoid Tanh Exp Log Sqrt Abs Neg Floor Ceil Round Sign Erf Softplus Softsign Elu"

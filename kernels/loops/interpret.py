@@ -7,7 +7,7 @@ adds the terms of a reduction one after the other, as the form says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -15,8 +15,9 @@ import numpy as np
 
 from superopt import guard
 from superopt.te.eval.domain import Reals
+from superopt.te.eval.frame import apply_index_function
 from superopt.te.expr.dtype import INDEX, to_numpy
-from superopt.te.expr.functions import REDUCTION_COMBINERS, identity_element, scalar_function
+from superopt.te.expr.functions import REDUCTION_COMBINERS, identity_element
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
@@ -120,7 +121,7 @@ class _Evaluation:
             case Apply(fn, args, dtype):
                 values = [self.value(a) for a in args]
                 if args[0].dtype == INDEX and fn != "cast":
-                    return _index_function(fn, values)
+                    return apply_index_function(fn, values)
                 arrays, kinds = [*map(np.asarray, values)], [a.dtype for a in args]
                 return _REALS.apply(RESTRICTED_FUNCTIONS.get(fn, fn), arrays, kinds, dtype)
             case Index(element, bound):
@@ -150,17 +151,3 @@ class _Evaluation:
             item = _Evaluation(inner, self.memory, self.mask).value(e.body)
             total = _REALS.apply(combiner, [total, item], [e.dtype, e.dtype], e.dtype)
         return total
-
-
-def _index_function(fn: str, values: list[Any]) -> Any:
-    """Return index arithmetic on integers and int64 arrays."""
-    if fn == "floordiv":
-        return values[0] // values[1]
-    operation: Callable[..., Any] | None = scalar_function(fn).int_impl
-    assert operation is not None
-    out = values[0]
-    if len(values) == 1:
-        return operation(out)
-    for v in values[1:]:
-        out = operation(out, v)
-    return out

@@ -26,9 +26,8 @@ from superopt.verification.ort_session import OrtSession
 class Candidate:
     """A rewritten model in a file, its ONNX Runtime session, and its check.
 
-    sha256: of the file; node_count: in the file, without constants; notes: what was not folded;
-    node_names: name in the file of a result of each node of the variant that was written;
-    certificate: of the winner only.
+    sha256: of the file; notes: what was not folded; node_names: name in the file of a result of
+    each node of the variant that was written; certificate: of the winner only.
     """
 
     variant: Variant
@@ -36,21 +35,18 @@ class Candidate:
     path: Path
     sha256: str
     check: CheckOutcome
-    node_count: int
     notes: tuple[str, ...]
     node_names: Mapping[ir_graph.Node, str]
     certificate: Certificate | None = None
 
 
-def write_graph(
-    model: Model, graph: ir_graph.Graph, path: Path
-) -> tuple[int, dict[ir_graph.Value, str]]:
-    """Write `graph` to a file; return its number of nodes, and the name of each result. Raises
-    ExportError if it cannot be expressed."""
+def write_graph(model: Model, graph: ir_graph.Graph, path: Path) -> dict[ir_graph.Value, str]:
+    """Write `graph` to a file; return the name of each result. Raises ExportError if it cannot be
+    expressed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made, names = export_with_names(model, graph)
     write_model(made, path, original=model.source)
-    return sum(n.op_type != "Constant" for n in made.graph), names
+    return names
 
 
 def find_node_names(
@@ -82,7 +78,7 @@ def examine_variant(
     try:
         folded = fold_constants(variant.graph)
         try:
-            nodes, names = write_graph(original.model, folded.graph, path)
+            names = write_graph(original.model, folded.graph, path)
         except ExportError as e:
             return RejectedCandidate(f"it cannot be written: {e}")
         found = check_candidate(original, variant.graph, folded.graph, session, deadline)
@@ -93,7 +89,7 @@ def examine_variant(
             return RejectedCandidate(f"{places} cannot be checked")
         kept = True
         return Candidate(
-            variant, session, path, read_model(path).sha256, found, nodes, folded.skipped,
+            variant, session, path, read_model(path).sha256, found, folded.skipped,
             find_node_names(variant.graph, folded.graph, names),
         )  # fmt: skip
     finally:

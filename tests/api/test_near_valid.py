@@ -19,7 +19,6 @@ FLOAT = TensorProto.FLOAT
 NODE = helper.make_node
 WEIGHT = numpy_helper.from_array(np.linspace(-1, 1, 4, dtype=np.float32), "w")
 BIAS = numpy_helper.from_array(np.linspace(0, 1, 4, dtype=np.float32), "b")
-RELU = NODE("Relu", ["x"], ["y"])
 CHAIN = [NODE("Relu", ["x"], ["t"]), NODE("Relu", ["t"], ["y"])]
 
 

@@ -89,7 +89,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
         before = after
     path = tmp_path_factory.mktemp("graph") / "two.onnx"
     folded = fold_constants(before).graph
-    _, names = candidate.write_graph(model, folded, path)
+    names = candidate.write_graph(model, folded, path)
     winner = SimpleNamespace(
         path=path,
         variant=SimpleNamespace(steps=tuple(steps)),

@@ -120,12 +120,6 @@ class TiledConvolution:
         high, wide = (n * s + r - s for n, r, s in self.forms(m))
         return high, wide
 
-    @property
-    def multiply_adds(self) -> int:
-        """The FMAs of the direct convolution."""
-        (high, wide), (r, s) = self.output_sides, self.kernel
-        return self.image_counts[1] * self.k.size * high * wide * self.channels * self.taps * r * s
-
     def tile_options(self) -> list[int]:
         """Return the tile sides that fit into the result and do not amplify errors too much."""
         sides = [x // d for x, d in zip(self.output_sides, self.dilations, strict=True)]

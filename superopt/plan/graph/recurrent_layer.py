@@ -68,14 +68,6 @@ class Recurrent:
     def input(self, k: int) -> graph.Value | None:
         return self.node.inputs[k] if k < len(self.node.inputs) else None
 
-    @property
-    def is_plain(self) -> bool:
-        """True if it has no options but directions, states, biases, layout and reset_after."""
-        usual = DEFAULT_ACTIVATIONS[self.kind]
-        named = all(tuple(a.name for a in some) == usual for some in self.activations)
-        options = self.clip is not None or self.coupled or self.has_varied_lengths
-        return named and not options and self.input(P) is None
-
 
 def is_recurrent(n: graph.Node) -> bool:
     """True for an LSTM, GRU or RNN as read from the model."""

@@ -70,11 +70,6 @@ class ConstantPool:
         """In a forked process, where another thread may have held the lock."""
         self.lock = threading.Lock()
 
-    def total_bytes(self) -> int:
-        """Bytes of all constants that are held."""
-        with self.lock:
-            return sum(a.nbytes for a in self.arrays.values())
-
 
 CONSTANT_POOL = ConstantPool()
 if hasattr(os, "register_at_fork"):

@@ -7,9 +7,10 @@ ranges; an operation that does not depend on those is computed once, by the pare
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import reduce
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -123,7 +124,7 @@ class Frame:
             case Elementwise(_, _, fn, args, kinds, dtype):
                 values = [self.run(a) for a in args]
                 if kinds[0] == INDEX and fn != "cast":
-                    return _index_function(fn, values)
+                    return np.asarray(apply_index_function(fn, values))
                 return domain.apply(fn, values, kinds, dtype)
             case Select(_, _, condition, yes, no):
                 return np.where(self.run(condition), self.run(yes), self.run(no))
@@ -365,15 +366,10 @@ def _convert(domain: Domain, x: np.ndarray, source_dtype: DType, dtype: DType) -
     return x if source_dtype == dtype else domain.apply("cast", (x,), (source_dtype,), dtype)
 
 
-def _index_function(fn: str, values: list[np.ndarray]) -> np.ndarray:
-    """Return index arithmetic on int64 arrays."""
+def apply_index_function(fn: str, values: Sequence[Any]) -> Any:
+    """Return index arithmetic on integers or int64 arrays."""
     if fn == "floordiv":
-        return np.asarray(values[0] // values[1])
-    operation = scalar_function(fn).int_impl
+        return values[0] // values[1]
+    operation: Callable[..., Any] | None = scalar_function(fn).int_impl
     assert operation is not None
-    out = values[0]
-    if len(values) == 1:
-        return operation(out)
-    for v in values[1:]:
-        out = operation(out, v)
-    return out
+    return reduce(operation, values) if len(values) > 1 else operation(values[0])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -292,13 +291,3 @@ def model(steps: Sequence[tuple[str, int, int]], outputs: Sequence[int]) -> onnx
     opsets = [helper.make_opsetid("", 21 if int4 else OPSET)]
     opsets += [helper.make_opsetid(d, 1) for d in sorted(g.domains)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=g.functions)
-
-
-def random_model(seed: int, count: int) -> onnx.ModelProto:
-    """A model of `count` steps, of which about half are opaque."""
-    draw = Random(seed)
-    steps = [
-        (draw.choice(sorted(draw.choice((PLAIN, OPAQUE)))), draw.randrange(99), draw.randrange(99))
-        for _ in range(count)
-    ]
-    return model(steps, [count - 1, draw.randrange(count)])
