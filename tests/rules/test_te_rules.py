@@ -98,7 +98,7 @@ def test_rewriting_without_an_end_is_an_error() -> None:
     again = Context(
         conditions={"vanishes": lambda x: False, "terms_that_count": lambda k: [(1, 2, 0)]}
     )
-    with pytest.raises(RuntimeError, match="restrict-sum rewrote .* times without an end"):
+    with pytest.raises(RuntimeError, match=r"restrict-sum rewrote .* times without an end"):
         load_te_rules("reductions", "drop-sum", "restrict-sum").rewrite_fully(y, again)
 
 
