@@ -18,7 +18,13 @@ from superopt.cli.main import run
 from superopt.cost.machine import this_machine
 from superopt.kernels.runtime.cpu import MissingFloat16, converts_float16, host
 from superopt.kernels.runtime.target_cpu import LEVELS, VARIABLE, MissingInstructions
-from tests.support.breadth import mark_breadth, select_shard
+from tests.support.breadth import (
+    ALL_EXAMPLES,
+    SOME_EXAMPLES,
+    draws_all_examples,
+    mark_breadth,
+    select_shard,
+)
 from tests.support.paths import ROOT
 from tests.support.report.fake_api import FakeApi
 
@@ -27,16 +33,6 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when onnxruntime is 
 
 # A shell that starts a job in the background has it ignore Ctrl-C, and what the job starts as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# Timings on a shared machine say nothing, and a failure must come back on the next run.
-settings.register_profile(
-    "superopt",
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("superopt")
-
 
 # Of the time of all tests a seventh was the collector's, which walked what they all share again and
 # again: rules, cases, modules.
@@ -60,8 +56,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[VARIABLE] = config.getoption("target_cpu")  # for what tests start, too
+    configure_hypothesis(config)
     if not config.option.collectonly and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         share_bytecode(config)
+
+
+def configure_hypothesis(config: pytest.Config) -> None:
+    """Timings on a shared machine say nothing, and a failure must come back on the next run."""
+    every = are_named(config) or draws_all_examples(config.option.markexpr, shard_of(config)[0])
+    settings.register_profile(
+        "superopt",
+        deadline=None,
+        derandomize=True,
+        max_examples=ALL_EXAMPLES if every else SOME_EXAMPLES,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("superopt")
+
+
+def shard_of(config: pytest.Config) -> tuple[int, int]:
+    """K and N of the option --breadth-shard."""
+    shard, _, shards = config.getoption("breadth_shard").partition("/")
+    return int(shard), int(shards)
 
 
 def share_bytecode(config: pytest.Config) -> None:
@@ -94,8 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(0))
     if not are_named(config):
         mark_breadth(items)
-        shard, _, shards = config.getoption("breadth_shard").partition("/")
-        items[:] = select_shard(items, int(shard), int(shards))
+        items[:] = select_shard(items, *shard_of(config))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.errors import ExitCode, UsageError
@@ -30,6 +30,7 @@ from superopt.ops import OPS
 from superopt.te.expr.dtype import BF16, BOOL, DTYPES, F16, F32, I64, U4, to_numpy
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
+from tests.support.breadth import examples
 from tests.support.ir.random_graphs import graphs
 from tests.support.ops.build import example, operands
 
@@ -88,7 +89,7 @@ def test_inputs_that_are_not_given_are_made() -> None:
     assert show_graph(fresh, {w: "w"}) == text
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(graphs())
 def test_print_and_parse_is_the_identity(g: Graph) -> None:
     text = show_graph(g)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from superopt.ir import graph as ir_graph
@@ -18,6 +18,7 @@ from superopt.ops import OPS
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
+from tests.support.breadth import examples
 from tests.support.onnx_io.rounds import imported, session
 from tests.support.ops.build import example, operands
 
@@ -160,13 +161,13 @@ def graphs(draw: st.DrawFn) -> ir_graph.Graph:
 
 
 @given(graphs(), st.sampled_from([13, 14, 17, 18, 21]))
-@settings(max_examples=150)
+@examples(150)
 def test_graphs_come_back_as_the_same_objects(graph: ir_graph.Graph, opset: int) -> None:
     assert again(graph, opset) == graph
 
 
 @given(graphs(), st.sampled_from([13, 17, 21]), st.integers(1, 4), st.integers(0, 99))
-@settings(max_examples=150)
+@examples(150)
 def test_runtimes_compute_what_the_graph_says(
     graph: ir_graph.Graph, opset: int, n: int, seed: int
 ) -> None:

@@ -4,9 +4,16 @@ import itertools
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support import breadth
-from tests.support.breadth import is_in_turn, runs_by_default, select_shard
+from tests.support.breadth import (
+    draws_all_examples,
+    examples,
+    is_in_turn,
+    runs_by_default,
+    select_shard,
+)
 
 
 @pytest.mark.parametrize("one_in", [1, 2, 3, 4, 5, 7, 8, 10, 16, 20, 40])
@@ -68,6 +75,32 @@ def test_each_wide_case_is_in_one_shard(request: pytest.FixtureRequest) -> None:
     assert all(shard[:5] == items[:5] for shard in shards)
     wide = [item for shard in shards for item in shard[5:]]
     assert sorted(wide, key=items.index) == items[5:]
+
+
+@pytest.mark.parametrize(
+    ("markers", "shard", "every"),
+    [
+        ("not slow and not breadth", 0, False),
+        ("not slow", 0, True),
+        ("not slow", 3, False),
+        ("", 0, True),
+    ],
+)
+def test_which_runs_draw_all_examples(markers: str, shard: int, every: bool) -> None:
+    assert draws_all_examples(markers, shard) == every
+
+
+@pytest.mark.parametrize(
+    ("profile", "counts"), [(100, {200: 200, 12: 12, 8: 8}), (25, {200: 50, 12: 10, 8: 8})]
+)
+def test_how_many_examples_are_drawn(profile: int, counts: dict[int, int]) -> None:
+    before = settings.get_current_profile_name()
+    settings.register_profile("examples", max_examples=profile)
+    try:
+        settings.load_profile("examples")
+        assert {n: examples(n).max_examples for n in counts} == counts
+    finally:
+        settings.load_profile(before)
 
 
 class Case(pytest.Item):

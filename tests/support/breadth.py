@@ -1,11 +1,14 @@
 """The wide tables of which only some cases run by default; the others get the marker `breadth`.
 
-`pytest` alone must end within 6 minutes on two cores, and wide tables took most of the time. Two
+`pytest` alone must end within 5 minutes on two cores, and wide tables took most of the time. Two
 markers say which cases of a test function stay:
 
 - `one_in(n)`: one in so many, spread evenly; 0: none.
 - `round_robin(n)`: of a crossed table whose last parameter has n values, mostly precisions, one
   case of each combination of the other parameters, with those values in turn.
+
+A property test draws a quarter of its examples by default: of the 100 that hypothesis draws, or of
+those that `examples` names.
 """
 
 from __future__ import annotations
@@ -15,7 +18,11 @@ from collections.abc import Iterable
 from itertools import count
 
 import pytest
+from hypothesis import settings
 
+ALL_EXAMPLES = 100  # of a property test that names no number
+SOME_EXAMPLES = 25
+MIN_EXAMPLES = 10  # of a test that has as many
 GOLDEN_RATIO = (1 + 5**0.5) / 2
 
 
@@ -72,3 +79,15 @@ def select_shard(items: Iterable[pytest.Item], shard: int, shards: int) -> list[
         for item in items
         if item.get_closest_marker("breadth") is None or next(wide) % shards == shard
     ]
+
+
+def draws_all_examples(markers: str, shard: int) -> bool:
+    """True if a run with this `-m` draws all examples of property tests: with the marker `breadth`,
+    and in the first of several shards."""
+    return "not breadth" not in markers and shard == 0
+
+
+def examples(count: int) -> settings:
+    """A decorator of a property test that draws so many examples, or fewer by default."""
+    share = settings.default.max_examples / ALL_EXAMPLES
+    return settings(max_examples=max(round(count * share), min(count, MIN_EXAMPLES)))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from superopt.kernels.loops.apply import apply_schedule
 from superopt.kernels.loops.loop_transforms import initial_loops
@@ -13,13 +13,14 @@ from superopt.kernels.loops.schedule import IllegalSchedule, parse_schedule, sch
 from superopt.kernels.runtime.cpu import load_kernel
 from superopt.te.expr.dtype import I32
 from superopt.te.expr.tensor import Tensor, compute, reduce_sum
+from tests.support.breadth import examples
 from tests.support.kernels.computations import COMPUTATIONS, WANTED, legal, run, tensor, whole
 from tests.support.kernels.schedules import Draw, draws, grown
 
 
 @pytest.mark.one_in(11)
 @pytest.mark.parametrize("name", COMPUTATIONS)
-@settings(max_examples=20, deadline=None, derandomize=True)
+@examples(20)
 @given(numbers=draws(10))
 def test_no_schedule_changes_what_is_computed(name: str, numbers: list[Draw]) -> None:
     _, out, inputs = tensor(name)

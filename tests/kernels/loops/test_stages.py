@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from superopt.kernels.loops import schedule
@@ -15,6 +15,7 @@ from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.runtime.cpu import load_kernel
 from superopt.te.expr.dtype import F32, F64, I32, DType, to_numpy
 from superopt.te.expr.tensor import Tensor, compute, in_range, reduce_sum, select
+from tests.support.breadth import examples
 from tests.support.kernels.build import blank
 from tests.support.kernels.schedules import Draw, draws, grown
 
@@ -92,7 +93,7 @@ def test_what_is_not_scheduled_is_right() -> None:
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NETS)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(
     order=st.permutations(["p", "q", "r", "s", "y"]),
     numbers=st.lists(draws(6), min_size=5, max_size=5),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from superopt.ir.evaluate import node_results
 from superopt.kernels.loops.lower import lower_kernel
@@ -26,6 +26,7 @@ from superopt.te.expr.tensor import (
     reduction,
     select,
 )
+from tests.support.breadth import examples
 from tests.support.gpu.device import REAL, choose
 from tests.support.kernels.blocks import add, made_by, matmul, softmax, transposed
 from tests.support.kernels.build import blank, drawn, kernel_of
@@ -336,7 +337,7 @@ def test_every_operator(run: Run, name: str, types: str) -> None:
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", COMPUTATIONS)
-@settings(max_examples=12, deadline=None, derandomize=True)
+@examples(12)
 @given(numbers=draws(8))
 def test_no_schedule_changes_what_is_computed(run: Run, name: str, numbers: list[Draw]) -> None:
     _, out, inputs = tensor(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.generate.enumeration.serialize import enumerate_family, read_enumeration
@@ -19,6 +19,7 @@ from superopt.partial.regions.boxes import format_box
 from superopt.partial.regions.cells import TooManyCells
 from superopt.partial.regions.equality import Comparison
 from superopt.partial.regions.find import find_regions
+from tests.support.breadth import examples
 from tests.support.partial.regions import apply, by_floats, exact, given_, truth
 
 
@@ -209,7 +210,7 @@ def test_other_types_and_symbolic_sizes_are_refused() -> None:
 windows = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 3), st.integers(0, 3))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(windows, windows, st.integers(3, 11), st.sampled_from([2, 3]), st.booleans())
 def test_of_random_windows(
     one: tuple[int, ...], other: tuple[int, ...], width: int, axis: int, joined: bool

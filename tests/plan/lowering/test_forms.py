@@ -8,11 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
 import superopt
+from tests.support.breadth import examples
 from tests.support.compilation.forms import CONV, Shapes, build, feeds_of, node, program_of, weights
 from tests.support.compilation.models import F, I, model, near, reference
 from tests.support.kernels.build import planned
@@ -230,7 +231,7 @@ def test_tiles_are_transposed(name: str) -> None:
 
 
 @pytest.mark.one_in(0)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(st.data())
 def test_transposed_convolutions(data: st.DataObject) -> None:
     def some(low: int, high: int, count: int = 2) -> list[int]:
@@ -260,7 +261,7 @@ def test_transposed_convolutions(data: st.DataObject) -> None:
     near(superopt.compile(m).run(feeds), wanted)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(40)
 @given(st.permutations(range(4)), st.lists(st.integers(1, 37), min_size=4, max_size=4))
 def test_transpositions(perm: list[int], shape: list[int]) -> None:
     m = build([node("Transpose", ["x"], ["y"], perm=perm)], {"x": shape})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.kernels.cuda.launch import launch_on_streams, must_wait
@@ -28,6 +28,7 @@ from superopt.plan.program.streams import (
     minimal_waits,
     schedule_streams,
 )
+from tests.support.breadth import examples
 from tests.support.gpu.streams import Cuda, Stream, any_order
 
 
@@ -56,7 +57,7 @@ def programs(draw: Callable[..., Any]) -> Steps:
 
 
 @given(programs(), st.data())
-@settings(max_examples=200)
+@examples(200)
 def test_nothing_begins_before_what_it_needs(p: Steps, data: Any) -> None:
     lanes = data.draw(st.lists(st.integers(0, 3), min_size=len(p.writes), max_size=len(p.writes)))
     needs = dependencies(p.reads, p.writes)
@@ -77,7 +78,7 @@ def test_nothing_begins_before_what_it_needs(p: Steps, data: Any) -> None:
 
 @pytest.mark.one_in(0)
 @given(programs(), st.data(), st.integers(0, 2**31))
-@settings(max_examples=300)
+@examples(300)
 def test_no_memory_is_used_for_two_things_at_once(p: Steps, data: Any, seed: int) -> None:
     """In whichever order steps end that the streams allow, each reads what was meant for it."""
     lanes = data.draw(st.lists(st.integers(0, 3), min_size=len(p.writes), max_size=len(p.writes)))
@@ -96,7 +97,7 @@ def test_no_memory_is_used_for_two_things_at_once(p: Steps, data: Any, seed: int
 
 
 @given(programs())
-@settings(max_examples=50)
+@examples(50)
 def test_on_one_stream_buffers_are_in_use_from_their_first_to_their_last_step(p: Steps) -> None:
     alone = live_ranges(p.reads, p.writes)
     assert alone == live_ranges(
@@ -108,7 +109,7 @@ def test_on_one_stream_buffers_are_in_use_from_their_first_to_their_last_step(p:
 
 
 @given(programs(), st.data(), st.integers(1, 4))
-@settings(max_examples=100)
+@examples(100)
 def test_schedules_of_any_costs(p: Steps, data: Any, most: int) -> None:
     costs = [
         Cost(data.draw(st.floats(1500, 90000)), data.draw(st.floats(0.01, 1.0))) for _ in p.writes

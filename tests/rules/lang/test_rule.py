@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.errors import ExitCode, UsageError
@@ -36,6 +36,7 @@ from superopt.rules.lang.term import (
 )
 from superopt.rules.library.load import load_library
 from superopt.te.expr.dtype import F32
+from tests.support.breadth import examples
 
 
 def one(text: str) -> Rule:
@@ -287,7 +288,7 @@ def _is_number(f: Formula) -> bool:
     return isinstance(f, Lit) and type(f.value) in (int, float)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.recursive(leaves, larger, max_leaves=12))
 def test_formulas_print_and_parse(f: Formula) -> None:
     text = show(f)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.te.eval.domain import Reals
 from superopt.te.eval.interpret import evaluate
 from superopt.te.eval.prime_field import PrimeField
 from superopt.te.expr.dtype import F64, I8
+from tests.support.breadth import examples
 from tests.support.te.expressions import Drawn, drawn
 from tests.support.te.patterns import contractions, convolutions, reshapes, transposed_convolutions
 from tests.support.te.readings import one_by_one
 
 
 @pytest.mark.one_in(0)
-@settings(max_examples=120)
+@examples(120)
 @given(drawn(F64))
 def test_floats(case: Drawn) -> None:
     fast = evaluate(case.tensor, case.inputs, Reals())
@@ -27,7 +28,7 @@ def test_floats(case: Drawn) -> None:
 
 
 @pytest.mark.one_in(0)
-@settings(max_examples=120)
+@examples(120)
 @given(drawn(I8))
 def test_integers_wrap(case: Drawn) -> None:
     fast = evaluate(case.tensor, case.inputs, Reals())
@@ -35,7 +36,7 @@ def test_integers_wrap(case: Drawn) -> None:
     np.testing.assert_array_equal(fast, slow.astype(np.int64))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(drawn(F64))
 def test_field(case: Drawn) -> None:
     domain = PrimeField(1)
@@ -50,7 +51,7 @@ PATTERNS = (contractions(), convolutions(), transposed_convolutions(), reshapes(
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("pattern", PATTERNS, ids=repr)
 def test_patterns(pattern: st.SearchStrategy[Drawn]) -> None:
-    @settings(max_examples=80)
+    @examples(80)
     @given(pattern)
     def check(case: Drawn) -> None:
         fast = evaluate(case.tensor, case.inputs, Reals())

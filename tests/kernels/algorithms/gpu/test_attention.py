@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.compilation.cuda import load_compiler
@@ -25,6 +25,7 @@ from superopt.te.expr import index
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32
 from superopt.te.expr.node import Axis, Expr, Load
 from superopt.te.expr.tensor import Tensor, compare, compute, const, select
+from tests.support.breadth import examples
 from tests.support.compilation.models import reference
 from tests.support.gpu.attention import F, H, attention, triangle
 from tests.support.gpu.compilation import feeds, near
@@ -240,7 +241,7 @@ def test_scores_that_make_up_for_a_mask(
     assert any(x.until is not None for x in found)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_which_constants_are_triangles(data: st.DataObject) -> None:
     n, t = (data.draw(st.integers(2, 7)) for _ in range(2))

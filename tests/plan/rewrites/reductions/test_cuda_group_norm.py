@@ -8,12 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
 from superopt.compilation.cuda import load_compiler
 from superopt.onnx_io.read.source import read_model
+from tests.support.breadth import examples
 from tests.support.compilation.models import F, model, reference
 from tests.support.gpu.compilation import feeds, near, program
 from tests.support.gpu.group_norm import operator
@@ -102,7 +103,7 @@ def test_as_many_kernels(name: str) -> None:
     assert len(program(make()).calls) == many
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@examples(15)
 @given(data=st.data())
 def test_any_groups_of_any_shape(data: st.DataObject) -> None:
     sizes = st.sampled_from([1, 2, 3, 5, 8])

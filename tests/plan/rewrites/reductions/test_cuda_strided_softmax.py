@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.compilation.cuda import load_compiler
@@ -16,6 +16,7 @@ from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
+from tests.support.breadth import examples
 from tests.support.compilation.models import F, model, reference
 from tests.support.gpu.compilation import feeds, near, program
 from tests.support.gpu.models import drawn, node
@@ -146,7 +147,7 @@ def test_as_many_kernels(name: str) -> None:
     assert len(program(make()).calls) == many
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@examples(12)
 @given(data=st.data())
 def test_any_axes_of_any_shape(data: st.DataObject) -> None:
     """In any order, too: as many are rows as numbers of which nothing is summed."""

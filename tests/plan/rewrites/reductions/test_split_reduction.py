@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from superopt.kernels.loops.loop_transforms import reduction
@@ -26,6 +26,7 @@ from superopt.te.expr.tensor import (
     reduce_min,
     reduce_sum,
 )
+from tests.support.breadth import examples
 
 Fold = Callable[..., Expr]
 X = placeholder("x", TensorType(F32, (3, 64, 40)))
@@ -131,7 +132,7 @@ def test_a_long_sum_of_long_sums() -> None:
     np.testing.assert_array_equal(computed(made[m], numbers.astype(np.float32)), [numbers.sum()])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     shape=st.tuples(st.integers(1, 4), st.integers(1, 70), st.integers(1, 70)),
     wanted=st.integers(1, 500),
