@@ -169,7 +169,7 @@ def same(wanted: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> None:
         np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("name", CASES)
 def test_every_command_takes_what_onnxruntime_runs(name: str) -> None:
     m = CASES[name]
@@ -222,6 +222,7 @@ def test_sequences_and_optionals_of_undeclared_shapes(name: str) -> None:
 CERTIFIED = ["RMS norm in ai.onnx", "output without shape", "initializers of one name"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", [*CERTIFIED, "nodes in another order"])
 def test_files_and_certificates(name: str, tmp_path: Path) -> None:
     """An optimized file is certified for the file as it was given."""

@@ -49,7 +49,7 @@ def renamed(m: onnx.ModelProto) -> onnx.ModelProto:
     return other
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", OPAQUE)
 def test_equal_graphs_around_an_opaque_operator(kind: str, place: str) -> None:

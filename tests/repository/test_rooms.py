@@ -40,6 +40,9 @@ def _modules() -> dict[str, Path]:
 MODULES = _modules()
 
 
+_parse = cache(ast.parse)
+
+
 @cache
 def _imports(text: str, *, typing: bool) -> set[str]:
     """Return the modules of superopt that a source imports. typing: also those that only type
@@ -55,11 +58,13 @@ def _imports(text: str, *, typing: bool) -> set[str]:
                 found.update(a.name for a in names)
             case ast.ImportFrom(str() as module, names, 0):
                 found.update(f"{module}.{a.name}" for a in names)
+            case ast.expr():
+                pass  # most of the tree, and without imports
             case _:
                 for child in ast.iter_child_nodes(node):
                     visit(child)
 
-    visit(ast.parse(text))
+    visit(_parse(text))
     known = set()
     for name in found:
         while name and name not in MODULES:
