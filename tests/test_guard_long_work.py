@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +78,12 @@ def many_initializers() -> onnx.ModelProto:
     return model([helper.make_node("Relu", ["x"], ["y"])], weights)
 
 
+@cache
+def model_and_skeleton() -> tuple[onnx_ir.Model, through_ir.Skeleton]:
+    made = read_model(many_initializers().SerializeToString()).model
+    return made, through_ir.skeleton_from_model(made, "m")
+
+
 def many_outputs() -> onnx.ModelProto:
     nodes = [helper.make_node("Relu", ["x"], [f"y{i}"]) for i in range(LIST)]
     return model(nodes, outputs=[value(f"y{i}", FLOAT, [4]) for i in range(LIST)])
@@ -136,8 +144,7 @@ def test_an_end_is_no_fault_of_the_model(error: Exception, monkeypatch: pytest.M
     def late(*given: object) -> Iterator[object]:
         raise error
 
-    made = read_model(many_initializers().SerializeToString()).model
-    skeleton = through_ir.skeleton_from_model(made, "m")
+    made, skeleton = model_and_skeleton()
     monkeypatch.setattr(through_ir, "_tensor_holders", late)
     with pytest.raises(type(error)) as raised:
         through_ir.skeleton_from_model(made, "m")

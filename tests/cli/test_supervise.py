@@ -23,7 +23,7 @@ from superopt.guard import resident_bytes
 from tests.support.commands import share_rule_library, superopt_process
 from tests.support.onnx_io.hostile import KINDS, write
 
-BUDGET = 5.0  # seconds
+BUDGET = 3.0  # seconds
 MOST_SECONDS = 1.2 * BUDGET + 5
 MAX_MEMORY = 1_500_000_000
 POLL_SECONDS = 0.05

@@ -106,7 +106,7 @@ def test_element_by_element(rule: Rule, kind: str) -> None:
     check(rule, kind, dict(zip(names, got, strict=True)), zeros=False, few=True)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @_each_rule(*KINDS)
 def test_compiled(rule: Rule, kind: str) -> None:
     _check_compiled(rule, kind, "E2")

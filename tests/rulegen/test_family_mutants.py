@@ -251,7 +251,7 @@ def test_pairs_that_may_save_something_come_first() -> None:
 
 def test_no_more_than_some_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = MUTANT_FAMILIES["borders"]
-    found = read_enumeration(enumerate_family((sizes.make_family(), 2, 0))).partial
+    found = pairs_of("borders", 2).partial
     _, every = family_mutants._choose_pairs(found, sizes)
     monkeypatch.setattr(family_mutants, "MAX_PROVED_PAIRS", 3)
     dropped, chosen = family_mutants._choose_pairs(found, sizes)

@@ -103,6 +103,7 @@ def test_they_are_rules_that_are_proved(path: Path, any_price: None) -> None:
     assert time.process_time() - begin < max(0.5 * first, 1.0)
 
 
+@pytest.mark.one_in(0)
 def test_any_number_of_images(path: Path, any_price: None) -> None:
     """Rules of what moves to the batch, not from it, which are for all numbers of pictures."""
     onnx.save(net("n"), path)

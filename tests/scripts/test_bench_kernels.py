@@ -26,6 +26,7 @@ def test_names_differ_within_a_family() -> None:
         assert len({case.name for case in cases}) == len(cases)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_models_are_valid_and_of_static_shape(case: Case) -> None:
     made = model(case)

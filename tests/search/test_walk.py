@@ -53,7 +53,7 @@ def attention() -> Model:
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize(("seed", "steps"), [(0, 600), (1, 150), (2, 150)])
+@pytest.mark.parametrize(("seed", "steps"), [(0, 150), (1, 600), (2, 150)])
 def test_random_rewrites_change_nothing(seed: int, steps: int) -> None:
     found = walk(attention(), rule_set(usable()), steps=steps, each=20, seed=seed)
     assert not found.wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,7 +92,6 @@ def each_option(p: Program, many: int = 12) -> Iterator[tuple[str, Option]]:
             yield key, option
 
 
-@pytest.mark.one_in(6)
 @pytest.mark.parametrize("many", [4, pytest.param(24, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_every_option_computes_the_same(name: str, many: int) -> None:
@@ -103,15 +103,18 @@ def test_every_option_computes_the_same(name: str, many: int) -> None:
     given = [rng.standard_normal(s).astype(np.float32) for s in shapes]
     feeds = {i.name: a for i, a in zip(graph.inputs, given, strict=True)}
     wanted = reference(m, feeds)
-    count = 0
+    found: dict[str, list[Option]] = defaultdict(list)
     for key, option in each_option(plan_program(graph, sizes, Settings(host().width)), many):
-        made = plan_program(graph, sizes, Settings(host().width, {key: option}))
-        assert made.options[key] == option
+        found[key].append(option)
+    assert sum(map(len, found.values())) > 1.5 * many
+    # One of each kernel at a time: a program for each option takes far longer.
+    for n in range(max(map(len, found.values()))):
+        chosen = {key: some[n % len(some)] for key, some in found.items()}
+        made = plan_program(graph, sizes, Settings(host().width, chosen))
+        assert made.options.items() >= chosen.items()
         got = [np.empty_like(a) for a in wanted.values()]
         load_program(made, host(), 1, None)(given, got)
         near(dict(zip(wanted, got, strict=True)), wanted)
-        count += 1
-    assert count > 1.5 * many
 
 
 def test_options_print_and_parse() -> None:

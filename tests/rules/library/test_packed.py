@@ -45,8 +45,9 @@ def test_equal_numbers_of_different_types_are_distinct() -> None:
 
 
 def test_reading_is_many_times_cheaper_than_parsing() -> None:
-    texts = [(load.LIBRARY / name).read_text(encoding="utf-8") for name in load.library_files()]
-    data = packed.pack(load.load_library())
+    files = load.library_files()[::4]
+    texts = [(load.LIBRARY / name).read_text(encoding="utf-8") for name in files]
+    data = packed.pack([rule for name in files for rule in load.parse_file(name)])
     parsing = cpu_seconds(lambda: [parse_rules(text) for text in texts])
     assert cpu_seconds(lambda: packed.unpack(data)) * CHEAPER < parsing
 

@@ -158,6 +158,7 @@ def classifier(count: int, post: str, **how: object) -> onnx.ModelProto:
     return model("TreeEnsembleClassifier", own, FEATURES, outputs=outputs)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("post", POST)
 @pytest.mark.parametrize("each", [True, False])
 @pytest.mark.parametrize("base", [None, [0.5, -0.25, 0.0]])
@@ -165,6 +166,7 @@ def test_classifiers(post: str, each: bool, base: list[float] | None) -> None:
     compared(classifier(3, post, targets=3, each=each, base_values=base), rows(30))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("post", POST)
 @pytest.mark.parametrize("shift", [0.0, 0.5])  # weights of both signs, and of one
 @pytest.mark.parametrize("base", [None, [0.25]])
@@ -232,6 +234,7 @@ def ensemble(
     )  # fmt: skip
 
 
+@pytest.mark.round_robin(2)
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.DOUBLE])
 @pytest.mark.parametrize("seed", range(4))
 def test_opset_5(dtype: int, seed: int) -> None:
@@ -239,6 +242,7 @@ def test_opset_5(dtype: int, seed: int) -> None:
     compared(made, rows(12, seed, helper.tensor_dtype_to_np_dtype(dtype)))
 
 
+@pytest.mark.round_robin(2)
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.DOUBLE])
 @pytest.mark.parametrize("seed", range(3))
 def test_sets(dtype: int, seed: int) -> None:
