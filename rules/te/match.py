@@ -223,7 +223,8 @@ class Matcher:
                     own += map(as_axis, Builder(env, self.axes, number_value).items((p,)))
         if len(scope) > len(own) and not free_axes(e).isdisjoint({*scope} - {*own}):
             return
-        if isinstance(e, Axis) or (isinstance(e, Const) and self.rule.kinds.get(name) in INTEGERS):
+        is_integer = isinstance(e, Const) and self.rule.kinds.get(name) in INTEGERS
+        if is_integer or (isinstance(e, Axis) and args is None):
             yield env | {name: int(e.value) if isinstance(e, Const) else e}
         else:
             yield env | {name: Lambda(tuple(own), e)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from superopt import ort
+from superopt import guard, ort
 from superopt.errors import ModelError
 from superopt.onnx_io.check.validate import is_structurally_valid, validate
 from superopt.onnx_io.import_.importer import import_model
@@ -44,12 +44,16 @@ def load_model(source: Source) -> LoadedModel:
 
 def is_loadable_in_onnxruntime(source: Source, threads: int = 1) -> bool:
     """True if ONNX Runtime loads the model as given. It does so in a separate process, because the
-    model may crash it."""
+    model may crash it. Raises OutOfTime if the deadline of the call ended it."""
     given = file_or_bytes(source)
     if given is None or ort.installed_version() is None:
         return False
     with ort.Worker(limit=LOAD_TIMEOUT_S) as worker:
-        return not isinstance(worker.load(given, threads=threads), ort.Failure)
+        found = worker.load(given, threads=threads)
+    if isinstance(found, ort.Failure):
+        guard.check_time("loading the model in ONNX Runtime")
+        return False
+    return True
 
 
 def file_or_bytes(source: Source) -> bytes | Path | None:

@@ -11,7 +11,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.errors import ModelError
+from superopt import guard
+from superopt.errors import ModelError, OutOfTime
+from superopt.loading.model import is_loadable_in_onnxruntime
+from superopt.onnx_io.read.source import read_model
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -244,18 +247,26 @@ def test_files_and_certificates(name: str, tmp_path: Path) -> None:
     assert row.latency is not None
 
 
+def test_a_call_without_time_does_not_call_a_model_invalid() -> None:
+    source = read_model(CASES["RMS norm in ai.onnx"].SerializeToString())
+    with guard.limit_call(60.0) as limits:
+        limits.shorten_deadline(-1.0)
+        with pytest.raises(OutOfTime, match="loading the model in ONNX Runtime"):
+            is_loadable_in_onnxruntime(source)
+
+
 def test_the_user_is_notified() -> None:
     m = CASES["RMS norm in ai.onnx"]
     other = onnx.ModelProto()
     other.CopyFrom(m)
     other.doc_string = "another file"
     said = "not a valid ONNX model, but onnxruntime loads it"
-    notes = superopt.optimize(m, budget=1, cost="roofline").report.notes
+    notes = superopt.optimize(m, budget=5, cost="roofline").report.notes
     assert any(said in note for note in notes)
-    assert any(said in note for note in superopt.verify(m, other, limit=2).notes)
+    assert any(said in note for note in superopt.verify(m, other, limit=5).notes)
     valid = model(CHAIN)
     assert not any(
-        said in n for n in superopt.optimize(valid, budget=1, cost="roofline").report.notes
+        said in n for n in superopt.optimize(valid, budget=5, cost="roofline").report.notes
     )
 
 
@@ -274,6 +285,6 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_onnxruntime_refuses_stays_an_error(name: str) -> None:
     with pytest.raises(ModelError):
-        superopt.optimize(REFUSED[name], budget=1, cost="roofline")
+        superopt.optimize(REFUSED[name], budget=5, cost="roofline")
     with pytest.raises(ModelError):
         superopt.verify(REFUSED[name], REFUSED[name])

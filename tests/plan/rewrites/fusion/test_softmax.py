@@ -44,3 +44,17 @@ def test_two_of_one() -> None:
     m = build(nodes, {"x": (4, 9, 10)})
     x = np.random.default_rng(0).standard_normal((4, 9, 10)).astype(np.float32)
     near(superopt.compile(m)(x=x), reference(m, {"x": x}))
+
+
+@pytest.mark.parametrize("function", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("reader", ["Pad", "Trilu"])
+def test_a_reader_that_compares_indices(function: str, reader: str) -> None:
+    """An index alone is no candidate for the exponentials of a row."""
+    constants = {"pads": np.array([0, 1, 0, 0, 1, 0])} if reader == "Pad" else {}
+    nodes = [
+        node(function, ["x"], ["s"], axis=1),
+        node(reader, ["s", *constants], ["y"]),
+    ]
+    m = build(nodes, {"x": (3, 6, 5)}, constants)
+    x = np.random.default_rng(0).standard_normal((3, 6, 5)).astype(np.float32)
+    near(superopt.compile(m)(x=x), reference(m, {"x": x}))
