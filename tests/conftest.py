@@ -212,3 +212,11 @@ def gpu_cache(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     choose(monkeypatch)
     return empty_cache
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are for fixed sizes, as of models that no class of sizes supports."""
+    from superopt.compilation.model.compiler import Compiler
+
+    monkeypatch.setattr(Compiler, "compile_class", lambda self, sizes: None)

@@ -266,7 +266,9 @@ class _Case:
                     body = self.builder().expr(given.args[1])
                 shape = tuple(a.extent for a in own)
                 dtype = F32 if body is None else body.dtype
-                self.env[t.tensor] = Tensor(t.tensor, dtype, shape, own if body else (), body)
+                self.env[t.tensor] = Tensor(
+                    t.tensor, dtype, shape, () if body is None else own, body
+                )
             if isinstance(t, Var) and t.name not in self.env.keys() | own_axes:
                 self.env[t.name] = self.variable(t)
 

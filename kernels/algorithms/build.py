@@ -12,9 +12,11 @@ from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.triton.narrow_stores import narrow_stores
+from superopt.te.analysis.bind_sizes import has_symbolic_size
 from superopt.te.analysis.walk import computed_tensors, loads
 from superopt.te.expr.dtype import BOOL, U8
 from superopt.te.expr.node import Load
+from superopt.te.expr.symbolic_int import example_sizes
 from superopt.te.expr.tensor import Tensor
 
 
@@ -62,6 +64,8 @@ def _build_kernel(
             kernel = replace(kernel, programs=choice.programs)
     if stores_half:
         kernel = replace(kernel, body=narrow_stores(kernel.body))
+    if example_sizes() and has_symbolic_size(root):
+        kernel = replace(kernel, sizes=tuple(example_sizes()))
     return BuiltKernel(replace(kernel, name=f"k{kernel_digest(kernel)}"), tuple(given), target)
 
 

@@ -16,6 +16,7 @@ from superopt.kernels.loops.loop_transforms import reduction
 from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, is_window_load, loads
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 MIN_REUSE_ROWS = 4  # from so many rows on, packing b pays
@@ -93,24 +94,23 @@ def buffer_load(e: Load, layouts: Mapping[Tensor, Layout | ScatteredLayout]) -> 
     layout = layouts.get(e.tensor)
     if not isinstance(layout, Layout):
         return e
-    shape = [n for n in e.tensor.shape if isinstance(n, int)]
-    inside = Tensor(e.tensor.name, e.dtype, layout.shape(shape))
+    inside = Tensor(e.tensor.name, e.dtype, layout.shape(e.tensor.sizes))
     return Load(inside, layout.buffer_index(e.index), e.dtype)
 
 
 def axis_stride(e: Load, axis: Axis) -> int | None:
-    """Return the row-major distance of neighbours along `axis`, in elements; None if it varies."""
+    """Return the row-major distance of neighbours along `axis`, in elements, of a symbolic tensor
+    at the example sizes; None if it varies."""
     step, size = 0, 1
-    for i, n in zip(reversed(e.index), reversed(e.tensor.shape), strict=True):
+    for i, n in zip(reversed(e.index), reversed(e.tensor.sizes), strict=True):
         form = affine.affine(i)
         if form is None:
             return None
         step += form.coefficient(axis) * size
-        assert isinstance(n, int)
-        size *= n
+        size *= hint(n)
     return step
 
 
 def element_count(t: Tensor) -> int:
-    """Return the number of elements of a tensor."""
-    return prod(n for n in t.shape if isinstance(n, int))
+    """Return the number of elements of a tensor, of a symbolic one at the example sizes."""
+    return prod(map(hint, t.sizes))

@@ -10,7 +10,7 @@ from superopt import te
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
 from superopt.te.expr.tensor import Tensor
 
 DIGEST_BYTES = 10  # of a digest
@@ -59,6 +59,7 @@ class _Serializer:
         self.known: dict[Expr, str] = {}
         self.places: dict[Tensor, str] = {}
         self.lines: list[str] = []
+        self.sizes: dict[str, int] = {}  # the numbers of symbolic ones
 
     def digest(self) -> str:
         return blake2b("\n".join(self.lines).encode(), digest_size=DIGEST_BYTES).hexdigest()
@@ -70,6 +71,7 @@ class _Serializer:
             self.places[t] = f"s{n}"
         for n, (t, _) in enumerate(k.tables):
             self.places[t] = f"t{n}"
+        self.sizes = {name: n for n, name in enumerate(k.sizes)}
         self.lines += [f"{p.type}" for p in k.params]
         self.lines += [f"{scope} {t.type}" for t, scope in k.scratch]
         self.lines += [f"{t.type} {a.dtype} {a.shape} {a.tobytes().hex()}" for t, a in k.tables]
@@ -106,6 +108,8 @@ class _Serializer:
         match e:
             case Axis(name):
                 return name
+            case Size(name):
+                return f"size {self.sizes[name]}"
             case Const(value, dtype):
                 return f"{value}:{dtype}"
             case Apply(fn, args, dtype):

@@ -17,6 +17,7 @@ from superopt.kernels.loops.schedule import Schedule
 from superopt.kernels.loops.substitution import AlgorithmForm
 from superopt.kernels.loops.tile import Kernel
 from superopt.te.analysis.walk import loads, reductions
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 MAX_STRASSEN_LEVELS = 2  # of Strassen's recursion
@@ -130,4 +131,4 @@ class Choice:
 
 
 def _buffer_bytes(t: Tensor) -> int:
-    return prod(n for n in t.shape if isinstance(n, int)) * max(t.dtype.bits // 8, 1)
+    return prod(map(hint, t.sizes)) * max(t.dtype.bits // 8, 1)

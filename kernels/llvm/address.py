@@ -11,7 +11,8 @@ from superopt.kernels.llvm.builder import Value
 from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr import index as te_index
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Index
+from superopt.te.expr.dtype import INDEX
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Size
 from superopt.te.expr.tensor import Tensor
 
 LoopTerms = tuple[tuple[tuple[Expr, ...], int], ...]
@@ -46,7 +47,9 @@ def address(buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> Address |
     for i, n in zip(reversed(index), reversed(buffer.shape), strict=True):
         for atoms, c in te_index.polynomial(i).items():
             place[atoms] = place.get(atoms, 0) + c * stride
-        assert isinstance(n, int)
+        if not isinstance(n, int):
+            place = te_index.polynomial(flat_index(buffer, index))
+            break
         stride *= n
     _merge_div_mod_terms(place)
     moving: list[tuple[tuple[Expr, ...], int]] = []
@@ -135,7 +138,8 @@ def shuffle_pattern(
     fixed = [at.pop((), 0) for at in some]
     if any(at != some[0] for at in some):
         return None
-    size = prod(n for n in buffer.shape if isinstance(n, int))
+    known = all(isinstance(n, int) for n in buffer.shape)
+    size = prod(buffer.sizes) if known else 1
     part = gcd(size, *some[0].values())  # so that no read passes the end of the buffer
     low = min(fixed)
     if low - low % part + MAX_SHUFFLED_VECTORS * p.lanes <= max(fixed):
@@ -172,3 +176,54 @@ def contiguous_runs(flat: Expr, p: TilePosition) -> list[tuple[int, Expr, int]]:
 def is_data_dependent(e: Expr) -> bool:
     """True if an index contains an element of a tensor, so that lanes read arbitrary addresses."""
     return any(isinstance(a, Index) for atoms in te_index.polynomial(e) for a in atoms)
+
+
+# Terms of addresses in kernels of symbolic sizes. They are grouped by what varies in them: their
+# factor depends on sizes only and is computed once, before all loops. Outer loops' terms come
+# first, so that each loop adds, where it begins, what it changes.
+
+
+def depends_on_sizes(e: Expr) -> bool:
+    """True if an index is the same in the whole kernel."""
+    match e:
+        case Apply(_, args):
+            return e.dtype == INDEX and all(map(depends_on_sizes, args))
+    return isinstance(e, Size | Const)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A size times a product of atoms. loop: the innermost loop that it depends on; None if it must
+    be computed where it is used."""
+
+    factor: Expr
+    atoms: tuple[Expr, ...]
+    loop: Axis | None
+
+    @property
+    def axes(self) -> list[Axis]:
+        return sorted(set().union(*map(index_axes, self.atoms)), key=str)
+
+
+def terms_by_depth(loop_terms: LoopTerms, loops: Sequence[Axis]) -> list[Term]:
+    """Return the terms of an address, those of outer loops first. loops: outermost first."""
+    factors: dict[tuple[Expr, ...], Expr] = {}
+    for atoms, c in loop_terms:
+        factor, varying = te_index.as_index(c), []
+        for a in atoms:
+            if depends_on_sizes(a):
+                factor = te_index.as_index(factor * a)
+            else:
+                varying.append(a)
+        key = tuple(varying)
+        factors[key] = te_index.as_index(factors.get(key, te_index.as_index(0)) + factor)
+    found = [Term(factor, atoms, _innermost(atoms, loops)) for atoms, factor in factors.items()]
+    place = {a: n for n, a in enumerate(loops)}
+    return sorted(found, key=lambda x: len(place) if x.loop is None else place[x.loop])
+
+
+def _innermost(atoms: Sequence[Expr], loops: Sequence[Axis]) -> Axis | None:
+    if any(True for a in atoms for _ in loads(a)):
+        return None
+    own = {x for a in atoms for x in index_axes(a)}
+    return next((a for a in reversed(loops) if a in own), loops[0] if loops else None)

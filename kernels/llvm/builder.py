@@ -58,11 +58,13 @@ def memory_type(dtype: DType) -> str:
 class TextBuilder:
     """A function's lines, its entry block, and the declarations it needs.
 
-    has_scalef: the target has an instruction that scales by powers of two.
+    has_scalef: the target has an instruction that scales by powers of two. emits_entry: lines go to
+    the entry block now.
     """
 
     lines: list[str] = field(default_factory=list)
     entry: list[str] = field(default_factory=list)
+    marks: list[list[str]] = field(default_factory=list)
     declared: set[str] = field(default_factory=set)
     count: int = 0
     has_scalef: bool = False
@@ -102,12 +104,17 @@ class TextBuilder:
         return out
 
     @contextmanager
-    def loop(self, extent: int) -> Iterator[Value]:
-        """Emit a loop around what is emitted meanwhile; yield its counter. The extent is not 0."""
+    def loop(self, extent: str, may_be_empty: bool = False) -> Iterator[Value]:
+        """Emit a loop around what is emitted meanwhile; yield its counter. may_be_empty: the extent
+        may be 0."""
         n = self.fresh("loop")
         self.entry.append(f"  %{n}.at = alloca i64")
         self.line(f"store i64 0, ptr %{n}.at")
-        self.line(f"br label %{n}")
+        if may_be_empty:
+            self.line(f"%{n}.some = icmp sgt i64 {extent}, 0")
+            self.line(f"br i1 %{n}.some, label %{n}, label %{n}.end")
+        else:
+            self.line(f"br label %{n}")
         self.lines.append(f"{n}:")
         counter = self.make(f"load i64, ptr %{n}.at", INDEX, 0)
         yield counter
@@ -116,6 +123,26 @@ class TextBuilder:
         self.line(f"%{n}.more = icmp ult i64 %{n}.next, {extent}")
         self.line(f"br i1 %{n}.more, label %{n}, label %{n}.end")
         self.lines.append(f"{n}.end:")
+
+    @contextmanager
+    def emit_at(self, place: list[str]) -> Iterator[None]:
+        """Emit what is emitted meanwhile at a place before: the entry, or a mark."""
+        before, self.lines = self.lines, place
+        yield
+        self.lines = before
+
+    def mark(self) -> list[str]:
+        """Return this place, for lines that are emitted later."""
+        self.marks.append([])
+        self.lines.append(f"; mark {len(self.marks) - 1}")
+        return self.marks[-1]
+
+    def text_lines(self) -> Iterator[str]:
+        """Yield all lines in order."""
+        marked = {f"; mark {n}": own for n, own in enumerate(self.marks)}
+        yield from self.entry
+        for line in self.lines:
+            yield from marked.get(line, (line,))
 
     def splat(self, v: Value, lanes: int) -> Value:
         """Broadcast `v` to `lanes`."""

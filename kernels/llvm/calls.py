@@ -24,7 +24,8 @@ _BASES = {"argument": "args", "memory": "memory", "constant": "constants"}
 @dataclass(frozen=True, slots=True)
 class Ref:
     """The address of a buffer: argument number `position`, or `position` bytes into the region
-    "memory" or "constant", plus `offset` bytes. stride, toggle, max_offset, initial: see the
+    "memory" or "constant", plus `offset` bytes. With the region "word" the word of number
+    `position` has the bytes into the memory. stride, toggle, max_offset, initial: see the
     module's formula; a `max_offset` of 0 is no bound."""
 
     region: str
@@ -38,11 +39,13 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a kernel's function with its buffers, once for each chunk."""
+    """A call of a kernel's function with its buffers, once for each chunk. chunk_word: the word
+    that has the number of chunks, if that depends on symbolic sizes."""
 
     function: str
     arguments: tuple[Ref, ...]
     chunks: int
+    chunk_word: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class Loop:
     def chunks(self) -> int:
         """The number of parts that threads may run concurrently."""
         return len(self.lanes) * (self.steps if self.parallel else 1)
+
+
+def chunk_word(call: Call | Loop) -> int | None:
+    """Return the word that has a call's number of chunks, if it depends on symbolic sizes."""
+    return call.chunk_word if isinstance(call, Call) else None
 
 
 def kernel_calls(calls: Iterable[Call | Loop]) -> Iterator[Call]:
@@ -78,12 +86,14 @@ def references(calls: Iterable[Call | Loop]) -> Iterator[Ref]:
                 yield r.initial
 
 
-def chunk_text(name: str, call: Call | Loop, table: ConstantTable | None = None) -> Iterator[str]:
+def chunk_text(
+    name: str, call: Call | Loop, table: ConstantTable | None = None, words_argument: int = 0
+) -> Iterator[str]:
     """Yield the LLVM text of `void name(args, memory, constants, workspace, i64 chunk)`, which runs
-    one chunk of a call, or one lane of a loop."""
+    one chunk of a call, or one lane of a loop. words_argument: the argument that has the words."""
     if isinstance(call, Call):
         yield f"define private void @{name}({PARAMETERS}, i64 %chunk) {{"
-        yield from _call_body(call, table)
+        yield from _call_body(call, table, words_argument)
         yield "  ret void\n}"
         return
     for n, lane in enumerate(call.lanes):
@@ -126,9 +136,17 @@ def _step_functions(name: str, calls: Sequence[Call], table: ConstantTable | Non
         yield "  ret void\n}"
 
 
-def _call_body(call: Call, table: ConstantTable | None) -> Iterator[str]:
+def _call_body(call: Call, table: ConstantTable | None, words_argument: int) -> Iterator[str]:
+    if any(r.region == "word" for r in call.arguments):
+        yield from words_pointer(words_argument)
     yield from _addresses(call.arguments, table, in_loop=False)
     yield _kernel_call(call, "%chunk")
+
+
+def words_pointer(argument: int) -> Iterator[str]:
+    """Yield the definition of %words, a program's argument of this number."""
+    yield f"  %words.slot = getelementptr ptr, ptr %args, i64 {argument}"
+    yield "  %words = load ptr, ptr %words.slot"
 
 
 def _kernel_call(call: Call, chunk: str) -> str:
@@ -164,6 +182,12 @@ def _addresses(
 
 
 def _base(name: str, r: Ref, table: ConstantTable | None) -> Iterator[str]:
+    if r.region == "word":
+        yield f"  %{name}.word.at = getelementptr i64, ptr %words, i64 {r.position}"
+        yield f"  %{name}.word = load i64, ptr %{name}.word.at"
+        yield f"  %{name}.buffer = getelementptr i8, ptr %memory, i64 %{name}.word"
+        yield f"  %{name} = getelementptr i8, ptr %{name}.buffer, i64 {r.offset}"
+        return
     base = _BASES[r.region]
     number = r.position
     if r.region == "constant" and table is not None:

@@ -8,20 +8,22 @@ from itertools import product
 from math import prod
 
 from superopt.kernels.llvm.address import TilePosition
-from superopt.kernels.llvm.builder import TextBuilder, Value, number
+from superopt.kernels.llvm.builder import TextBuilder, Value
 from superopt.kernels.llvm.functions import emit_cast, emit_fma, emit_function
 from superopt.kernels.llvm.lanes import emit_fold
 from superopt.kernels.llvm.prefetch import plan_prefetches
 from superopt.kernels.llvm.reductions import emit_reduction, vector_positions
 from superopt.kernels.llvm.stores import emit_store
-from superopt.kernels.llvm.values import emit_load, emit_value
+from superopt.kernels.llvm.values import emit_index, emit_load, emit_value
 from superopt.kernels.llvm.window_reductions import emit_window_extrema, match_window
-from superopt.kernels.llvm.writer import Writer, table_value
+from superopt.kernels.llvm.writer import Writer, load_sizes, table_value
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update
 from superopt.te.analysis.walk import loads
+from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import INDEX
 from superopt.te.expr.functions import REDUCTION_COMBINERS
 from superopt.te.expr.node import Apply, Axis
+from superopt.te.expr.size_ranges import SizeRanges
 from superopt.te.expr.tensor import Tensor
 
 
@@ -32,24 +34,29 @@ def kernel_text(kernel: Kernel, width: int) -> str:
     w = Writer(TextBuilder(has_scalef=width == AVX512_BYTES), width, tables=dict(kernel.tables))
     for n, p in enumerate(kernel.params):
         w.pointers[p] = f"%p{n}"
+    if kernel.sizes:
+        with w.t.emit_at(w.t.entry):
+            load_sizes(w, kernel.sizes, f"%p{len(kernel.params)}")
     for n, (t, begin) in enumerate(_workspace_layout(kernel)[0]):
         w.pointers[t] = f"%local{n}"
-        w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, i64 {begin}")
+        at = emit_index(w, te_index.as_index(begin), TilePosition())
+        w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, {at}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
     w.widest_bits = _widest_element_bits(kernel, w.registers)
     w.prefetches = plan_prefetches(kernel, width)
     loops, body = _parallel_prefix(kernel)
     rest = Value("%chunk", INDEX)
     for x in reversed(loops[1:]):
-        size = number(x.size, INDEX)
+        size = emit_index(w, te_index.as_index(x.extent), TilePosition())
         w.loops[x] = w.t.make(f"urem {rest}, {size.text}", INDEX, 0)
         rest = w.t.make(f"udiv {rest}, {size.text}", INDEX, 0)
     if loops:
         w.loops[loops[0]] = rest
     _emit_body(w, body)
-    args = ", ".join(f"ptr noalias %p{n}" for n in range(len(kernel.params)))
+    count = len(kernel.params) + bool(kernel.sizes)
+    args = ", ".join(f"ptr noalias %p{n}" for n in range(count))
     head = f"define void @{kernel.name}({args}, ptr noalias %workspace, i64 %chunk) {{\nentry:"
-    return "\n".join([*sorted(w.t.declared), head, *w.t.entry, *w.t.lines, "  ret void", "}", ""])
+    return "\n".join([*sorted(w.t.declared), head, *w.t.text_lines(), "  ret void", "}", ""])
 
 
 def chunk_count(kernel: Kernel) -> int:
@@ -98,7 +105,7 @@ AVX512_BYTES = 64  # bytes of a vector
 
 
 def _buffer_bytes(t: Tensor) -> int:
-    return prod(d for d in t.shape if isinstance(d, int)) * max(t.dtype.bits // 8, 1)
+    return prod(t.sizes) * max(t.dtype.bits // 8, 1)
 
 
 def _workspace_layout(kernel: Kernel) -> tuple[list[tuple[Tensor, int]], int]:
@@ -126,19 +133,20 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
 def _emit_loop(w: Writer, s: For) -> None:
     if s.until is not None:
         raise NotImplementedError(f"the loop {s.axis.name} ends at {s.until}")
-    extent = s.axis.size
     if (found := match_window(s)) is not None and emit_window_extrema(w, found):
         return
     if s.kind == "unroll":
-        for k in range(extent):
+        for k in range(s.axis.size):
             with w.unrolled_step({s.axis: k}):
                 _emit_body(w, s.body)
         return
     if s.kind not in ("serial", "parallel"):
         raise NotImplementedError(f"the CPU target does not support {s.kind} loops: {s.axis.name}")
-    if not extent:
+    if s.axis.extent == 0:
         return
-    with w.loop(s.axis):
+    extent = te_index.as_index(s.axis.extent)
+    may_be_empty = not SizeRanges().is_nonnegative(te_index.as_index(extent - 1))
+    with w.loop(s.axis, emit_index(w, extent, TilePosition()).text, may_be_empty):
         _emit_body(w, s.body)
 
 

@@ -13,6 +13,7 @@ from superopt.kernels.llvm.functions import emit_function
 from superopt.te.analysis.walk import computed_tensors, loads
 from superopt.te.expr.dtype import DType
 from superopt.te.expr.node import Apply, Axis, Expr, Index, Load, Reduce
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 _UNCOUNTED = frozenset(("select", "cast", "bitcast"))
@@ -122,11 +123,11 @@ def function_operations(fn: str, operand_dtype: DType, count: int, dtype: DType)
 
 
 def _step_count(axes: Collection[Axis]) -> int:
-    return prod(a.extent for a in axes if isinstance(a.extent, int))
+    return prod(hint(a.size) for a in axes)
 
 
 def _static_shape(t: Tensor) -> list[int]:
-    return [n for n in t.shape if isinstance(n, int)]
+    return [hint(n) for n in t.sizes]
 
 
 def _element_bytes(t: Tensor) -> int:

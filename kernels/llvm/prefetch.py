@@ -11,7 +11,8 @@ from superopt.kernels.loops.tile import For, Kernel, Stmt
 from superopt.te.analysis.affine import affine, atoms_of
 from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr import index as te_index
-from superopt.te.expr.node import Apply, Axis, Expr, Load
+from superopt.te.expr.node import Apply, Axis, Dim, Expr, Load
+from superopt.te.expr.symbolic_int import hint, least_at_level
 from superopt.te.expr.tensor import Tensor
 
 MIN_STREAMED_BYTES = 1 << 20  # of a buffer that does not stay in L2
@@ -38,7 +39,7 @@ class Prefetch:
 
     distance_bytes: int
     part_bytes: int = 0
-    repeat_loops: tuple[tuple[Axis, int], ...] = ()
+    repeat_loops: tuple[tuple[Axis, Dim], ...] = ()
     part_loops: tuple[Axis, ...] = ()
     fresh_elements: tuple[tuple[Axis, int, int], ...] = ()
 
@@ -68,10 +69,10 @@ def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
         buffer = load.tensor
         if buffer in fixed:
             used = set().union(*map(index_axes, load.index))
-            tile = prod(a.size for a in own if a in used)
+            tile = prod(hint(a.size) for a in own if a in used)
             told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
             part = _elements_between_repeats(told, tile) * max(buffer.dtype.bits // 8, 1)
-            rows = prod(a.size for a in own if a not in used)
+            rows = prod(hint(a.size) for a in own if a not in used)
             if part >= _buffer_bytes(buffer) and rows <= MAX_SINGLE_PASS_ROWS:
                 continue  # one sequential stream: prefetching costs more than it saves
             if part > MAX_PANEL_BYTES:
@@ -94,17 +95,30 @@ def prefetch_address(
 ) -> tuple[LoopTerms, int] | None:
     """Return the address to prefetch at a read, both in elements of `size` bytes; None if another
     read prefetches its cache line."""
-    times = prefetch.repeat_count
+    count = prefetch.repeat_count
+    times = least_at_level(count)
     along = [c for atoms, c in loop_terms if atoms[0] in prefetch.part_loops]
     if times == 1 or not along or min(along) < times:
         return loop_terms, constant + prefetch.distance_bytes // size
     if constant % (LINE_BYTES // size * times):
         return None
     # rounded up: shares overlap, and nothing is left out
-    slower = tuple((a, -(-c // times) if a[0] in prefetch.part_loops else c) for a, c in loop_terms)
-    share = prefetch.part_bytes // size // times
-    turns = tuple(((a,), share * count) for a, count in prefetch.repeat_loops)
+    slower = [
+        (place, c)
+        for atoms, step in loop_terms
+        for place, c in _times(
+            atoms, -(-step // count) if atoms[0] in prefetch.part_loops else step
+        )
+    ]
+    share = prefetch.part_bytes // size // count
+    turns = [x for a, weight in prefetch.repeat_loops for x in _times((a,), share * weight)]
     return (*slower, *turns), constant // times + prefetch.distance_bytes // size
+
+
+def _times(atoms: tuple[Expr, ...], factor: Dim) -> LoopTerms:
+    """Return the terms of a product of atoms and a factor, which may be symbolic."""
+    terms = te_index.polynomial(te_index.as_index(factor)).items()
+    return tuple(((*atoms, *more), c) for more, c in terms)
 
 
 def _crosses_pages(load: Load, loops: Sequence[For]) -> bool:
@@ -116,11 +130,10 @@ def _crosses_pages(load: Load, loops: Sequence[For]) -> bool:
     others: dict[Expr, Expr] = {f.axis: te_index.as_index(0) for f in loops if f.axis is not inner}
     pitch = max(load.dtype.bits // 8, 1)
     moved = 0
-    for i, n in zip(reversed(load.index), reversed(load.tensor.shape), strict=True):
+    for i, n in zip(reversed(load.index), reversed(load.tensor.sizes), strict=True):
         form = affine(te_index.substitute(i, others))
         moved += pitch * (0 if form is None else abs(form.coefficient(inner)))
-        assert isinstance(n, int)
-        pitch *= n
+        pitch *= hint(n)
     return moved >= PAGE_BYTES
 
 
@@ -140,7 +153,7 @@ def _fresh_elements(
     out = []
     for form in filter(None, (affine(_without_clamp(i)) for i in load.index)):
         for a in (f.axis for f in loops if f.kind == "unroll" and form.coefficient(f.axis) == 1):
-            n = a.size
+            n = hint(a.size)
             inside, around = (
                 [c for b in axes if 0 < (c := form.coefficient(b)) < n]
                 for axes in (tile_axes, moved)
@@ -181,29 +194,30 @@ def _elements_between_repeats(loops: Sequence[LoopUse], tile: int) -> int:
     if no loop does."""
     moved = False
     for n, (axis, written, used) in enumerate(loops):
-        if moved and not used and not written and axis.size > 1:
-            return tile * prod(a.size for a, _, more in loops[n:] if more)
+        if moved and not used and not written and hint(axis.size) > 1:
+            return tile * prod(hint(a.size) for a, _, more in loops[n:] if more)
         moved |= used
-    return tile * prod(a.size for a, _, used in loops if used)
+    return tile * prod(hint(a.size) for a, _, used in loops if used)
 
 
 def _repeat_and_part_loops(
     loops: Sequence[LoopUse],
-) -> tuple[tuple[tuple[Axis, int], ...], tuple[Axis, ...]]:
+) -> tuple[tuple[tuple[Axis, Dim], ...], tuple[Axis, ...]]:
     """Return the loops that read a part again, and those along it; empty if they are not nested
     so."""
-    some = [(axis, used) for axis, written, used in loops if not written and axis.size > 1]
+    some = [(axis, used) for axis, written, used in loops if not written and hint(axis.size) > 1]
     first = next((n for n, (_, used) in enumerate(some) if used), len(some))
     begin = next((n for n, (_, used) in enumerate(some) if n > first and not used), len(some))
     end = next((n for n, (_, used) in enumerate(some) if n > begin and used), len(some))
     if not all(used for _, used in some[end:]):
         return (), ()
-    again, count = [], 1
+    again: list[tuple[Axis, Dim]] = []
+    count = 1
     for axis, _ in reversed(some[begin:end]):
-        again.append((axis, count))
+        again.append((axis, te_index.dim(count)))
         count *= axis.size
     return tuple(again), tuple(axis for axis, _ in some[end:])
 
 
 def _buffer_bytes(t: Tensor) -> int:
-    return prod(d for d in t.shape if isinstance(d, int)) * max(t.dtype.bits // 8, 1)
+    return prod(map(hint, t.sizes)) * max(t.dtype.bits // 8, 1)

@@ -7,13 +7,7 @@ args: table of pointers to a call's inputs and outputs. Buffers lie at fixed off
 constants. Each thread has its own workspace. With `table`, constants is a table of pointers to a
 program's constants in the order of their offsets, so that programs can share them.
 
-The thread that calls `run` executes the kernels in order. The chunks of a kernel are partitioned:
-each thread has the same part in each call, so that its data stays in its core's caches. Each part
-has a ticket word: the kernel's number in the upper half, the next chunk in the lower. Incrementing
-it takes a chunk: first from the thread's own part, then from the others'. `work` is the loop of the
-other threads until they are stopped: they wait for a new number, take chunks, and count them as
-done. Nobody waits for a thread that has taken nothing, for instance because its processor is busy;
-and a kernel of one chunk has no synchronization. Idle threads spin, then sleep (a futex on Linux).
+The thread that calls `run` executes the kernels in order; chunk_threads.py shares their chunks.
 
 With timing, `run` has another parameter, `ptr times`: it reads the clock at the start and after
 each kernel (CLOCK_BYTES each: seconds and nanoseconds).
@@ -24,29 +18,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from superopt.kernels.llvm.calls import PARAMETERS, Loop, chunk_text, kernel_calls
+from superopt.kernels.llvm.calls import (
+    PARAMETERS,
+    Loop,
+    chunk_text,
+    chunk_word,
+    kernel_calls,
+    words_pointer,
+)
 from superopt.kernels.llvm.calls import Call as Call
 from superopt.kernels.llvm.calls import Ref as Ref
-
-# Offsets of words in `state`, initially 0, each in a cache line of its own; the table of pointers
-# is in one line, and the tickets come last.
-(
-    NUMBER_WORD,
-    DONE_WORD,
-    WAKE_WORD,
-    SLEEPERS_WORD,
-    STOP_WORD,
-    BASE_WORD,
+from superopt.kernels.llvm.chunk_threads import (
     ARGS_WORD,
-    JOINED_WORD,
-    TICKETS_WORD,
-) = range(0, 72, 8)
-WORDS_PER_LINE = 8
-MAX_PARTS = 64  # of a kernel's chunks
-STATE_BYTES = 8 * (TICKETS_WORD + WORDS_PER_LINE * MAX_PARTS)
+    BASE_WORD,
+    MAX_PARTS,
+    chunk_dispatch,
+    chunk_group_function,
+    count_stores,
+    drain_function,
+    pause_declaration,
+    share_function,
+    word_pointer,
+    worker_function,
+)
+
 CLOCK_BYTES = 16
-SPINS_BEFORE_SLEEP = 4000  # polls for work before a thread sleeps
-SPINS_BEFORE_YIELD = 20000  # polls for the last chunks before the processor is yielded
 
 
 def program_text(
@@ -55,8 +51,10 @@ def program_text(
     processor: str = "x86_64",
     timed: bool = False,
     table: Mapping[int, int] | None = None,
+    words_argument: int = 0,
 ) -> str:
-    """Return the LLVM text of the functions; without `work` for one thread.
+    """Return the LLVM text of the functions; without `work` for one thread. words_argument: the
+    argument that has the words of symbolic sizes.
 
     table: index in the pointer table of each constant, by its offset; None if constants are one
     block of memory.
@@ -65,12 +63,16 @@ def program_text(
     lines = [
         f"declare void @{f}({', '.join(['ptr'] * (count + 1))}, i64)" for f, count in kinds.items()
     ]
-    lines += [line for k, c in enumerate(calls) for line in chunk_text(f"call{k}", c, table)]
+    lines += [
+        line
+        for k, c in enumerate(calls)
+        for line in chunk_text(f"call{k}", c, table, words_argument)
+    ]
     lines += _clock_function() if timed else ()
     if threads == 1:
-        lines += _single_thread_run(calls, timed)
+        lines += _single_thread_run(calls, timed, words_argument)
     else:
-        lines += _multithreaded_functions(calls, processor, threads, timed)
+        lines += _multithreaded_functions(calls, processor, threads, timed, words_argument)
     return "\n".join([*lines, ""])
 
 
@@ -96,11 +98,20 @@ def _clock_read(n: int, timed: bool) -> Iterator[str]:
         yield f"  call void @stamp(ptr %times, i64 {n})"
 
 
-def _single_thread_run(calls: Sequence[Call | Loop], timed: bool) -> Iterator[str]:
+def _single_thread_run(
+    calls: Sequence[Call | Loop], timed: bool, words_argument: int
+) -> Iterator[str]:
     yield from _run_header(timed)
     before = "entry"
+    if any(chunk_word(c) is not None for c in calls):
+        yield from words_pointer(words_argument)
     for k, call in enumerate(calls):
-        if call.chunks == 1:
+        count = str(call.chunks)
+        if (word := chunk_word(call)) is not None:
+            yield f"  %count{k}.at = getelementptr i64, ptr %words, i64 {word}"
+            yield f"  %count{k} = load i64, ptr %count{k}.at"
+            count = f"%count{k}"
+        if count == "1":
             yield f"  call void @call{k}({PARAMETERS}, i64 0)"
             yield from _clock_read(k + 1, timed)
             continue
@@ -109,7 +120,7 @@ def _single_thread_run(calls: Sequence[Call | Loop], timed: bool) -> Iterator[st
         yield f"  %chunk{k} = phi i64 [0, %{before}], [%next{k}, %loop{k}]"
         yield f"  call void @call{k}({PARAMETERS}, i64 %chunk{k})"
         yield f"  %next{k} = add i64 %chunk{k}, 1"
-        yield f"  %more{k} = icmp ult i64 %next{k}, {call.chunks}"
+        yield f"  %more{k} = icmp ult i64 %next{k}, {count}"
         yield f"  br i1 %more{k}, label %loop{k}, label %done{k}"
         yield f"done{k}:"
         yield from _clock_read(k + 1, timed)
@@ -117,257 +128,52 @@ def _single_thread_run(calls: Sequence[Call | Loop], timed: bool) -> Iterator[st
     yield "  ret void\n}"
 
 
-GROUPS_PER_THREAD = 16  # few threads wait at the end, and few take tickets
-
-
-def _chunk_group_function(k: int, call: Call | Loop, threads: int) -> tuple[int, list[str]]:
-    """Return the number of chunk groups of a kernel, and a function that runs one."""
-    size = max(1, call.chunks // (GROUPS_PER_THREAD * threads))
-    count = -(-call.chunks // size)
-    return count, [
-        f"define private void @group{k}({PARAMETERS}, i64 %group) {{\nentry:",
-        f"  %begin = mul i64 %group, {size}",
-        f"  %next = add i64 %begin, {size}",
-        f"  %over = icmp ugt i64 %next, {call.chunks}",
-        f"  %end = select i1 %over, i64 {call.chunks}, i64 %next",
-        "  br label %loop",
-        "loop:",
-        "  %chunk = phi i64 [%begin, %entry], [%after, %loop]",
-        f"  call void @call{k}({PARAMETERS}, i64 %chunk)",
-        "  %after = add i64 %chunk, 1",
-        "  %more = icmp ult i64 %after, %end",
-        "  br i1 %more, label %loop, label %done",
-        "done:\n  ret void\n}",
-    ]
-
-
 def _multithreaded_functions(
-    calls: Sequence[Call | Loop], processor: str, threads: int, timed: bool
+    calls: Sequence[Call | Loop], processor: str, threads: int, timed: bool, words_argument: int
 ) -> Iterator[str]:
     n = len(calls)
-    groups = [_chunk_group_function(k, c, threads) for k, c in enumerate(calls)]
+    symbolic = any(chunk_word(c) is not None for c in calls)
+    groups = [chunk_group_function(k, c, threads, words_argument) for k, c in enumerate(calls)]
     for _, lines in groups:
         yield from lines
     yield "declare i32 @sched_yield()"
     yield "declare i64 @syscall(i64, ...)"
-    yield f"declare void {_PAUSES[_is_x86(processor)].replace('i32 1', 'i32')}"
-    yield f"@chunks = private constant [{n} x i64] [{', '.join(f'i64 {c}' for c, _ in groups)}]"
-    yield from _chunk_dispatch(calls)
+    yield f"declare void {pause_declaration(processor)}"
+    if not symbolic:
+        numbers = ", ".join(f"i64 {c}" for c, _ in groups)
+        yield f"@chunks = private constant [{n} x i64] [{numbers}]"
+    yield from chunk_dispatch(calls)
     parts = min(threads, MAX_PARTS)
-    yield from _drain_function(n, parts)
-    yield from _share_and_run_functions(calls, processor, parts, timed)
-    yield from _worker_function(processor)
+    yield from drain_function(n, parts, symbolic)
+    yield from share_function(processor, parts, symbolic)
+    stores = list(count_stores(calls, [c for c, _ in groups], threads, words_argument))
+    yield from _multithreaded_run(calls, timed, stores if symbolic else ())
+    yield from worker_function(processor)
 
 
-def _chunk_dispatch(calls: Sequence[Call | Loop]) -> Iterator[str]:
-    """Yield the dispatcher: run chunk group `chunk` of kernel number `k`."""
-    yield f"define private void @chunk(i64 %k, {PARAMETERS}, i64 %chunk) {{"
-    yield "  switch i64 %k, label %none ["
-    for k in range(len(calls)):
-        yield f"    i64 {k}, label %call{k}"
-    yield "  ]"
-    for k in range(len(calls)):
-        yield f"call{k}:"
-        yield f"  call void @group{k}({PARAMETERS}, i64 %chunk)"
-        yield "  ret void"
-    yield "none:\n  ret void\n}"
-
-
-def _word_pointer(name: str, index: int) -> str:
-    return f"  %{name} = getelementptr i64, ptr %state, i64 {index}"
-
-
-def _pause(processor: str) -> str:
-    return f"  call void {_PAUSES[_is_x86(processor)]}"
-
-
-def _is_x86(processor: str) -> bool:
-    return processor.startswith(("x86", "i386", "i686", "amd64"))
-
-
-_PAUSES = {True: "@llvm.x86.sse2.pause()", False: "@llvm.aarch64.hint(i32 1)"}
-
-
-def _drain_function(n: int, parts: int) -> Iterator[str]:
-    """Yield `drain`: take chunks of the thread's own part, then of others', until none is left."""
-    yield "define private i64 @free(i64 %word, i64 %part) {"
-    yield "  %number = lshr i64 %word, 32"
-    yield "  %next = and i64 %word, 4294967295"
-    yield f"  %k = urem i64 %number, {n}"
-    yield "  %slot = getelementptr [1 x i64], ptr @chunks, i64 0, i64 %k"
-    yield "  %all = load i64, ptr %slot"
-    yield "  %after = add i64 %part, 1"
-    for name, part in (("begin", "part"), ("end", "after")):
-        yield f"  %{name}.all = mul i64 %all, %{part}"
-        yield f"  %{name} = udiv i64 %{name}.all, {parts}"
-    yield "  %chunk = add i64 %begin, %next"
-    yield "  %left = icmp ult i64 %chunk, %end"
-    yield "  %told = icmp ne i64 %number, 0"
-    yield "  %some = and i1 %left, %told"
-    yield "  %out = select i1 %some, i64 %chunk, i64 -1"
-    yield "  ret i64 %out\n}"
-    yield "define private void @drain(i64 %own, ptr %state, ptr %workspace) {\nentry:"
-    yield _word_pointer("done", DONE_WORD)
-    yield _word_pointer("at", ARGS_WORD)
-    yield "  br label %part"
-    yield "part:"
-    yield "  %n = phi i64 [0, %entry], [%n.next, %none]"
-    yield "  %n.own = add i64 %own, %n"
-    yield f"  %i = urem i64 %n.own, {parts}"
-    yield f"  %line = mul i64 %i, {WORDS_PER_LINE}"
-    yield f"  %place = add i64 %line, {TICKETS_WORD}"
-    yield "  %ticket = getelementptr i64, ptr %state, i64 %place"
-    yield "  br label %look"
-    yield "look:"
-    yield "  %seen = load atomic i64, ptr %ticket acquire, align 8"
-    yield "  %seen.chunk = call i64 @free(i64 %seen, i64 %i)"
-    yield "  %some = icmp sge i64 %seen.chunk, 0"
-    yield "  br i1 %some, label %take, label %none"
-    yield "take:"
-    yield "  %got = atomicrmw add ptr %ticket, i64 1 acq_rel"
-    yield "  %chunk = call i64 @free(i64 %got, i64 %i)"
-    yield "  %mine = icmp sge i64 %chunk, 0"
-    yield "  br i1 %mine, label %do, label %none"
-    yield "do:"
-    yield "  %number = lshr i64 %got, 32"
-    yield f"  %k = urem i64 %number, {n}"
-    for j, name in enumerate(("args", "memory", "constants")):
-        yield f"  %at{j} = getelementptr i64, ptr %at, i64 {j}"
-        yield f"  %{name} = load ptr, ptr %at{j}"
-    yield f"  call void @chunk(i64 %k, {PARAMETERS}, i64 %chunk)"
-    yield "  %was = atomicrmw add ptr %done, i64 1 acq_rel"
-    yield "  br label %look"
-    yield "none:"
-    yield "  %n.next = add i64 %n, 1"
-    yield f"  %more = icmp ult i64 %n.next, {parts}"
-    yield "  br i1 %more, label %part, label %end"
-    yield "end:\n  ret void\n}"
-
-
-def _share_and_run_functions(
-    calls: Sequence[Call | Loop], processor: str, parts: int, timed: bool
+def _multithreaded_run(
+    calls: Sequence[Call | Loop], timed: bool, stores: Sequence[str]
 ) -> Iterator[str]:
     n = len(calls)
-    yield "define private void @share(i64 %k, i64 %base, ptr %workspace, ptr %state) {\nentry:"
-    yield _word_pointer("number", NUMBER_WORD)
-    yield _word_pointer("done", DONE_WORD)
-    yield "  %slot = getelementptr [1 x i64], ptr @chunks, i64 0, i64 %k"
-    yield "  %all = load i64, ptr %slot"
-    yield "  store atomic i64 0, ptr %done monotonic, align 8"
-    yield "  %new = add i64 %base, %k"
-    yield "  %first = shl i64 %new, 32"
-    for i in range(parts):
-        yield _word_pointer(f"ticket{i}", TICKETS_WORD + WORDS_PER_LINE * i)
-        yield f"  store atomic i64 %first, ptr %ticket{i} release, align 8"
-    yield "  store atomic i64 %new, ptr %number seq_cst, align 8"
-    yield _word_pointer("sleepers", SLEEPERS_WORD)
-    yield _word_pointer("wake", WAKE_WORD)
-    yield "  %asleep = load atomic i64, ptr %sleepers seq_cst, align 8"
-    yield "  %some = icmp ne i64 %asleep, 0"
-    yield "  br i1 %some, label %rouse, label %left"
-    yield "rouse:"
-    yield "  %told = atomicrmw add ptr %wake, i64 1 seq_cst"
-    yield from _futex(processor, "i64 1, i64 2147483647")
-    yield "  br label %left"
-    yield "left:"
-    yield "  call void @drain(i64 0, ptr %state, ptr %workspace)"
-    yield "  br label %wait"
-    yield "wait:"
-    yield "  %tries = phi i64 [0, %left], [%again, %spin], [0, %give]"
-    yield "  %finished = load atomic i64, ptr %done acquire, align 8"
-    yield "  %over = icmp uge i64 %finished, %all"
-    yield "  br i1 %over, label %end, label %spin.or"
-    yield "spin.or:"
-    yield f"  %long = icmp ugt i64 %tries, {SPINS_BEFORE_YIELD}"
-    yield "  br i1 %long, label %give, label %spin"
-    yield "give:"
-    yield "  %ignored = call i32 @sched_yield()"
-    yield "  br label %wait"
-    yield "spin:"
-    yield _pause(processor)
-    yield "  %again = add i64 %tries, 1"
-    yield "  br label %wait"
-    yield "end:\n  ret void\n}"
     yield from _run_header(timed)
-    yield _word_pointer("at", ARGS_WORD)
+    yield word_pointer("at", ARGS_WORD)
     for j, name in enumerate(("args", "memory", "constants")):
         yield f"  %at{j} = getelementptr i64, ptr %at, i64 {j}"
         yield f"  store ptr %{name}, ptr %at{j}"
-    yield _word_pointer("base", BASE_WORD)
+    yield word_pointer("base", BASE_WORD)
     yield "  %old = load i64, ptr %base"
     yield f"  %next = add i64 %old, {n}"
     yield "  %large = icmp ugt i64 %next, 2147483647"
     yield f"  %number = select i1 %large, i64 {n}, i64 %next"  # never 0
-    yield "  store i64 %number, ptr %base"
+    if stores:
+        yield "  store atomic i64 %number, ptr %base seq_cst, align 8"
+    else:
+        yield "  store i64 %number, ptr %base"
+    yield from stores
     for k, call in enumerate(calls):
-        if call.chunks == 1:
+        if call.chunks == 1 and chunk_word(call) is None:
             yield f"  call void @call{k}({PARAMETERS}, i64 0)"
         else:
             yield f"  call void @share(i64 {k}, i64 %number, ptr %workspace, ptr %state)"
         yield from _clock_read(k + 1, timed)
     yield "  ret void\n}"
-
-
-def _futex(processor: str, arguments: str) -> Iterator[str]:
-    """Yield the futex call on Linux; elsewhere a yield of the processor."""
-    if sys.platform != "linux":
-        yield "  %none = call i32 @sched_yield()"
-        return
-    number = 202 if _is_x86(processor) else 98
-    yield f"  %woken = call i64 (i64, ...) @syscall(i64 {number}, ptr %wake, {arguments}, ptr null)"
-
-
-def _worker_function(processor: str) -> Iterator[str]:
-    yield "define void @work(ptr %state, ptr %workspace) {\nentry:"
-    for name, at in (
-        ("number", NUMBER_WORD),
-        ("wake", WAKE_WORD),
-        ("sleepers", SLEEPERS_WORD),
-        ("stop", STOP_WORD),
-        ("joined", JOINED_WORD),
-    ):
-        yield _word_pointer(name, at)
-    yield "  %before = atomicrmw add ptr %joined, i64 1 monotonic"
-    yield "  %own = add i64 %before, 1"
-    yield "  br label %look"
-    yield "look:"
-    yield "  %seen = load atomic i64, ptr %number acquire, align 8"
-    yield "  call void @drain(i64 %own, ptr %state, ptr %workspace)"
-    yield "  br label %idle"
-    yield "idle:"
-    yield "  %tries = phi i64 [0, %look], [%more, %spin], [0, %rested]"
-    yield "  %ended = load atomic i64, ptr %stop acquire, align 8"
-    yield "  %quit = icmp ne i64 %ended, 0"
-    yield "  br i1 %quit, label %end, label %ask"
-    yield "ask:"
-    yield "  %now = load atomic i64, ptr %number acquire, align 8"
-    yield "  %other = icmp ne i64 %now, %seen"
-    yield "  br i1 %other, label %look, label %tire"
-    yield "tire:"
-    yield _pause(processor)
-    yield "  %more = add i64 %tries, 1"
-    yield f"  %tired = icmp ugt i64 %more, {SPINS_BEFORE_SLEEP}"
-    yield "  br i1 %tired, label %sleep, label %spin"
-    yield "spin:"
-    yield "  br label %idle"
-    yield "sleep:"
-    # A sleeper registers first, then polls again: work announced in between sees the sleeper, and
-    # changes the word on which it would sleep.
-    yield "  %word = load atomic i64, ptr %wake seq_cst, align 8"
-    yield "  %low = trunc i64 %word to i32"
-    yield "  %one.more = atomicrmw add ptr %sleepers, i64 1 seq_cst"
-    yield "  %stopped = load atomic i64, ptr %stop seq_cst, align 8"
-    yield "  %leave = icmp ne i64 %stopped, 0"
-    yield "  %last = load atomic i64, ptr %number seq_cst, align 8"
-    yield "  %new = icmp ne i64 %last, %seen"
-    yield "  %stay = or i1 %leave, %new"
-    yield "  br i1 %stay, label %up, label %rest"
-    yield "rest:"
-    yield from _futex(processor, "i64 0, i32 %low")
-    yield "  br label %up"
-    yield "up:"
-    yield "  %one.less = atomicrmw sub ptr %sleepers, i64 1 seq_cst"
-    yield "  br label %rested"
-    yield "rested:"
-    yield "  br label %idle"
-    yield "end:\n  ret void\n}"

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from superopt.kernels.llvm import vector_math
-from superopt.kernels.llvm.address import Address, LoopTerms, TilePosition, address
+from superopt.kernels.llvm.address import (
+    Address,
+    LoopTerms,
+    TilePosition,
+    address,
+    depends_on_sizes,
+    terms_by_depth,
+)
 from superopt.kernels.llvm.builder import Value, memory_type, number
 from superopt.kernels.llvm.functions import CHEAP_EXPONENTS, emit_cast, emit_function, emit_power
 from superopt.kernels.llvm.gathers import emit_gather, emit_scalar_loads
@@ -28,7 +35,7 @@ from superopt.te.analysis import affine
 from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, U32
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Size
 from superopt.te.expr.tensor import Tensor
 
 MIN_TRANSPOSE_ROWS, MAX_TRANSPOSE_ROWS = 4, 16  # rows of a tile that is transposed in registers
@@ -102,7 +109,10 @@ def _is_always_in_range(e: Expr) -> bool:
     for x in loads(e):
         for i, n in zip(x.index, x.tensor.shape, strict=True):
             where = affine.interval(i)
-            if where is None or where[0] < 0 or not isinstance(n, int) or where[1] >= n:
+            if where is None or not isinstance(n, int):
+                if not te_index.is_in_range(i, te_index.as_index(n)):
+                    return False
+            elif where[0] < 0 or where[1] >= n:
                 return False
     return True
 
@@ -170,8 +180,21 @@ def _emit_index_atom(w: Writer, a: Expr, p: TilePosition) -> Value:
             return number(p.axis_values[a], INDEX)
         case Axis():
             return w.loops[a]
+        case Size(name):
+            return w.sizes[name]
+        case Apply() if a not in w.size_values and depends_on_sizes(a):
+            with w.t.emit_at(w.t.entry):
+                w.size_values[a] = _emit_index_function(w, a, TilePosition())
+            return w.size_values[a]
+        case Apply() if a in w.size_values:
+            return w.size_values[a]
         case Index(found, bound):
             return _emit_clamped_index(w, emit_value(w, found, p), emit_index(w, bound, p))
+    return _emit_index_function(w, a, p)
+
+
+def _emit_index_function(w: Writer, a: Expr, p: TilePosition) -> Value:
+    match a:
         case Apply("floordiv" | "mod" as fn, (x, y)):
             low = affine.interval(x)
             if low is not None and low[0] >= 0 and isinstance(y, Const):
@@ -179,6 +202,10 @@ def _emit_index_atom(w: Writer, a: Expr, p: TilePosition) -> Value:
                 how = "udiv" if fn == "floordiv" else "urem"
                 return w.t.make(f"{how} {u}, {v.text}", INDEX, u.lanes)
             u, v = match_lanes(w, [emit_index(w, x, p), emit_index(w, y, p)])
+            n = int(y.value) if isinstance(y, Const) and low is None else 0
+            if n > 0 and not n & (n - 1) and not u.lanes:
+                how = f"ashr {u}, {n.bit_length() - 1}" if fn == "floordiv" else f"and {u}, {n - 1}"
+                return w.t.make(how, INDEX, 0)
             rest = emit_function(w.t, "mod", [u, v], INDEX)
             if fn == "mod":
                 return rest
@@ -317,6 +344,36 @@ def _emit_offset(w: Writer, loop_terms: LoopTerms, constant: int) -> Value:
     return total
 
 
+def _emit_nested_address(w: Writer, buffer: Tensor, loop_terms: LoopTerms) -> str:
+    """Emit an address with symbolic sizes: each loop adds, where it begins, what it changes."""
+    memory, at = memory_type(buffer.dtype), w.pointers[buffer]
+    begins = {a: w.loop_begins[v] for a, v in w.loops.items() if v in w.loop_begins}
+    for x in terms_by_depth(loop_terms, [*begins]):
+        counters = [w.loops[a].text for a in (x.loop, *x.axes) if a is not None]
+        key = at, x.factor, x.atoms, *counters
+        if x.loop is None or key not in w.outer_addresses:
+            with w.t.emit_at(w.t.lines if x.loop is None else begins[x.loop]):
+                place = _emit_size(w, x.factor)
+                for e in x.atoms:
+                    v = _emit_index_atom(w, e, TilePosition())
+                    place = w.t.make(f"mul nsw {place}, {v.text}", INDEX, 0)
+                here = f"%{w.t.fresh()}"
+                w.t.line(f"{here} = getelementptr {memory}, ptr {at}, {place}")
+                w.outer_addresses[key] = here
+        at = w.outer_addresses[key]
+    return at
+
+
+def _emit_size(w: Writer, e: Expr) -> Value:
+    """Emit an expression of sizes once, before all loops."""
+    if isinstance(e, Const):
+        return number(int(e.value), INDEX)
+    if e not in w.size_values:
+        with w.t.emit_at(w.t.entry):
+            w.size_values[e] = emit_index(w, e, TilePosition())
+    return w.size_values[e]
+
+
 def emit_pointer(
     w: Writer, buffer: Tensor, loop_terms: LoopTerms, constant: int, inbounds: str = " inbounds"
 ) -> str:
@@ -325,9 +382,12 @@ def emit_pointer(
     if loop_terms:
         key = ("pointer", buffer, loop_terms)
         if key not in w.known_values:
-            place = _emit_offset(w, loop_terms, 0)
-            at = f"%{w.t.fresh()}"
-            w.t.line(f"{at} = getelementptr{inbounds} {memory}, ptr {base}, {place}")
+            if w.sizes:
+                at = _emit_nested_address(w, buffer, loop_terms)
+            else:
+                place = _emit_offset(w, loop_terms, 0)
+                at = f"%{w.t.fresh()}"
+                w.t.line(f"{at} = getelementptr{inbounds} {memory}, ptr {base}, {place}")
             w.known_values[key] = Value(at, INDEX)
         base = w.known_values[key].text
     if not constant:

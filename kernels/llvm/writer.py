@@ -27,6 +27,11 @@ class Writer:
     pointers: dict[Tensor, str] = field(default_factory=dict)
     registers: dict[Tensor, dict[tuple[int, ...], str]] = field(default_factory=dict)
     loops: dict[Axis, Value] = field(default_factory=dict)
+    sizes: dict[str, Value] = field(default_factory=dict)  # symbolic ones
+    size_values: dict[Expr, Value] = field(default_factory=dict)  # that depend on them alone
+    # with symbolic sizes: where loops begin, by counter, and the addresses emitted there
+    loop_begins: dict[Value, list[str]] = field(default_factory=dict)
+    outer_addresses: dict[object, str] = field(default_factory=dict)
     known_values: dict[object, Value] = field(default_factory=dict)
     tables: dict[Tensor, np.ndarray] = field(default_factory=dict)
     unrolled_values: dict[Axis, int] = field(default_factory=dict)
@@ -39,9 +44,13 @@ class Writer:
     constants: dict[tuple[Const, int], str] = field(default_factory=dict)
 
     @contextmanager
-    def loop(self, axis: Axis) -> Iterator[None]:
-        """Emit a loop over `axis`, of at least one step, around what is emitted meanwhile."""
-        with self.t.loop(axis.size) as counter, self._scope({axis: counter}, {}):
+    def loop(self, axis: Axis, extent: str = "", may_be_empty: bool = False) -> Iterator[None]:
+        """Emit a loop over `axis` around what is emitted meanwhile. extent: the value of its
+        extent, if that is symbolic. may_be_empty: that may be 0."""
+        made = self.t.loop(extent or str(axis.size), may_be_empty)
+        with made as counter, self._scope({axis: counter}, {}):
+            if self.sizes:
+                self.loop_begins[counter] = self.t.mark()
             yield
 
     @contextmanager
@@ -59,6 +68,14 @@ class Writer:
         yield
         self.known_values.clear()
         self.loops, self.unrolled_values = before
+
+
+def load_sizes(w: Writer, names: Sequence[str], pointer: str) -> None:
+    """Load the symbolic sizes, which lie one after the other."""
+    for n, name in enumerate(names):
+        at = f"%size{n}.at"
+        w.t.line(f"{at} = getelementptr i64, ptr {pointer}, i64 {n}")
+        w.sizes[name] = w.t.make(f"load i64, ptr {at}", INDEX, 0)
 
 
 def table_value(w: Writer, e: Expr, p: TilePosition) -> float | None:

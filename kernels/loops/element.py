@@ -13,11 +13,12 @@ from superopt.kernels.loops.non_positive import is_non_positive
 from superopt.kernels.loops.schedule import IllegalSchedule
 from superopt.kernels.loops.tile import For, Pack, Stmt, Store, Update
 from superopt.te.analysis import affine
-from superopt.te.analysis.walk import index_axes
+from superopt.te.analysis.walk import index_axes, operands, with_operands
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import F32, INDEX, DType
 from superopt.te.expr.functions import identity_element
 from superopt.te.expr.node import Apply, Axis, Const, Dim, Expr, Index, Load, Reduce
+from superopt.te.expr.symbolic_int import is_in_range, is_nonnegative
 from superopt.te.expr.tensor import Tensor, cast, const
 
 AxisEnv = Mapping[Expr, Expr]
@@ -93,6 +94,8 @@ def _packed_load(nest: KernelState, t: Tensor, place: tuple[Expr, ...]) -> Expr:
             raise IllegalSchedule(f"{t.name} is packed, but read within a reduction without loops")
         same = _clamped_loops(place)
         axes = tuple(same[a].axis if a in same else a for a in loops)
+        if not all(isinstance(a.extent, int) for a in axes):
+            raise IllegalSchedule(f"{t.name} is packed, but read in loops of symbolic extent")
         buffer = Tensor(f"{t.name}.packed", t.dtype, tuple(a.extent for a in axes))
         index = tuple(next((x.axis for x in same.values() if x.index == i), i) for i in place)
         at = tuple(same[a].index if a in same else a for a in loops)
@@ -122,11 +125,23 @@ def _clamped_loops(place: Sequence[Expr]) -> dict[Axis, _ClampedLoop]:
     return out
 
 
+def _clamp_loads(nest: KernelState, e: Expr) -> Expr:
+    """Return an element that is used as an index, with loads within their buffers: they run also
+    where a guard fails, as beyond the edge of a pad."""
+    match e:
+        case Load(t, index, dtype) if all(t is not x for x, _ in nest.scratch):
+            return Load(t, tuple(map(_clamped_index, index, t.shape)), dtype)
+        case Apply():
+            return with_operands(e, [_clamp_loads(nest, x) for x in operands(e)])
+    return e
+
+
 def _clamped_index(i: Expr, n: Dim) -> Expr:
     """Return the index clamped to [0, n)."""
-    assert isinstance(n, int)
     where = affine.interval(i)
-    if where is not None and where[0] >= 0 and where[1] < n:
+    if where is not None and isinstance(n, int) and where[0] >= 0 and where[1] < n:
+        return i
+    if is_in_range(i, n):
         return i
     top = te_index.apply("min", (i, te_index.as_index(n - 1)), INDEX)
     return te_index.apply("max", (top, te_index.as_index(0)), INDEX)
@@ -141,18 +156,44 @@ def _reads_zero_border(
         return False
     kept = nest.stored[t]
     for d, (i, n) in enumerate(zip(index, t.shape, strict=True)):
-        where = affine.interval(te_index.substitute(i, env))
         border = kept.border(d)
-        assert isinstance(n, int)
-        if where is None or where[0] < -border or where[1] >= n + border:
+        if not all(isinstance(size, int) for size in (n, *(a.extent for a in index_axes(i)))):
+            if not _is_within(i, n, border, env):
+                return False
+            continue
+        where = affine.interval(te_index.substitute(i, env))
+        if where is None:
+            return False
+        if where[0] < -border or where[1] >= n + border:
             return False
     return True
+
+
+def _is_within(i: Expr, n: Dim, border: int, env: AxisEnv) -> bool:
+    """True if -border <= i < n + border, whatever the sizes. Loops stand for the axes of fixed
+    extent, and do not pass the last element of the others."""
+    fixed: dict[Expr, Expr] = {}
+    for a in index_axes(i):
+        at = env.get(a, a)
+        if isinstance(a.extent, int):
+            fixed[a] = at
+        elif not is_nonnegative(te_index.as_index(te_index.as_index(a.extent) - 1 - at)):
+            return False
+    moved = te_index.as_index(te_index.substitute(i, fixed) + border)
+    return is_in_range(moved, te_index.as_index(n + 2 * border))
 
 
 def is_range_guard(guard: Expr, load: Load, otherwise: Expr) -> bool:
     """True if the guard only tests that the load is in range, with zero otherwise."""
     zero = isinstance(otherwise, Const) and otherwise.value == 0
     return zero and all(_is_range_test(g, load.tensor, load.index) for g in _conjuncts(guard))
+
+
+def _is_equal(a: Expr, b: Expr) -> bool:
+    """True also for equal sizes of different form, such as (n + 3) // 4 and (n - 1) // 4 + 1."""
+    return a == b or (
+        is_nonnegative(te_index.as_index(a - b)) and is_nonnegative(te_index.as_index(b - a))
+    )
 
 
 def _conjuncts(e: Expr) -> list[Expr]:
@@ -165,8 +206,11 @@ def _is_range_test(g: Expr, t: Tensor, index: Sequence[Expr]) -> bool:
     match g:
         case Apply("le", (Const(0), i)):
             return i in index
-        case Apply("lt", (i, Const(n))):
-            return any(i == a and n == d for a, d in zip(index, t.shape, strict=True))
+        case Apply("lt", (i, n)):
+            return any(
+                i == a and _is_equal(n, te_index.as_index(d))
+                for a, d in zip(index, t.shape, strict=True)
+            )
     return False
 
 
@@ -195,7 +239,7 @@ def lower_index(
         case Axis():
             return env.get(e, e)
         case Index(element, bound):
-            at = lower_value(nest, element, env, axes, prologue)
+            at = _clamp_loads(nest, lower_value(nest, element, env, axes, prologue))
             return Index(at, lower_index(nest, bound, env, axes, prologue))
         case Apply(fn, args, dtype):
             moved = (lower_index(nest, a, env, axes, prologue) for a in args)

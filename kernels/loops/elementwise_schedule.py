@@ -26,6 +26,7 @@ from superopt.kernels.loops.schedule import (
 from superopt.te.analysis.affine import affine
 from superopt.te.analysis.walk import index_axes, loads, reductions, subexpressions
 from superopt.te.expr.node import Apply, Axis, Const, Load
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 TILE_ELEMENTS = 64  # elements of a tile
@@ -42,7 +43,7 @@ def default_schedule(s: Scheduled, layout: Layout, tile_elements: int = TILE_ELE
     """Return the default schedule of `s`, whose loops are not split yet."""
     steps: list[Primitive] = []
     names = [x.axis.name.removeprefix(s.prefix) for x in s.loops if not x.reduced]
-    sizes = [x.extent for x in s.loops if not x.reduced]
+    sizes = [hint(x.extent) for x in s.loops if not x.reduced]
     summed = [x.axis.name.removeprefix(s.prefix) for x in s.loops if x.reduced]
     if not names:
         return ()
@@ -78,8 +79,9 @@ def default_schedule(s: Scheduled, layout: Layout, tile_elements: int = TILE_ELE
         return (*steps, Reorder((*order, *summed, lanes)), Vectorize(lanes))
     reorder = Reorder((*order, *summed, lanes))
     loops = apply_schedule(s, (*steps, reorder)).loops
-    within = prod(x.extent for x in loops[len(order) :])
-    split, outer = _split_parallel_loops(order, [x.extent for x in loops[: len(order)]], within)
+    extents = [hint(x.extent) for x in loops]
+    outer_sizes, within = extents[: len(order)], prod(extents[len(order) :])
+    split, outer = _split_parallel_loops(order, outer_sizes, within)
     return (*steps, reorder, *split, Vectorize(lanes), *map(Parallel, outer[:MAX_PARALLEL_LOOPS]))
 
 

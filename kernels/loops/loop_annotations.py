@@ -10,10 +10,15 @@ from superopt.kernels.loops.loop_transforms import (
     VECTORIZE,
     Scheduled,
     check_legality,
+    cover,
     loop_index,
     require_serial,
+    split,
 )
 from superopt.kernels.loops.schedule import IllegalSchedule
+from superopt.te.expr.symbolic_int import floor_power_of_two, is_symbolic, keep_level
+
+MAX_FIXED_STEPS = 64  # steps of the inner loop where a loop of symbolic extent is unrolled
 
 
 def unroll(s: Scheduled, axis: str) -> Scheduled:
@@ -23,6 +28,8 @@ def unroll(s: Scheduled, axis: str) -> Scheduled:
       y[i] = a[i]           =>   y[1] = a[1]
                                  y[2] = a[2]
     """
+    if is_symbolic(s.loops[loop_index(s, axis)].extent):
+        return _set_kind(*_split_fixed(s, axis), UNROLL)
     return _set_kind(s, axis, UNROLL)
 
 
@@ -37,7 +44,18 @@ def vectorize(s: Scheduled, axis: str) -> Scheduled:
     n = loop_index(s, axis)
     if n != len(s.loops) - 1:
         raise IllegalSchedule(f"vectorize({axis}): {s.loops[-1].axis.name} is inside it")
+    if is_symbolic(s.loops[n].extent):
+        return _set_kind(*_split_fixed(s, axis), VECTORIZE)
     return _set_kind(s, axis, VECTORIZE)
+
+
+def _split_fixed(s: Scheduled, axis: str) -> tuple[Scheduled, str]:
+    """Split a fixed number of steps off a loop of symbolic extent; return the inner loop's name."""
+    loop = s.loops[loop_index(s, axis)]
+    factor = min(floor_power_of_two(loop.extent), MAX_FIXED_STEPS)
+    if factor < MAX_FIXED_STEPS:
+        keep_level(loop.extent)
+    return (cover if loop.reduced else split)(s, axis, factor), f"{axis}.i"
 
 
 def parallel(s: Scheduled, axis: str) -> Scheduled:

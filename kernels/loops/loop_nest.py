@@ -36,9 +36,11 @@ from superopt.kernels.loops.loop_transforms import (
 )
 from superopt.kernels.loops.tile import For, Stmt, Store, Update
 from superopt.te.analysis import affine
+from superopt.te.analysis.walk import index_axes
 from superopt.te.expr import index as te_index
 from superopt.te.expr.functions import identity_element
 from superopt.te.expr.node import Apply, Axis, Expr, Reduce
+from superopt.te.expr.symbolic_int import is_in_range, is_symbolic
 from superopt.te.expr.tensor import Tensor, cast, compare, conjunction, const, select
 
 TILE_KINDS = (UNROLL, VECTORIZE)
@@ -75,7 +77,7 @@ def emit_loop_nest(
     `outer`."""
     inner = inner or {}
     nest.loop_order = (*outer, *(x.axis for x in s.loops))
-    if any(x.extent == 0 for x in s.loops if not x.reduced):
+    if any(x.extent <= 0 for x in s.loops if not x.reduced):
         return ()
     body = _emit_computation(_split_tile(nest, s, inner, max((0, *inner))))
     return (*inner[0](), *body) if 0 in inner else body
@@ -149,11 +151,57 @@ def _sum_in_registers(
 ) -> tuple[Stmt, ...]:
     """Accumulate in registers over the whole reduction."""
     total = _register_total(w, reduction_expr)
+    covered = _covered_extent(w, inner)
+    summed = (
+        wrap_in_loops(inner, _emit_update(w, reduction_expr, total), w.inner)
+        if covered is None
+        else _sum_lanes_last(w, reduction_expr, inner, total, covered)
+    )
     return (
         Store(total, w.axes, reduction_identity(reduction_expr), w.axes),
-        *wrap_in_loops(inner, _emit_update(w, reduction_expr, total), w.inner),
+        *summed,
         *_emit_element(w, replace_reduction(w.body, reduction_expr, total, w.axes)),
     )
+
+
+def _sum_lanes_last(
+    w: _TiledNest,
+    reduction_expr: Reduce,
+    inner: Sequence[NumberedLoop],
+    total: Tensor,
+    extent: Expr,
+) -> tuple[Stmt, ...]:
+    """Accumulate the lanes of a reduction of symbolic extent separately, first all full vectors,
+    then the masked rest, and combine them at the end."""
+    (lane,) = w.reduction_axes
+    blocks = inner[-1][1].axis
+    lanes = reduction_buffer(w.nest, reduction_expr, (lane.extent,), "register")
+    where = (lane,)
+    last = te_index.as_index(extent // lane.extent)
+    full = Axis(blocks.name, te_index.dim(last))
+
+    def added(block: Expr) -> tuple[Stmt, ...]:
+        env = {a: te_index.substitute(e, {blocks: block}) for a, e in w.s.env.items()}
+        before: list[Stmt] = []
+        term = lower_value(w.nest, _masked_term(reduction_expr, env), env, where, before)
+        return (*before, Update(lanes, where, reduction_expr.fn, term, where))
+
+    return (
+        Store(lanes, where, reduction_identity(reduction_expr), where),
+        *wrap_in_loops(inner[:-1], (For(full, added(full)), *added(last)), w.inner),
+        Update(total, (), reduction_expr.fn, lanes[where], (), where),
+    )
+
+
+def _covered_extent(w: _TiledNest, inner: Sequence[NumberedLoop]) -> Expr | None:
+    """Return the symbolic extent of the reduction axis that the innermost loop and the lanes cover;
+    None if there is none."""
+    if not (w.reduction_axes and inner and is_symbolic(inner[-1][1].extent)):
+        return None
+    blocks, (lane,) = inner[-1][1].axis, w.reduction_axes
+    place = te_index.as_index(blocks * lane.extent + lane)
+    some = (a.extent for a, e in w.s.axis_values if te_index.as_index(e) == place)
+    return next(map(te_index.as_index, some), None)
 
 
 def _sum_in_local_buffer(
@@ -199,6 +247,8 @@ def _masked_term(reduction_expr: Reduce, env: Mapping[Expr, Expr]) -> Expr:
 
 
 def _is_below(i: Expr, n: int) -> bool:
+    if is_symbolic(n) or any(not isinstance(a.extent, int) for a in index_axes(i)):
+        return is_in_range(i, te_index.as_index(n))
     known = affine.interval(i)
     return known is None or known[1] < n
 

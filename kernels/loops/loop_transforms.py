@@ -10,6 +10,7 @@ from superopt.kernels.loops.schedule import IllegalSchedule
 from superopt.te.analysis.walk import reductions
 from superopt.te.expr import index
 from superopt.te.expr.node import Axis, Expr, Reduce
+from superopt.te.expr.symbolic_int import fitting_factor, is_symbolic
 from superopt.te.expr.tensor import Tensor
 
 SERIAL, PARALLEL, UNROLL, VECTORIZE = "serial", "parallel", "unroll", "vectorize"
@@ -25,8 +26,7 @@ class Loop:
 
     @property
     def extent(self) -> int:
-        assert isinstance(self.axis.extent, int)
-        return self.axis.extent
+        return self.axis.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,11 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     require_serial(loop)
     if factor < 1:
         raise IllegalSchedule(f"split({axis}, {factor}): the factor is below 1")
-    factor = min(factor, max(loop.extent, 1))
+    if is_symbolic(loop.extent):
+        # it is not known which factors divide it
+        factor = loop.extent if loop.reduced else fitting_factor(factor, loop.extent)
+    else:
+        factor = min(factor, max(loop.extent, 1))
     if loop.reduced and loop.extent % factor:
         raise IllegalSchedule(
             f"split({axis}, {factor}): {loop.extent} reduction steps are not a multiple of {factor}"
@@ -105,7 +109,11 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     name = loop.axis.name
     outer, inner = Axis(f"{name}.o", blocks), Axis(f"{name}.i", factor)
     begin = index.as_index(outer * factor)
-    if loop.extent % factor:
+    if is_symbolic(loop.extent):
+        if not loop.reduced:
+            end = index.as_index(loop.extent - factor)
+            begin = index.apply("min", (begin, end), begin.dtype)
+    elif loop.extent % factor:
         last = loop.extent - factor
         # factored out, so that the block an index falls into can be simplified
         step = gcd(factor, last)
@@ -128,7 +136,7 @@ def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
     require_serial(loop)
     why = "" if loop.reduced else "it is not a reduction axis"
     why = "the factor is below 1" if factor < 1 else why
-    if "." in axis:  # beyond a part is another part
+    if "." in axis and not is_symbolic(loop.extent):  # beyond a part is another part
         why = "it is a part of an axis; only whole axes can be covered"
     if why:
         raise IllegalSchedule(f"cover({axis}, {factor}): {why}")

@@ -110,8 +110,7 @@ def buffer_view(name: str, t: Tensor, layout: Layout | ScatteredLayout | None) -
     layout = layout or row_major(t.rank)
     if isinstance(layout, ScatteredLayout):
         return BufferView(Tensor(name, t.dtype, layout.layout.shape(layout.shape)), layout)
-    shape = [n for n in t.shape if isinstance(n, int)]
-    return BufferView(Tensor(name, t.dtype, layout.shape(shape)), layout)
+    return BufferView(Tensor(name, t.dtype, layout.shape(t.sizes)), layout)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import INDEX
-from superopt.te.expr.node import Apply, Axis, Const, Expr
+from superopt.te.expr.node import Apply, Axis, Expr
+from superopt.te.expr.symbolic_int import is_in_range, is_nonnegative, is_symbolic
 from superopt.te.expr.tensor import Tensor
 
 
@@ -29,8 +30,7 @@ def read_region(t: Tensor, readers: Sequence[Scheduled], outer: Iterable[Axis]) 
         if load.tensor is t
     ]
     out = []
-    for d, n in enumerate(t.shape):
-        assert isinstance(n, int)
+    for d, n in enumerate(t.sizes):
         found = [_span(index[d], fixed) for index in reads]
         out.append(_enclosing_range(found, n))
     return tuple(out)
@@ -65,7 +65,10 @@ def _span(i: Expr, fixed: frozenset[Axis]) -> Span | None:
 def _min_range(atoms: Sequence[Expr], fixed: frozenset[Axis]) -> tuple[Expr, int] | None:
     """Return where the minimum of a sum and a constant begins, and its maximal extent."""
     match atoms:
-        case [Apply("min", (Const() as c, p) | (p, Const() as c))]:
+        case [Apply("min", (a, b))]:
+            c, p = (a, b) if not index_axes(a) else (b, a)
+            if index_axes(c):
+                return None
             found = _span(p, fixed)
             if found is not None:
                 begin, low, high = found
@@ -81,8 +84,13 @@ def _enclosing_range(spans: Sequence[Span | None], n: int) -> tuple[Expr, int]:
     low, high = min(s[1] for s in known), max(s[2] for s in known)
     begin, size = te_index.as_index(known[0][0] + low), high - low + 1
     where = affine.interval(begin)
-    if where is None or where[0] < 0 or size > n:
+    is_above = is_nonnegative(begin) if where is None else where[0] >= 0
+    if not is_above or size > n:
         return whole
-    if where[1] + size > n:  # reads are within the tensor
+    if is_symbolic(n) or where is None:
+        is_inside = is_in_range(begin, te_index.as_index(n - size + 1))
+    else:
+        is_inside = where[1] + size <= n
+    if not is_inside:  # reads are within the tensor
         begin = te_index.apply("min", (begin, te_index.as_index(n - size)), INDEX)
     return begin, size

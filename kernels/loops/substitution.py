@@ -44,7 +44,7 @@ def scatter_layout(
         env: dict[Expr, Expr] = dict(zip(layout.axes, index, strict=True))
         there = tuple(te_index.substitute(i, env) for i in layout.index)
         return ScatteredLayout(layout.shape, layout.layout, axes, there)
-    shape = tuple(a.extent for a in t.axes if isinstance(a.extent, int))
+    shape = tuple(a.size for a in t.axes)
     return ScatteredLayout(shape, layout or row_major(t.rank), axes, index)
 
 

@@ -102,8 +102,9 @@ class Kernel:
     tables: small buffers of compile-time constants. packs: parameters that are packed constants.
     library: a vendor call in place of the body: "mm ROWS TERMS COLUMNS", a matrix product, or the
     texts of vendor/cudnn.py and vendor/sdpa.py. programs: on a GPU, the number of persistent
-    programs that share the iterations of parallel loops; 0: one for each. passes: the input of each
-    lowering pass, by name, for printing.
+    programs that share the iterations of parallel loops; 0: one for each. sizes: the names of the
+    symbolic sizes, which are another parameter: a pointer to their values. passes: the input of
+    each lowering pass, by name, for printing.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Kernel:
     passes: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)
     library: str = ""
     programs: int = 0
+    sizes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         head = ", ".join(f"{p.name}: {p.type}" for p in self.params)

@@ -4,12 +4,13 @@ buffer."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store
 from superopt.te.expr import index
 from superopt.te.expr.dtype import DType
 from superopt.te.expr.node import Axis, Const, Expr
+from superopt.te.expr.symbolic_int import is_symbolic
 from superopt.te.expr.tensor import Tensor
 
 TILE_ELEMENTS = 64  # elements of one store
@@ -55,14 +56,15 @@ def _zero_run(buffer: Tensor, offset: Expr, count: int, name: str) -> list[Stmt]
     """Return stores of `count` zeros from `offset` on."""
     out: list[Stmt] = []
     zero = Const(0, buffer.dtype)
-    full, rest = divmod(count, TILE_ELEMENTS)
-    if full:
-        step, lane = Axis(f"{name}.step", full), Axis(f"{name}.lane", TILE_ELEMENTS)
-        place = index.as_index(offset + step * TILE_ELEMENTS + lane)
+    tile = TILE_ELEMENTS
+    if is_symbolic(count):  # a tile that fits whatever the sizes
+        tile = gcd(tile, *index.polynomial(index.as_index(count)).values())
+    full, rest = count // tile, count % tile
+    if is_symbolic(full) or full:
+        step, lane = Axis(f"{name}.step", full), Axis(f"{name}.lane", tile)
+        place = index.as_index(offset + step * tile + lane)
         out.append(For(step, (Store(buffer, (place,), zero, (lane,)),)))
     if rest:
         lane = Axis(f"{name}.rest", rest)
-        out.append(
-            Store(buffer, (index.as_index(offset + (full * TILE_ELEMENTS + lane)),), zero, (lane,))
-        )
+        out.append(Store(buffer, (index.as_index(offset + (full * tile + lane)),), zero, (lane,)))
     return out

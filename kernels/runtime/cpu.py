@@ -66,6 +66,8 @@ def kernel_object_code(
     kernel: Kernel, machine: Machine, folder: Path | None = None, shared: bool = False
 ) -> bytes:
     """Return the object file of a kernel, cached likewise; its text is generated only on a miss."""
+    if kernel.sizes:  # its text is generated each time, for the guards
+        return object_code(kernel_text(kernel, machine.width), machine, folder, shared)
     about = f"{kernel.name} {kernel_digest(kernel)} {machine.width} {sources_digest()}"
     return _cached_object_code(
         about, lambda: kernel_text(kernel, machine.width), machine, folder, shared

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt.errors import UsageError
-from superopt.kernels.llvm.program import STATE_BYTES, STOP_WORD, WAKE_WORD
+from superopt.kernels.llvm.chunk_threads import STATE_BYTES, STOP_WORD, WAKE_WORD
 
 Work = Callable[[int, int], None]
 
@@ -26,15 +26,17 @@ class Pool:
     threads: tuple[threading.Thread, ...]
 
 
-def start_pool(work: Work, workspaces: list[int], owner: object) -> Pool:
-    """Start a thread for each workspace; it runs `work(state, workspace)`. Threads end with the
+def start_pool(work: Work, workspaces: list[int], owner: object, call_count: int = 0) -> Pool:
+    """Start a thread for each workspace; it runs `work(state, workspace)`. call_count: calls whose
+    numbers of chunks are in `state`. Threads end with the
     pool or the process; until then `owner` keeps their code and memory alive.
 
     Raises UsageError if the system starts no more threads.
     """
-    held = np.zeros(STATE_BYTES + 64, np.uint8)
+    size = STATE_BYTES + 8 * call_count
+    held = np.zeros(size + 64, np.uint8)
     begin = -held.ctypes.data % 64
-    state = held[begin : begin + STATE_BYTES]
+    state = held[begin : begin + size]
     at = state.ctypes.data
     threads = tuple(
         threading.Thread(target=work, args=(at, w), name="superopt", daemon=True)

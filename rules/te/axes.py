@@ -70,7 +70,7 @@ def digit_axes(a: Axis, e: Expr) -> list[Axis]:
 def _digit_boundaries(a: Axis, body: Expr) -> list[int]:
     """Return 1, ..., extent, where each divides the next: the divisors of the axis; an empty list
     if the axis is read otherwise."""
-    cuts = {1, a.size}
+    cuts = {1}
     for e in subexpressions(body):
         match e:
             case Apply("floordiv", (x, Const(d))) if x == a:
@@ -80,6 +80,8 @@ def _digit_boundaries(a: Axis, body: Expr) -> list[int]:
             case Apply("mod", (Apply("floordiv", (x, Const(d))), Const(m))) if x == a:
                 cuts |= {int(d), int(d) * int(m)}
     found = sorted(cuts)
+    if found[-1] != a.size:
+        found.append(a.size)
     return found if all(high % low == 0 for low, high in pairwise(found)) else []
 
 

@@ -25,6 +25,7 @@ from superopt.te.expr.dtype import DTYPES, INDEX, DType
 from superopt.te.expr.functions import identity_element
 from superopt.te.expr.index import as_index
 from superopt.te.expr.node import Axis, Dim, Expr, Number, Reduce
+from superopt.te.expr.symbolic_int import is_symbolic
 from superopt.te.expr.tensor import (
     Tensor,
     apply,
@@ -58,6 +59,8 @@ Env: TypeAlias = Mapping[str, Value]
 
 
 def as_dim(v: Value) -> Dim:
+    if is_symbolic(v):
+        return as_index(v)  # type: ignore[arg-type]
     assert isinstance(v, Expr | int)
     return v
 
@@ -92,6 +95,8 @@ class Builder:
         if isinstance(v, Expr):
             return v
         assert not isinstance(v, Tensor | tuple)
+        if is_symbolic(v):
+            return cast(as_index(v), self.dtype)  # type: ignore[arg-type]
         return const(v, self.dtype)
 
     def value(self, t: Term) -> Value:
@@ -206,6 +211,7 @@ class Builder:
     def scalar(self, fn: str, values: Sequence[Value]) -> Value:
         """Return a scalar function of expressions and numbers."""
         if any(isinstance(v, Expr) for v in values):
+            values = [as_dim(v) if is_symbolic(v) else v for v in values]
             given = [v for v in values if isinstance(v, Expr | int | float)]
             if fn == "and":
                 return conjunction(*(v for v in given if isinstance(v, Expr | bool)))

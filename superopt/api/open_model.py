@@ -7,7 +7,7 @@ loaded if the model is known to fall back to onnxruntime.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from superopt.compilation.frontend.targets import TARGETS
 from superopt.compilation.model.compile_model import make_compiler, open_device
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.shape_policy import ShapePolicy, Shapes, Specialize
+from superopt.compilation.model.size_classes import SizeClass
 from superopt.compilation.model.steps import Variant
 from superopt.errors import ModelError, UsageError
 
@@ -42,6 +43,7 @@ def open_source(source: Source, options: CompileOptions, specialize: Specialize)
     if specialize == "background" and device.compiles_in_background:
         programs = _CachedPrograms(options, device, source.sha256, lambda: compiler)
         out.find_cached = programs.find
+        out.size_classes.cache = programs
         out.store_cached = lambda sizes, variant: programs.store(sizes, variant, out.shape_policy)
         out.shape_policy.cached_compile_seconds = programs.compile_seconds
     return out
@@ -100,6 +102,7 @@ def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Ex
     policy.cached_compile_seconds = programs.compile_seconds
     ports, names = interface.input_ports, interface.output_names
     out = Executable(ports, names, device, load_compiler, find, store_variant, shape_policy=policy)
+    out.size_classes.cache = programs
     return out
 
 
@@ -168,6 +171,14 @@ class _CachedPrograms:
     def store(self, sizes: Sizes, variant: Variant, policy: ShapePolicy) -> None:
         if (found := self.open_cache()) is not None:
             found.store(sizes, variant, policy.expected_compile_seconds)
+
+    def find_classes(self) -> Sequence[SizeClass] | None:
+        found = self.open_cache()
+        return () if found is None else found.find_classes()
+
+    def store_class(self, made: SizeClass | None) -> None:
+        if (found := self.open_cache()) is not None:
+            found.store_class(made)
 
     def compile_seconds(self) -> float | None:
         found = self.open_cache()

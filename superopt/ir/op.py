@@ -19,6 +19,7 @@ from typing import Union
 
 from superopt.te.expr.dtype import DType
 from superopt.te.expr.node import Expr
+from superopt.te.expr.symbolic_int import without_symbolic_sizes
 from superopt.te.expr.tensor import Tensor, TensorType, placeholder
 
 # An attribute. Sizes may be symbolic, so that an int may be an index expression.
@@ -159,7 +160,8 @@ def _canonical_attrs(op: Op, types: Types, items: Attrs) -> Attrs:
         full[key] = _to_tuple(value)  # type: ignore[arg-type]
     if op.canonical is not None:
         try:
-            full = {k: _to_tuple(v) for k, v in op.canonical(types, full).items()}
+            with without_symbolic_sizes():
+                full = {k: _to_tuple(v) for k, v in op.canonical(types, full).items()}
         except InferError:
             raise
         except (ValueError, TypeError, IndexError, KeyError, AttributeError) as e:
@@ -191,7 +193,8 @@ def expression(op: Op, types: Types, attrs: Attrs) -> tuple[Tensor, ...]:
         raise InferError(f"{op.name} on an operand of unknown type")
     operands = [None if t is None else placeholder(f"a{n}", t) for n, t in enumerate(types)]
     try:
-        out = op.compute(*operands, **dict(attrs))
+        with without_symbolic_sizes():
+            out = op.compute(*operands, **dict(attrs))
     except InferError:
         raise
     except (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, AttributeError) as e:

@@ -248,8 +248,12 @@ def _guards(e: Expr, layouts: Mapping[Tensor, Layout | ScatteredLayout]) -> Iter
             for d, (i, n) in enumerate(zip(load.index, load.tensor.shape, strict=True)):
                 border = lies.border(d) if isinstance(lies, Layout) else 0
                 where = interval(i)
-                assert isinstance(n, int)
-                if where is None or where[0] < -border or where[1] >= n + border:
+                if (
+                    where is None
+                    or not isinstance(n, int)
+                    or where[0] < -border
+                    or where[1] >= n + border
+                ):
                     yield guard
         case Apply(fn, args):
             yield from args[:1] if fn == "select" else ()

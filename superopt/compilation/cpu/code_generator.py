@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from superopt.compilation.cpu.device import CpuDevice
 from superopt.compilation.cpu.export_library import export_library
-from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
 from superopt.compilation.cpu.profile import profile
 from superopt.compilation.cpu.segment_program import plan_segment_program
 from superopt.compilation.cpu.sequential_call import build_model_call
@@ -39,11 +39,14 @@ from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
 from superopt.plan.graph.partition import Segment
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
-from superopt.plan.program.execute import build_image, load_program
-from superopt.plan.program.image import ProgramImage
+from superopt.plan.program.execute import build_image, load_program, pack_program_constants
+from superopt.plan.program.formula_text import formula_text
+from superopt.plan.program.image import ProgramImage, load_image
 from superopt.plan.program.program import Program
+from superopt.plan.program.size_formulas import SizeFormulas
 from superopt.report.compilation.compile_report import ExportReport, TuningReport
 from superopt.report.compilation.profile import Profile
+from superopt.te.expr.symbolic_int import extent, symbolic_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,43 @@ class CpuCodeGenerator(CodeGenerator):
             why = f"its kernels need {needs} bytes{': ' * bool(str(e))}{e}"
             raise out_of_memory_error(c.model.source.label, why, at) from None
         return NativeSegment(code, specs, lambda: s, c.model_binding(s))
+
+    def compile_for_classes(
+        self, c: Compiler, s: Segment, example: Mapping[str, int]
+    ) -> SymbolicSegment:
+        """Return a segment for all sizes for which the same decisions are right as for the example.
+
+        Raises one of NO_KERNEL_ERRORS if an operator has no kernel for symbolic sizes.
+        """
+        with symbolic_sizes(example) as decided:
+            if not all(extent(d) >= 0 for n in s.nodes for t in n.types for d in t.shape or ()):
+                raise NotImplementedError("a size is below 0")
+            made = self.plan_segment(c, s, {})
+            if made.symbolic is None:
+                raise NotImplementedError("no size is symbolic")
+            release = c.model.source.release_pages
+            image = build_image(made, self.machine, self.threads, self.object_folder)
+        constants = pack_program_constants(made, release)
+        code = load_image(image, constants, self.machine, lambda: made)
+        names = made.symbolic.names
+        shapes = tuple(tuple(formula_text(d, names) for d in v.type.shape or ()) for v in s.outputs)
+        positive = (f"1 <= s{n}" for n in range(len(names)))  # expressions assume it
+        guards = (
+            ("" if holds else "not ") + formula_text(g, names)
+            for g, holds in decided.required_guards().items()
+        )
+        formulas = SizeFormulas(
+            names,
+            (*positive, *guards),
+            tuple(formula_text(w, names) for w in made.symbolic.words),
+            formula_text(made.symbolic.memory_bytes, names),
+            formula_text(made.symbolic.workspace_bytes, names),
+            shapes,
+        )
+        dtypes = tuple(numpy_dtype(v.type) for v in s.outputs)
+        return SymbolicSegment(
+            code, formulas, dtypes, lambda: s, dict(example), c.model_binding(s), image
+        )
 
     def program_image(self, segment: NativeSegment) -> ProgramImage:
         """Return the code and sizes of a compiled segment."""

@@ -33,6 +33,7 @@ class CpuDevice(Device):
     """A CPU. threads: of kernels."""
 
     name: ClassVar[str] = "cpu"
+    has_size_classes: ClassVar[bool] = True
     threads: int = 1
 
     @property

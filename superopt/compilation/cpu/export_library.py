@@ -21,7 +21,7 @@ from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.errors import UsageError
 from superopt.ir import graph
-from superopt.kernels.llvm.program import STATE_BYTES, STOP_WORD, WAKE_WORD
+from superopt.kernels.llvm.chunk_threads import STATE_BYTES, STOP_WORD, WAKE_WORD
 from superopt.kernels.runtime.cpu import Machine, checkable_target
 from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.export.atomic_files import NewFile, atomic_files, resolve_target
@@ -275,7 +275,7 @@ def _describe_library(
         where.file_stem,
         {theirs.get(our, our): n for our, n in sizes.items()},
         needs,
-        native.code.threads if native else 1,
+        native.static_code.threads if native else 1,
         ins,
         outs,
         defaults,

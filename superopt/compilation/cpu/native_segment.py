@@ -14,8 +14,9 @@ from superopt.errors import UsageError
 
 if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
-    from superopt.plan.program.image import LoadedProgram
+    from superopt.plan.program.image import LoadedProgram, ProgramImage, SizedCode
     from superopt.plan.program.program import Program
+    from superopt.plan.program.size_formulas import SizeFormulas
 
 RunProgram = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
@@ -26,7 +27,7 @@ class NativeSegment(KernelStep):
     allocate_outputs: returns such arrays; load_segment: returns the segment; binding: if it is the
     only one."""
 
-    code: LoadedProgram
+    code: LoadedProgram | SizedCode
     output_specs: tuple[ArraySpec, ...]
     load_segment: Callable[[], Segment]
     binding: ModelBinding | None = None
@@ -42,6 +43,12 @@ class NativeSegment(KernelStep):
     @property
     def program(self) -> Program:
         return self.code.program
+
+    @property
+    def static_code(self) -> LoadedProgram:
+        """The code of a program for fixed sizes."""
+        assert self.code.loaded_program is self.code
+        return self.code.loaded_program
 
     def run(self, env: ValueArrays, code: RunProgram | None = None) -> None:
         """Run the segment. code: run in place of its own."""
@@ -66,7 +73,28 @@ class NativeSegment(KernelStep):
 
     def memory_blocks(self) -> Mapping[int, int]:
         held = {id(a): a.nbytes for a in self.code.constants.arrays}
-        return {id(self.code): self.code.own_bytes, **held}
+        return {id(self.code.loaded_program): self.code.own_bytes, **held}
 
     def packed_constants(self) -> Mapping[str, np.ndarray]:
         return {self.program.identity(): self.code.constants.concatenate()}
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicSegment:
+    """A segment as machine code for all sizes that its formulas admit. example: the sizes for which
+    it was compiled. image: what the disk cache keeps; None if it came from there."""
+
+    code: LoadedProgram
+    formulas: SizeFormulas
+    output_dtypes: tuple[np.dtype, ...]
+    load_segment: Callable[[], Segment]
+    example: Mapping[str, int]
+    binding: ModelBinding | None = None
+    image: ProgramImage | None = None
+
+    def at_sizes(self, sizes: Mapping[str, int]) -> NativeSegment:
+        """Return the segment at given sizes, on the same memory."""
+        known = self.formulas.at_sizes(sizes)
+        code = self.code.at_sizes(known.memory_bytes, known.workspace_bytes, known.words)
+        specs = tuple(zip(known.output_shapes, self.output_dtypes, strict=True))
+        return NativeSegment(code, specs, self.load_segment, self.binding)

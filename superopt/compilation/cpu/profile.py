@@ -92,7 +92,7 @@ def _profile_inputs(
         lanes = [
             _TimedStep(
                 s,
-                time_calls(s.code, generator.machine, generator.object_folder)
+                time_calls(s.static_code, generator.machine, generator.object_folder)
                 if isinstance(s, NativeSegment)
                 else None,
             )

@@ -5,19 +5,21 @@ separate files (constant_files.py), which programs share; small ones follow the 
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.compilation.cache import constant_files, entries
-from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import Sizes
+from superopt.compilation.model.size_classes import SizeClass
 from superopt.compilation.model.steps import ModelBinding, Variant
 from superopt.cost.cache_folders import store_path
 from superopt.cost.disk_cache import record_written
@@ -25,7 +27,13 @@ from superopt.kernels.llvm.numpy_entry import object_offsets
 from superopt.kernels.runtime import file_cache as files
 from superopt.kernels.runtime.engine import LLVMLITE_VERSION, Machine, host
 from superopt.plan.program.constant_pool import CONSTANT_POOL, PackedConstants
-from superopt.plan.program.image import ProgramImage, aligned_zeros, load_image
+from superopt.plan.program.image import (
+    LoadedProgram,
+    ProgramImage,
+    aligned_zeros,
+    load_image,
+)
+from superopt.plan.program.size_formulas import SizeFormulas
 
 if TYPE_CHECKING:
     from superopt.compilation.cpu.device import CpuDevice
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
 
+CLASSES_KIND = "classes"  # kind of the entry with the formulas of all classes
 COMPILE_SECONDS_KIND = "seconds"  # kind of the entry with the compile time
 MAX_INLINE_BYTES = 1 << 14  # of a constant that is stored with its program's description
 Replan = Callable[[dict[str, str]], "tuple[Segment, Program]"]
@@ -96,22 +105,90 @@ class CpuProgramCache:
         segment and its plan with these options; called on demand."""
 
         def parse_program(about: dict[str, Any], texts: bytes) -> NativeSegment | None:
-            ends = np.cumsum([0, *about["objects"]]).tolist()
-            objects = tuple(texts[a:b] for a, b in pairwise(ends))
-            image = ProgramImage(objects, about["threads"], about["enters"], *about["bytes"])
-            constants = _read_constants(about["constants"], image.constant_bytes, texts[ends[-1] :])
-            if constants is None:
-                return None
             both = cache(lambda: replan(about["options"]))
-            code = load_image(image, constants, self.machine, lambda: both()[1])
+            code = self._load_code(about, texts, lambda: both()[1])
+            if code is None:
+                return None
             specs = tuple(
                 (tuple(shape), entries.parse_dtype(name)) for shape, name in about["specs"]
             )
-            whole = ModelBinding(tuple(about["takes"]), dict(about["gives"]))
-            return NativeSegment(code, specs, lambda: both()[0], whole)
+            return NativeSegment(code, specs, lambda: both()[0], _parse_binding(about))
 
         key = entries.digest_json((self.key, sizes))
         return entries.read_program(key, parse_program)
+
+    def find_classes(self) -> Sequence[SizeClass] | None:
+        """Return the programs for classes of sizes; None if the model is known to have none."""
+
+        def parse_classes(data: bytes) -> list[SizeFormulas]:
+            return [*map(SizeFormulas.from_json, json.loads(data))]
+
+        found = entries.read_entry(self._classes_key(), CLASSES_KIND, parse_classes)
+        if found == []:
+            return None
+        return [
+            SizeClass(
+                each, cache(partial(self._find_step, each)), lambda: self.load_compiler().model
+            )
+            for each in found or ()
+        ]
+
+    def store_class(self, made: SizeClass | None) -> None:
+        """Store a program for a class of sizes; None: the model has none."""
+        known = [] if made is None else [c.formulas for c in self.find_classes() or ()]
+        if made is not None:
+            step = made.load_step()
+            assert isinstance(step, SymbolicSegment)
+            if step.image is None or step.binding is None:
+                return
+            about = {"example": step.example, "dtypes": [d.name for d in step.output_dtypes]}
+            key = self._class_key(made.formulas)
+            if not _write_program(key, about, step.image, step.code.constants, step.binding):
+                return
+            known.append(made.formulas)
+        data = json.dumps([each.as_json() for each in known]).encode()
+        files.write(entries.cache_folder(), self._classes_key(), data, CLASSES_KIND)
+
+    def _classes_key(self) -> str:
+        return entries.digest_json((self.key, CLASSES_KIND))
+
+    def _class_key(self, formulas: SizeFormulas) -> str:
+        return entries.digest_json((self.key, CLASSES_KIND, formulas.as_json()))
+
+    def _find_step(self, formulas: SizeFormulas) -> SymbolicSegment | None:
+        """Return the code of a class; None if it is not intact."""
+
+        def load_segment() -> Segment:
+            (found,) = self.load_compiler().partition(example)
+            return found
+
+        def no_plan() -> Program:
+            raise NotImplementedError("the plan of a cached program for a class of sizes")
+
+        def parse_program(about: dict[str, Any], texts: bytes) -> SymbolicSegment | None:
+            example.update(about["example"])
+            code = self._load_code(about, texts, no_plan)
+            if code is None:
+                return None
+            dtypes = tuple(map(entries.parse_dtype, about["dtypes"]))
+            return SymbolicSegment(
+                code, formulas, dtypes, load_segment, example, _parse_binding(about)
+            )
+
+        example: dict[str, int] = {}
+        return entries.read_program(self._class_key(formulas), parse_program)
+
+    def _load_code(
+        self, about: dict[str, Any], texts: bytes, load_plan: Callable[[], Program]
+    ) -> LoadedProgram | None:
+        """Return the code of a cached program; None if its constants are damaged."""
+        ends = np.cumsum([0, *about["objects"]]).tolist()
+        objects = tuple(texts[a:b] for a, b in pairwise(ends))
+        image = ProgramImage(objects, about["threads"], about["enters"], *about["bytes"])
+        constants = _read_constants(about["constants"], image.constant_bytes, texts[ends[-1] :])
+        if constants is None:
+            return None
+        return load_image(image, constants, self.machine, load_plan)
 
     def compile_seconds(self) -> float | None:
         """Return the time that compiling the model for further sizes took; None if unknown."""
@@ -126,36 +203,59 @@ class CpuProgramCache:
 
     def store_program(self, sizes: Sizes, segment: NativeSegment, image: ProgramImage) -> None:
         """Store a program that is a whole model."""
-        held = segment.code.constants
-        large = [a for a in held.arrays if len(a) > MAX_INLINE_BYTES]
-        if segment.binding is None or not entries.is_cacheable(sum(map(len, large))):
+        if segment.binding is None:
             return
         about = {
             "options": {key: str(o) for key, o in segment.code.program.options.items()},
-            "objects": [*map(len, image.objects)],
-            "threads": image.threads,
-            "enters": image.has_enter,
-            "bytes": (image.constant_bytes, image.memory_bytes, image.workspace_bytes),
             "specs": [(shape, dtype.name) for shape, dtype in segment.output_specs],
-            "takes": segment.binding.input_numbers,
-            "gives": [*segment.binding.output_numbers.items()],
         }
-        described, size = [], 0
-        small: list[bytes] = []
-        for at, digest, a in zip(held.offsets, held.digests, held.arrays, strict=True):
-            check = ""
-            if len(a) > MAX_INLINE_BYTES:
-                check = constant_files.checksum(a)
-                if not constant_files.write_constant(digest, a):
-                    return
-                size += len(a)
-            else:
-                small.append(a.tobytes())
-            described.append((at, digest, len(a), check))
         key = entries.digest_json((self.key, sizes))
-        texts = (*image.objects, *small)
-        entries.write_program(key, {**about, "constants": described}, texts)
-        record_written(size + sum(map(len, texts)))
+        _write_program(key, about, image, segment.code.constants, segment.binding)
+
+
+def _write_program(
+    key: str,
+    about: Mapping[str, object],
+    image: ProgramImage,
+    constants: PackedConstants,
+    binding: ModelBinding,
+) -> bool:
+    """Write a program with its description; False if its constants cannot be written."""
+    large = [a for a in constants.arrays if len(a) > MAX_INLINE_BYTES]
+    if not entries.is_cacheable(sum(map(len, large))):
+        return False
+    described, size = [], 0
+    small: list[bytes] = []
+    for at, digest, a in zip(constants.offsets, constants.digests, constants.arrays, strict=True):
+        check = ""
+        if len(a) > MAX_INLINE_BYTES:
+            check = constant_files.checksum(a)
+            if not constant_files.write_constant(digest, a):
+                return False
+            size += len(a)
+        else:
+            small.append(a.tobytes())
+        described.append((at, digest, len(a), check))
+    whole = {
+        **about,
+        "objects": [*map(len, image.objects)],
+        "threads": image.threads,
+        "enters": image.has_enter,
+        "bytes": (
+            image.constant_bytes, image.memory_bytes, image.workspace_bytes, image.call_count
+        ),
+        "takes": binding.input_numbers,
+        "gives": [*binding.output_numbers.items()],
+        "constants": described,
+    }  # fmt: skip
+    texts = (*image.objects, *small)
+    entries.write_program(key, whole, texts)
+    record_written(size + sum(map(len, texts)))
+    return True
+
+
+def _parse_binding(about: Mapping[str, Any]) -> ModelBinding:
+    return ModelBinding(tuple(about["takes"]), dict(about["gives"]))
 
 
 def _read_constants(

@@ -16,6 +16,7 @@ from superopt.plan.linking.link import link_program
 from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
 from superopt.plan.program.program import Program
+from superopt.te.expr.symbolic_int import without_symbolic_sizes
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ def plan_segment_program(
     """Return the program of a segment. options: of problems, by key. simplified_segments: memo of
     graphs, independent of sizes; new ones are added.
 
+    Where `symbolic_sizes` is active, `sizes` are empty and the program is symbolic.
+
     Raises one of NO_KERNEL_ERRORS if an operator has no kernel.
     """
 
@@ -48,7 +51,10 @@ def plan_segment_program(
             None if graph is not simple.graph_with_loops else simple.simplified_graphs.get(decided)
         )
         if given is None:
-            given = simplify_graph(graph, allowed.float_class, threads, sensitive_outputs=decided)
+            with without_symbolic_sizes():
+                given = simplify_graph(
+                    graph, allowed.float_class, threads, sensitive_outputs=decided
+                )
         if graph is simple.graph_with_loops:
             simple.simplified_graphs[decided] = given
         settings = Settings(
@@ -63,6 +69,8 @@ def plan_segment_program(
 
     key = s.nodes, s.outputs
     if key not in simplified_segments:
-        simplified_segments[key] = SimplifiedSegment(lower_loops(segment_graph(s), threads))
+        with without_symbolic_sizes():
+            lowered = lower_loops(segment_graph(s), threads)
+        simplified_segments[key] = SimplifiedSegment(lowered)
     simple = simplified_segments[key]
     return link_program(simple.graph_with_loops, plan, sizes, s.sensitive_outputs)

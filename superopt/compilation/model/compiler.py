@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_port
 from superopt.compilation.frontend.input_arrays import InputPort, Sizes
 from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
+from superopt.compilation.model.compile_class import compile_size_class
 from superopt.compilation.model.compile_if import (
     compile_branches,
     compile_dynamic_if,
@@ -40,6 +42,7 @@ from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
 from superopt.compilation.model.saved_model import SavedModel, write_saved_model
 from superopt.compilation.model.shape_policy import ShapePolicy, Specialize
+from superopt.compilation.model.size_classes import SizeClass
 from superopt.compilation.model.steps import ModelBinding, Step, Variant
 from superopt.cost.store import Store
 from superopt.errors import ModelError, OutOfMemory, RuntimeMismatch
@@ -63,6 +66,7 @@ from superopt.plan.program.program import Program
 from superopt.report.compilation.accuracy import Accuracy
 from superopt.report.compilation.compile_report import TuningReport
 
+NodeReasons = list[tuple[ir_graph.Node, str]]
 MAX_SIZED_COMPILERS = 256  # sizes whose compilers are remembered
 
 
@@ -216,7 +220,7 @@ class Compiler:
 
     def compile_branches(self, variant: Variant) -> None:
         """Compile the branches of an If that have static sizes. The caller does not hold the lock
-        of compilation: a branch's own lock comes first, as in a call of the branch."""
+        of compilation: a branch's comes first."""
         for step in variant:
             if isinstance(step, DynamicIf):
                 compile_branches(step, self.if_depth)
@@ -238,6 +242,18 @@ class Compiler:
         gives = map(s.outputs.index, outputs)
         takes = tuple(map(inputs.index, s.inputs))
         return ModelBinding(takes, dict(zip(self.output_names(), gives, strict=True)))
+
+    def compile_class(self, sizes: Mapping[str, int]) -> SizeClass | None:
+        """See `compile_size_class`."""
+        return compile_size_class(self, sizes)
+
+    def is_tuned(self, sizes: Mapping[str, int]) -> bool:
+        """True if options of a kernel at these sizes were chosen by measuring."""
+        parts = self.partition(sizes) if self.tuned_options else ()
+        with suppress(*NO_KERNEL_ERRORS):
+            plans = (self.plan_segment(s, sizes) for s in parts if s.native)
+            return any(key in self.tuned_options for p in plans for key in p.problems)
+        return False
 
     def replan(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
@@ -325,13 +341,9 @@ class Compiler:
         return self.dynamic_if_cache[0]
 
     def subcompiler(self, source: Source, original: Source) -> Compiler:
-        """Return the compiler of a part of the model at an If, with the options of this one."""
-        made = make_compiler(
-            ReadableModel(source, original),
-            self.generator,
-            self.tuned_options,
-            self.packed_constants,
-        )
+        """Return the compiler of a part of the model at an If."""
+        given = ReadableModel(source, original)
+        made = make_compiler(given, self.generator, self.tuned_options, self.packed_constants)
         return replace(made, if_depth=self.if_depth + 1)
 
     def fallback(self) -> Fallback:
@@ -353,11 +365,8 @@ class Compiler:
         """Return the whole model in ONNX Runtime, for any sizes; None if it is not installed."""
         return self._variant([self.fallback()]) if ort.installed_version() else None
 
-    def fallback_nodes(
-        self, sizes: Mapping[str, int], common_reason: str = ""
-    ) -> list[tuple[ir_graph.Node, str]]:
-        """Return the nodes that run in ONNX Runtime, each with the reason. common_reason: if it is
-        the same for all nodes."""
+    def fallback_nodes(self, sizes: Mapping[str, int], common_reason: str = "") -> NodeReasons:
+        """Return the nodes that run in ONNX Runtime with reasons. common_reason: of all nodes."""
         return fallback_nodes_with_reasons(self, sizes, common_reason)
 
 
@@ -378,8 +387,7 @@ def make_compiler(
 
 
 def _integer_fallbacks(model: Model, generator: CodeGenerator) -> dict[ir_graph.Node, str]:
-    """Return all nodes, with the reason, if the model has integer products and ONNX Runtime is
-    faster at these."""
+    """Return all nodes, with the reason, if ONNX Runtime is faster at the model's products."""
     return integer_product_fallbacks(model) if generator.prefers_integer_runtime else {}
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.repeated_call import ModelCall
+    from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
     from superopt.compilation.model.steps import KernelStep, Variant
     from superopt.cost.store import Store
     from superopt.ir import graph
@@ -50,6 +51,13 @@ class ProgramCache(Protocol):
         """Store a program that is a whole model. expected_seconds: of compiling for further
         sizes."""
 
+    def find_classes(self) -> Sequence[SizeClass] | None:
+        """Return the programs for classes of sizes; None if the model is known to have none."""
+        return ()
+
+    def store_class(self, made: SizeClass | None) -> None:
+        """Store a program for a class of sizes; None: the model has none."""
+
     def compile_seconds(self) -> float | None:
         """Return the expected time of compiling for further sizes; None if unknown."""
         ...
@@ -66,7 +74,8 @@ class Device(ABC):
     name: of the target. precision: the precision that float32 values are computed in. eager_sizes:
     the number of sizes for which a model is compiled immediately (`ShapePolicy`).
     compiles_in_background: compile for further sizes in the background. is_asynchronous: a call may
-    return before its work is done.
+    return before its work is done. has_size_classes: a program may be for a class of sizes
+    (size_classes.py).
     """
 
     name: ClassVar[str]
@@ -74,6 +83,7 @@ class Device(ABC):
     eager_sizes: ClassVar[int] = 1
     compiles_in_background: ClassVar[bool] = True
     is_asynchronous: ClassVar[bool] = False
+    has_size_classes: ClassVar[bool] = False
 
     @property
     def kernel_threads(self) -> int:
@@ -181,6 +191,13 @@ class CodeGenerator(ABC):
     def compile_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> KernelStep:
         """Plan a segment, compile its kernels and load them onto the device, with memory for their
         constants. Raises one of NO_KERNEL_ERRORS if an operator has no kernel, MemoryError."""
+
+    def compile_for_classes(
+        self, c: Compiler, s: Segment, example: Mapping[str, int]
+    ) -> SymbolicStep:
+        """Compile a segment for all sizes for which the same decisions are right as for the
+        example. Raises one of NO_KERNEL_ERRORS."""
+        raise NotImplementedError(f"symbolic sizes for target {self.device.name}")
 
     def check_plan(self, program: Program) -> None:
         """Raise one of NO_KERNEL_ERRORS if a kernel of a plan cannot be expressed."""

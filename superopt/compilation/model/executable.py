@@ -24,6 +24,7 @@ from superopt.compilation.frontend.input_arrays import (
 )
 from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
 from superopt.compilation.model.shape_policy import ShapePolicy
+from superopt.compilation.model.size_classes import SizeClasses, bind_size_class
 from superopt.compilation.model.steps import Variant, held_bytes
 from superopt.compilation.runtime import background_worker, fork_safety
 from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
@@ -64,6 +65,7 @@ class Executable:
     find_cached: Callable[[Sizes], Variant | None] = lambda sizes: None
     store_cached: Callable[[Sizes, Variant], None] = lambda sizes, variant: None
     variants: dict[Sizes, Variant] = field(default_factory=dict)
+    size_classes: SizeClasses = field(default_factory=SizeClasses)
     lock: Any = field(default_factory=threading.RLock)
     shape_policy: ShapePolicy = field(default_factory=ShapePolicy)
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Executable:
 
     def __post_init__(self) -> None:
         fork_safety.lock_owners.add(self)
+        self.size_classes.is_supported = self.device.has_size_classes
 
     def lock_after_fork(self) -> Any:
         self.shape_policy.pending.clear()  # the thread that compiled them is not in this process
@@ -113,18 +116,17 @@ class Executable:
         key = sorted_sizes(sizes)
         fed = [x for p, x in zip(self.input_ports, given, strict=True) if p.name in feeds]
         on_device = bool(fed) and all(map(self.device.is_on_device, fed))
-        if key not in self.variants:
+        if key not in self.variants and not bind_size_class(self, key):
             out = run_in_onnxruntime(self, key, given)
             if out is not None:
                 return {n: self.device.to_device(x) for n, x in out.items()} if on_device else out
         with self.exclusive():
+            if key not in self.variants:  # another call may have dropped it
+                bind_size_class(self, key)
             variant = self.runnable(sizes)
             self.device.check_inputs(self.input_ports, given, variant)
-            self.last_call = None
-            if len(fed) == len(given):
-                self.last_call = self.device.repeated_call(
-                    self, variant, given, on_device=on_device
-                )
+            call = partial(self.device.repeated_call, self, variant, given, on_device=on_device)
+            self.last_call = call() if len(fed) == len(given) else None
             try:
                 return self.run_variant(variant, given, on_device=on_device)
             except RuntimeMismatch as e:
@@ -154,8 +156,7 @@ class Executable:
         return self.device.as_inputs(self.input_ports, feeds, self._default_input)
 
     def _default_input(self, name: str) -> Any:
-        """Return the model's default value of an input; it is on the device after the first
-        call."""
+        """Return the model's default value of an input, on the device after the first call."""
         if name not in self.defaults:
             self.defaults[name] = self.device.to_device(self.compiler.default_input(name))
         return self.defaults[name]
@@ -171,7 +172,7 @@ class Executable:
         """Return the steps for inputs of these sizes, with their plans; compile them if needed."""
         with self.exclusive():
             found = self.runnable(sizes)
-            if (options := found.options) is not None:
+            if (options := found.options) is not None or found.is_of_class:
                 self.last_call = None
                 del found, self.variants[sorted_sizes(sizes)]  # free its memory before compiling
                 found = self._compile(sorted_sizes(sizes), options)
@@ -206,8 +207,7 @@ class Executable:
         return variant
 
     def set_variant(self, key: Sizes, variant: Variant) -> None:
-        """Use this variant at these sizes; drop the least recently used ones if all take too much
-        memory."""
+        """Use this variant at these sizes; drop the least recent ones beyond a limit of memory."""
         self.shape_policy.fallback_reasons.pop(key, None)
         if key not in self.variants:
             self.last_call = None  # it may run in ONNX Runtime at these sizes
@@ -226,6 +226,7 @@ class Executable:
         for key in self.variants:
             self.shape_policy.reset_fallback_time(key)
         self.variants.clear()
+        self.size_classes.clear()
         self.last_call = None
 
     def compiler_for(self, sizes: Mapping[str, int]) -> Compiler:
@@ -259,8 +260,7 @@ class Executable:
         return self.device.precision
 
     def fallback_nodes(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
-        """Return the nodes that run in ONNX Runtime at these sizes, each with the reason. Raises
-        UsageError for other sizes than those of the model."""
+        """Return the nodes that run in ONNX Runtime at these sizes, each with the reason."""
         key = sorted_sizes(sizes)
         why = self.shape_policy.fallback_reasons.get(key, "")
         if not why and key not in self.variants:
@@ -341,12 +341,12 @@ class Executable:
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`.
 
-        The file holds the model, the option of each kernel, and packed constants for the sizes
-        compiled so far; no machine code. Raises UsageError if it cannot be written.
+        The file holds the model, and the option of each kernel and packed constants for the sizes
+        it was compiled for alone; no machine code. Raises UsageError if it cannot be written.
         """
         with self.exclusive():
-            made = {key: self.variant(dict(key)) for key in sorted(self.variants)}
-            self.compiler.save(made, Path(path))
+            own = sorted(key for key, v in self.variants.items() if not v.is_of_class)
+            self.compiler.save({key: self.variant(dict(key)) for key in own}, Path(path))
 
     def export(self, path: str | Path, *, shapes: Mapping[str, int] | None = None) -> ExportReport:
         """Write the model as a shared object that C can call, with its header and weights.

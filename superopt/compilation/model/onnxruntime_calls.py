@@ -86,6 +86,8 @@ def _add_time(exe: Executable, key: Sizes, seconds: float, arrays: Sequence[np.n
         policy.add_fallback_time(key, seconds)
         if not policy.is_due(key) or exe.compiler.is_all_fallback:
             return
+        if exe.size_classes.is_slower(dict(key)):
+            return
         if policy.in_background:
             submit_specialization(exe, key, arrays)
         else:

@@ -55,7 +55,8 @@ class ShapePolicy:
     further sizes. saved_parts: the parts of ONNX Runtime's time that compiled code saved, measured.
     fallback_times: by sizes. pending: sizes that are compiled in the background now.
     fallback_reasons: sizes that stay in ONNX Runtime, each with the reason. cached_compile_seconds:
-    returns the compile time of an earlier process, None if unknown.
+    returns the compile time of an earlier process, None if unknown. compiles_classes: a program is
+    for a class of sizes (size_classes.py).
     """
 
     specialize: Specialize = "eager"
@@ -69,6 +70,7 @@ class ShapePolicy:
     fallback_times: dict[Sizes, FallbackTime] = field(default_factory=dict)
     pending: set[Sizes] = field(default_factory=set)
     fallback_reasons: dict[Sizes, str] = field(default_factory=dict)
+    compiles_classes: bool = False
     cached_compile_seconds: Callable[[], float | None] = lambda: None
 
     def compiles_in_call(self, sizes: Sizes, has_variants: bool) -> bool:
@@ -76,7 +78,7 @@ class ShapePolicy:
         already."""
         if not sizes or self.specialize == "eager" or self.refusal:
             return True
-        if self.specialize == "never":
+        if self.specialize == "never" or self.compiles_classes:
             return False
         if self.eager_sizes == 1:
             return not has_variants and self.first_compile_seconds is None
@@ -99,10 +101,20 @@ class ShapePolicy:
             return False
         if sizes in self.fallback_reasons or sizes in self.pending:
             return False
-        found = self.fallback_times.get(sizes)
         middle = sorted(self.saved_parts)[len(self.saved_parts) // 2] if self.saved_parts else 1.0
         saved = max(middle, MIN_SAVED_PART)
-        return found is not None and found.total_seconds * saved >= self.expected_compile_seconds
+        return self._fallback_seconds(sizes) * saved >= self.expected_compile_seconds
+
+    def _fallback_seconds(self, sizes: Sizes) -> float:
+        """Return the time in ONNX Runtime that a program for these sizes would have replaced."""
+        if self.compiles_classes:  # it will have most of the other sizes, too
+            return sum(t.total_seconds for t in self.fallback_times.values())
+        return self.fallback_times.get(sizes, FallbackTime()).total_seconds
+
+    def add_class(self) -> None:
+        """A class of sizes was compiled: start to count again."""
+        self.compiles_classes = True
+        self.fallback_times.clear()
 
     def add_compile_time(self, seconds: float) -> None:
         if self.first_compile_seconds is None:

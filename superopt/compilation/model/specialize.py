@@ -17,6 +17,7 @@ from superopt.compilation.runtime import background_worker
 if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.size_classes import SizeClass
     from superopt.compilation.model.steps import Variant
 
 LOG = logging.getLogger("superopt.compile")
@@ -46,9 +47,10 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
     if (exe := ref()) is None:
         return
     policy, why = exe.shape_policy, ""
+    made: SizeClass | None = None
     variant = None
     try:
-        variant = compile_in_background(exe, key)
+        variant, made = compile_in_background(exe, key)
         own, other = _measure_pair(exe, variant, arrays)
         policy.add_measurement(own, other)
         if own >= other:
@@ -58,21 +60,26 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
     LOG.info("background %s: %s", dict(key), why or "compiled code is used")
     with exe.lock:
         policy.pending.discard(key)
+        if made is not None:  # from here on calls use its memory
+            exe.size_classes.add(made, is_slower=bool(why))
+            policy.add_class()
         if why or variant is None:
             policy.keep_in_fallback(key, why)
         else:
             exe.set_variant(key, variant)
 
 
-def compile_in_background(exe: Executable, key: Sizes) -> Variant:
-    """Return the model compiled for these sizes. A child process compiles it if it can; its result
-    is read from the disk cache."""
-    compiler, policy = exe.compiler, exe.shape_policy
+def compile_in_background(exe: Executable, key: Sizes) -> tuple[Variant, SizeClass | None]:
+    """Return the model compiled for these sizes, or for a class that has them, and that class. A
+    child process compiles it if it can; its result is read from the disk cache."""
+    compiler, policy, classes = exe.compiler, exe.shape_policy, exe.size_classes
+    sizes = dict(key)
     if background_worker.CAN_FORK:
 
         def work() -> str:
             begin = time.process_time()
-            exe.store_cached(key, compiler.compile_variant(dict(key), open_sessions=False))
+            if classes.compile(compiler, sizes) is None:
+                exe.store_cached(key, compiler.compile_variant(sizes, open_sessions=False))
             return str(time.process_time() - begin)
 
         limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * policy.expected_compile_seconds)
@@ -82,17 +89,23 @@ def compile_in_background(exe: Executable, key: Sizes) -> Variant:
                     background_worker.run_in_child(work, limit, compiler.generator.compile_lock())
                 )
             )
+        made = classes.find_new(sizes)
+        if made is not None and (bound := made.variant(sizes)) is not None:
+            return bound, made
         if (found := exe.find_cached(key)) is not None:
-            return found
+            return found, None
     clock = exe.device.compile_clock
     begin = clock()
     with background_worker.compile_lock():
-        variant = compiler.compile_variant(dict(key))
+        made = classes.compile(compiler, sizes)
+        bound = None if made is None else made.variant(sizes)
+        variant = bound or compiler.compile_variant(sizes)
     compiler.compile_branches(variant)
     if not background_worker.CAN_FORK:
         policy.add_compile_time(clock() - begin)
-    exe.store_cached(key, variant)
-    return variant
+    if bound is None:
+        exe.store_cached(key, variant)
+    return variant, made
 
 
 def _measure_pair(exe: Executable, variant: Variant, arrays: list[Any]) -> tuple[float, float]:

@@ -85,12 +85,14 @@ class Variant(Sequence[Any]):
     """A model compiled for given sizes: its steps in order.
 
     load_model: returns the model, or that for these sizes alone. options: the options of a program
-    from the disk cache without a plan, by problem key; None if it has its plan.
+    from the disk cache without a plan, by problem key; None if it has its plan. is_of_class: its
+    code is that of a class of sizes (size_classes.py).
     """
 
     steps: tuple[Any, ...]
     load_model: Callable[[], Model]
     options: Mapping[str, str] | None = None
+    is_of_class: bool = False
 
     @overload
     def __getitem__(self, n: int) -> Any: ...

@@ -14,11 +14,11 @@ from superopt.plan.lowering.dilated_conv_split import split_windows
 from superopt.plan.lowering.polyphase import StridedPart, split_phases
 from superopt.plan.lowering.scatter_into import ScatterInto
 from superopt.te.analysis.affine import rebuild
-from superopt.te.analysis.bind_sizes import bind
+from superopt.te.analysis.bind_sizes import bind, bind_dim
 from superopt.te.analysis.inline import make_index, substitute_axes
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.expr.tensor import Dim, Tensor, compute, const
+from superopt.te.expr.tensor import Dim, Tensor, compute, const, product
 
 MAX_INLINE_ELEMENTS = 1  # of constants that become literals in expressions
 
@@ -53,7 +53,8 @@ class GraphTensors:
             shape = self.shape(v)
             made: Tensor | Const = Tensor(f"x{len(self.by_value)}", t.dtype, shape)
             if isinstance(v, graph.Constant):
-                small = int(np.prod(shape)) == MAX_INLINE_ELEMENTS and t.dtype.kind in "iufb"
+                count = te_index.dim(product(shape))
+                small = count == MAX_INLINE_ELEMENTS and t.dtype.kind in "iufb"
                 if small and is_exact_constant(number := v.load().reshape(()).item()):
                     made = const(number, t.dtype)
                 else:
@@ -125,20 +126,19 @@ class GraphTensors:
         assert isinstance(axis, int)
         whole = Tensor("joined", out.dtype, out.shape)
         parts = []
-        begin = 0
+        begin: Dim = 0
         for x in operands:
             size = 1 if isinstance(x, Const) else x.shape[axis]
-            assert isinstance(size, int)
             shape = (*out.shape[:axis], size, *out.shape[axis + 1 :])
-            if size:
+            if size != 0:
                 at = tuple(begin if d == axis else 0 for d in range(out.rank))
                 parts.append(self.written_part(n, x, shape, at))
-            begin += size
+            begin = te_index.dim(te_index.as_index(begin) + size)
         self.parts[whole] = tuple(parts)
         return whole
 
     def written_part(
-        self, n: graph.Node, x: Tensor | Const, shape: Sequence[Dim], offset: tuple[int, ...]
+        self, n: graph.Node, x: Tensor | Const, shape: Sequence[Dim], offset: tuple[Dim, ...]
     ) -> StridedPart:
         """Return the part of a node's result that is computed as `x`, of this shape, at an
         offset."""
@@ -146,9 +146,10 @@ class GraphTensors:
         self.nodes[held] = n
         return StridedPart(held, offset, (1,) * len(shape))
 
-    def shape(self, v: graph.Value) -> tuple[int, ...]:
+    def shape(self, v: graph.Value) -> tuple[Dim, ...]:
+        """Return the shape of a value; sizes that are not known are symbolic."""
         assert v.type.shape is not None
-        return tuple(te_index.evaluate(d, dict(self.sizes)) for d in v.type.shape)
+        return tuple(bind_dim(d, self.sizes) for d in v.type.shape)
 
 
 @dataclass(slots=True)

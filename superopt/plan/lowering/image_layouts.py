@@ -9,10 +9,13 @@ from superopt.kernels.loops.layout import Layout, Part
 from superopt.plan.lowering.polyphase import WrittenParts
 from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
+from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Expr, Load, Reduce
+from superopt.te.expr.symbolic_int import extent, is_in_range
 from superopt.te.expr.tensor import Tensor
 
 CHANNEL_BLOCK = 16  # channels
+MAX_BORDER = 64  # elements on each side of an image of symbolic size
 MIN_VECTOR_CHANNELS = 8  # fewer channels do not fill a vector
 
 
@@ -31,9 +34,8 @@ def blocked_layouts(
     for t, borders in image_borders.items():
         if t in fixed or t in written or (t not in current and t not in parts):
             continue
-        c = t.shape[1]
-        begins = [x.begin[1] for x in parts.get(t, ())]
-        assert isinstance(c, int)
+        c = t.sizes[1]
+        begins = [extent(x.begin[1]) for x in parts.get(t, ())]
         space = [Part(d, border=borders[d]) for d in range(2, t.rank)]
         if not any(n % CHANNEL_BLOCK for n in (c, *begins)):
             channels = Part(1, CHANNEL_BLOCK), Part(1, CHANNEL_BLOCK, is_inner=True)
@@ -201,8 +203,14 @@ def _border_widths(load: Load) -> dict[int, int]:
     out = {}
     for d, (i, n) in enumerate(zip(load.index, load.tensor.shape, strict=True)):
         where = affine.interval(i)
-        assert isinstance(n, int)
-        if where is None:
+        if isinstance(n, int) and where is not None:
+            out[d] = max(0, -where[0], where[1] - n + 1)
+            continue
+        known = (
+            b for b in range(MAX_BORDER + 1) if is_in_range(i + b, te_index.as_index(n + 2 * b))
+        )
+        width = next(known, None)
+        if width is None:
             return {}
-        out[d] = max(0, -where[0], where[1] - n + 1)
+        out[d] = width
     return out

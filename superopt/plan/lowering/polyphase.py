@@ -20,7 +20,7 @@ from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import reductions
 from superopt.te.expr import index
-from superopt.te.expr.node import Apply, Axis, Expr, Reduce
+from superopt.te.expr.node import Apply, Axis, Dim, Expr, Reduce
 from superopt.te.expr.tensor import Tensor
 
 MAX_PHASES = 64  # phases
@@ -33,7 +33,7 @@ class StridedPart:
     """A tensor written into another one, as its elements begin + step * i."""
 
     tensor: Tensor
-    begin: tuple[int, ...]
+    begin: tuple[Dim, ...]
     step: tuple[int, ...]
 
 

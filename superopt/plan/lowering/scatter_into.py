@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.ir import graph as ir_graph
-from superopt.te.expr import index
+from superopt.te.analysis.bind_sizes import bind_dim
+from superopt.te.expr.symbolic_int import extent, hint
 
 MIN_BASE_SHARE = 0.5  # share of the elements that come from the tensor, at least
 Shape = tuple[int, ...]
@@ -80,19 +81,18 @@ def _match_concat(
     n: ir_graph.Node, sizes: Sizes, once: IsReadOnce, reads: CountReads
 ) -> ScatterInto | None:
     shape = _static_shape(n, sizes)
-    whole = _element_count(n, sizes)
-    if not whole:
-        return None
     leaves = list(_concat_operands(n, (0,) * len(shape), sizes, once))
     kept: dict[ir_graph.Value, list[int]] = {}
     for k, (at, v) in enumerate(leaves):
         base = _slice_source(v, at, shape, sizes)
         if base is not None and once(v):
             kept.setdefault(base, []).append(k)
-    for base, own in kept.items():
+    whole = _element_count(n, sizes) if kept else 0
+    for base, own in kept.items() if whole != 0 else ():
         size = sum(_element_count(leaves[k][1], sizes) for k in own)
         alone = reads(base) == len({leaves[k][1] for k in own})
-        if size >= MIN_BASE_SHARE * whole and ir_graph.producer(base) is not None and alone:
+        is_most = hint(size) >= MIN_BASE_SHARE * hint(whole)
+        if is_most and ir_graph.producer(base) is not None and alone:
             others = (x for k, x in enumerate(leaves) if k not in own)  # a value may occur twice
             return ScatterInto(
                 base, tuple((at, v) for at, v in others if 0 not in _static_shape(v, sizes))
@@ -138,9 +138,9 @@ def _static_shape(v: ir_graph.Value, sizes: Sizes) -> Shape:
 
 
 def _element_count(v: ir_graph.Value, sizes: Sizes) -> int:
-    return int(prod(_static_shape(v, sizes)))
+    return prod(_static_shape(v, sizes))
 
 
 def _evaluate_sizes(dims: object, sizes: Sizes) -> Shape:
     assert isinstance(dims, Sequence)
-    return tuple(index.evaluate(d, sizes) for d in dims)
+    return tuple(extent(bind_dim(d, sizes)) for d in dims)

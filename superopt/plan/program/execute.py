@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt.kernels.llvm.calls import references
+from superopt.kernels.llvm.calls import chunk_word, references
 from superopt.kernels.llvm.numpy_entry import entry_text, object_offsets
 from superopt.kernels.llvm.program import CLOCK_BYTES, program_text
 from superopt.kernels.runtime.cpu import Machine, kernel_object_code, object_code
@@ -37,15 +37,17 @@ def load_program(
     """Return the program as loaded machine code. folder: the cache of object files. constants: the
     bytes of all packed constants, if known. release: see `pack_constants`."""
     made = build_image(program, machine, threads, folder)
-    held = _pack(program, constants, release)
+    held = pack_program_constants(program, release, constants)
     return load_image(made, held, machine, lambda: program)
 
 
-def _pack(
-    program: Program, data: np.ndarray | None, release: Callable[[], None] | None
+def pack_program_constants(
+    program: Program,
+    release: Callable[[], None] | None = None,
+    data: np.ndarray | None = None,
 ) -> PackedConstants:
-    """Return all constants as kernels read them. Raises NotImplementedError, as for a missing
-    kernel, where a constant does not fit."""
+    """Return all constants as kernels read them. release: see `pack_constants`. data: their bytes,
+    if known. Raises NotImplementedError, as for a missing kernel, where a constant does not fit."""
     size = program.constant_bytes
     if data is not None and len(data) == size:
         return split_constants(program.constants, data)
@@ -59,13 +61,14 @@ def build_image(
     program: Program, machine: Machine, threads: int, folder: Path | None
 ) -> ProgramImage:
     """Return the machine code of the program, and what it needs."""
-    some = threads if any(c.chunks > 1 for c in program.calls) else 1
+    some = threads if any(c.chunks > 1 or chunk_word(c) is not None for c in program.calls) else 1
     made = object_files(program, machine, some, folder)
     if (at := object_offsets()) is not None:
-        given = (r.position for r in references(program.calls) if r.region == "argument")
+        given = [r.position for r in references(program.calls) if r.region == "argument"]
+        given += [] if program.symbolic is None else [program.symbolic.argument]
         made.append(object_code(entry_text(max(given, default=-1) + 1, *at), machine, folder))
     sizes = program.constant_bytes, program.memory_bytes, program.workspace_bytes
-    return ProgramImage(tuple(made), some, at is not None, *sizes)
+    return ProgramImage(tuple(made), some, at is not None, *sizes, len(program.calls))
 
 
 @dataclass(slots=True)
@@ -109,6 +112,7 @@ def object_files(
     shared object, whose constants are one block of memory. timed: `run` reads the clock after each
     call."""
     table = None if shared else constant_numbers(program.constants)
-    text = program_text(program.calls, threads, platform.machine().lower(), timed, table)
+    words = program.symbolic.argument if program.symbolic is not None else 0
+    text = program_text(program.calls, threads, platform.machine().lower(), timed, table, words)
     kernels = [kernel_object_code(k, machine, folder, shared) for k in program.kernels.values()]
     return [*kernels, object_code(text, machine, folder, shared)]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ALIGNMENT_BYTES = 64
 HUGE_PAGE_BYTES = 1 << 21  # of a huge page
 MIN_HUGE_PAGE_BYTES = HUGE_PAGE_BYTES // 2
+MEMORY_GROWTH = 1.5  # times what is needed, where memory must grow for larger sizes
 Run = Callable[..., None]
 
 
@@ -31,7 +32,7 @@ Run = Callable[..., None]
 class ProgramImage:
     """A compiled program. objects: object files with `run`; with `work` for several threads; and
     with `enter` if Python's objects have the expected layout. constant_bytes, memory_bytes,
-    workspace_bytes: sizes."""
+    workspace_bytes: sizes. call_count: of kernels and loops."""
 
     objects: tuple[bytes, ...]
     threads: int
@@ -39,6 +40,7 @@ class ProgramImage:
     constant_bytes: int
     memory_bytes: int
     workspace_bytes: int
+    call_count: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class LoadedProgram:
     address_table: Any
     engine: Any
     pool: Pool | None = field(default=None)
+    call_count: int = 0
 
     @property
     def program(self) -> Program:
@@ -84,6 +87,29 @@ class LoadedProgram:
             self.address_table[3] = self.thread_state()
         self.enter(arrays, self.address_table)
 
+    @property
+    def loaded_program(self) -> LoadedProgram:
+        """The program, as of SizedCode."""
+        return self
+
+    def at_sizes(self, memory_bytes: int, workspace_bytes: int, words: Sequence[int]) -> SizedCode:
+        """Return a program of symbolic sizes at given ones; see SizedCode."""
+        return SizedCode(self, memory_bytes, workspace_bytes, np.array(words, np.int64))
+
+    def reserve(self, memory_bytes: int, workspace_bytes: int) -> None:
+        """Let the memory and each workspace have so many bytes, for programs of symbolic sizes."""
+        if memory_bytes <= len(self.memory) and workspace_bytes <= len(self.workspaces[0]):
+            return
+        self.pool = None  # its threads have the old workspaces
+        if memory_bytes > len(self.memory):
+            self.memory = aligned_zeros(int(MEMORY_GROWTH * memory_bytes))
+        if workspace_bytes > len(self.workspaces[0]):
+            size = int(MEMORY_GROWTH * workspace_bytes)
+            self.workspaces = [aligned_zeros(size) for _ in range(self.threads)]
+        at = self.memory.ctypes.data, self.addresses[1], self.workspaces[0].ctypes.data
+        self.addresses = at
+        self.address_table[:3] = at
+
     def thread_state(self) -> int:
         """Return the address of the state that threads share; start the threads once in each
         process."""
@@ -91,8 +117,42 @@ class LoadedProgram:
             return 0
         if self.pool is None or self.pool.pid != os.getpid():
             owns = (self.engine, self.constants, self.memory, self.workspaces)
-            self.pool = start_pool(self.work, [w.ctypes.data for w in self.workspaces[1:]], owns)
+            self.pool = start_pool(
+                self.work, [w.ctypes.data for w in self.workspaces[1:]], owns, self.call_count
+            )
         return int(self.pool.state.ctypes.data)
+
+
+@dataclass(frozen=True, slots=True)
+class SizedCode:
+    """A program of symbolic sizes at given ones: it is called as a LoadedProgram. words: the values
+    that it reads, its last argument."""
+
+    loaded_program: LoadedProgram
+    memory_bytes: int
+    workspace_bytes: int
+    words: np.ndarray
+
+    @property
+    def program(self) -> Program:
+        return self.loaded_program.program
+
+    @property
+    def constants(self) -> PackedConstants:
+        return self.loaded_program.constants
+
+    @property
+    def own_bytes(self) -> int:
+        return self.loaded_program.own_bytes
+
+    def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        """Compute the outputs: contiguous arrays of the right types."""
+        self.call((*inputs, *outputs))
+
+    def call(self, arrays: tuple[np.ndarray, ...]) -> None:
+        """Compute the outputs; arrays: the inputs, then the outputs."""
+        self.loaded_program.reserve(self.memory_bytes, self.workspace_bytes)
+        self.loaded_program.call((*arrays, self.words))
 
 
 def pointer_table(arrays: Sequence[np.ndarray]) -> Any:
@@ -114,8 +174,9 @@ def load_image(
     run, work, enter = entry_points(engine, image)
     fixed = (ctypes.c_void_p * 4)(*places, 0)
     return LoadedProgram(
-        load_plan, image.threads, run, work, enter, constants, memory, spaces, places, fixed, engine
-    )
+        load_plan, image.threads, run, work, enter, constants, memory, spaces, places, fixed,
+        engine, call_count=image.call_count,
+    )  # fmt: skip
 
 
 def entry_points(

@@ -13,7 +13,21 @@ from superopt.kernels.loops.tile import Kernel
 from superopt.plan.lowering.provenance import Provenance
 from superopt.plan.program.pack_constants import ConstantSlot
 from superopt.plan.program.streams import StreamOrder
+from superopt.te.expr.node import Expr
 from superopt.te.expr.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicSizes:
+    """What a program for symbolic sizes needs before a run. names: of the sizes. words: the values
+    that it reads, an argument with number `argument`, the sizes first. memory_bytes,
+    workspace_bytes: as in Program."""
+
+    names: tuple[str, ...]
+    words: tuple[Expr, ...]
+    argument: int
+    memory_bytes: Expr
+    workspace_bytes: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,7 @@ class Program:
     provenance: Provenance | None = None
     stream_order: StreamOrder | None = None
     loop_bodies: Mapping[int, tuple[Program, ...]] = field(default_factory=dict)
+    symbolic: SymbolicSizes | None = None
 
     def identity(self) -> str:
         """Return a digest that is equal for programs whose constants have the same offsets and

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from math import prod
 
 from superopt.kernels.algorithms.build import build_kernels, input_buffers
 from superopt.kernels.algorithms.digests import problem_digest
 from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.algorithms.space import options
 from superopt.kernels.llvm.calls import Ref
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
 from superopt.plan.lowering.polyphase import StridedPart
 from superopt.plan.program.buffer_reads import read_from_buffers
 from superopt.plan.program.plan import Plan, Settings, Step
 from superopt.plan.program.storage_types import StorageTypes
+from superopt.plan.program.symbolic_choice import (
+    SymbolicProblem,
+    costly_tensors,
+    keep_unit_level,
+)
 from superopt.plan.program.transformed_constants import TransformedConstants
 from superopt.plan.rewrites.fusion.buffer_views import BufferView, use_views
 from superopt.plan.rewrites.matmul.duplicated_constants import duplicate_constants
+from superopt.te.analysis.bind_sizes import has_symbolic_size
 from superopt.te.expr import index
+from superopt.te.expr.symbolic_int import example_sizes, level_guards
 from superopt.te.expr.tensor import Tensor
 
 # Bytes of a model's constants up to which its products use one level of Strassen, and two levels.
@@ -26,7 +35,7 @@ STRASSEN_CONSTANT_BYTES = (2**30, 2**29)
 
 def static_shape(t: Tensor) -> tuple[int, ...]:
     """Return the sizes of a tensor's axes, which are known."""
-    return tuple(n for n in t.shape if isinstance(n, int))
+    return t.sizes
 
 
 def buffer_bytes(p: Plan, t: Tensor) -> int:
@@ -47,6 +56,7 @@ def select_kernels(p: Plan) -> None:
     tensor_of = {b: t for t, b in buffers.items()}
     duplicates: dict[Tensor, Tensor] = {}
     transformed = TransformedConstants(p.tensors.constants)
+    costly = costly_tensors(p.definitions)
     for t, definition in p.definitions.items():
         root, views = _definition_of_buffers(p, t, definition, buffers, tensor_of, duplicates)
         inputs = input_buffers(root)
@@ -71,7 +81,10 @@ def select_kernels(p: Plan) -> None:
             key, choice = _choose(p.settings, problem)
         transformed.add(key, choice)
         p.problems[key], p.chosen[key] = problem, choice.option
-        for built in build_kernels(problem, choice):
+        with level_guards(t in costly):
+            kernels = build_kernels(problem, choice)
+            keep_unit_level(problem)
+        for built in kernels:
             target = built.writes
             if target is root:
                 target = owner[t][0] if t in owner else t
@@ -162,8 +175,21 @@ def _problem(
 
 def _choose(s: Settings, problem: Problem) -> tuple[str, Choice]:
     """Return the key of a problem, and its solution."""
-    key = problem_digest(problem)
-    return key, s.target.choose(problem, s.options.get(key))
+    if not has_symbolic_size(problem.tensor):
+        key = problem_digest(problem)
+        return key, s.target.choose(problem, s.options.get(key))
+    # Winograd and Strassen compute other tensors, which are made for fixed sizes.
+    plain = replace(problem, allow_winograd=False, strassen_levels=0)
+    known = SymbolicProblem(plain, example_sizes())
+    key = problem_digest(known.at_hints)
+    choices = (
+        s.target.choose(known.at_hints, option)
+        for option in (s.options.get(key), *options(known.at_hints))
+    )
+    found = next(filter(None, map(known.transfer, choices)), None)
+    if found is None:
+        raise NotImplementedError(f"no kernel of symbolic sizes computes {problem.tensor.type}")
+    return key, found
 
 
 def _strassen_levels(constants: Collection[int]) -> int:

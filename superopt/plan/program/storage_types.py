@@ -17,6 +17,7 @@ from superopt.plan.program.target import Target
 from superopt.te.analysis.walk import is_window_load, loads, reductions, subexpressions
 from superopt.te.expr.dtype import F32, DType, to_numpy
 from superopt.te.expr.node import Apply, Const, Expr, Load, Reduce
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 PERIODIC_FUNCTIONS = ("sin", "cos", "tan")
@@ -330,4 +331,4 @@ def _is_sum_of_products(r: Reduce) -> bool:
 
 
 def _element_count(t: Tensor) -> int:
-    return prod(n for n in t.shape if isinstance(n, int))
+    return prod(map(hint, t.sizes))

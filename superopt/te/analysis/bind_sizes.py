@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from superopt.te.analysis.affine import rebuild
+from superopt.te.analysis.walk import reductions
 from superopt.te.expr import index
 from superopt.te.expr.dtype import INDEX
 from superopt.te.expr.node import Apply, Axis, Const, Dim, Expr, Index, Load, Reduce, Size
@@ -14,16 +15,22 @@ from superopt.te.expr.tensor import Tensor
 
 def bind(tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
     """Return `tensor` with integers for symbolic sizes, also in the tensors that it loads from."""
-    return _Binding(sizes, {}, {}).tensor(tensor)
+    return Binding(sizes).tensor(tensor)
+
+
+def bind_dim(d: Dim, sizes: Mapping[str, int]) -> Dim:
+    """Return a size with integers for those symbolic sizes that are known."""
+    known: dict[Expr, Expr] = {Size(k): index.as_index(n) for k, n in sizes.items()}
+    return index.dim(index.substitute(index.as_index(d), known))
 
 
 @dataclass(frozen=True, slots=True)
-class _Binding:
-    """Memo of bound tensors and expressions."""
+class Binding:
+    """Integers for symbolic sizes. tensors, memo: what has been bound, and as what."""
 
     sizes: Mapping[str, int]
-    tensors: dict[Tensor, Tensor]
-    memo: dict[int, tuple[Expr, Expr]]
+    tensors: dict[Tensor, Tensor] = field(default_factory=dict)
+    memo: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
 
     def tensor(self, t: Tensor) -> Tensor:
         found = self.tensors.get(t)
@@ -61,3 +68,16 @@ class _Binding:
                 return Index(self.expr(element), self.expr(n))
             case _:
                 return e
+
+
+def has_symbolic_size(t: Tensor) -> bool:
+    """True if an extent of the tensor, or of what it loads, is symbolic."""
+    found = Binding({})
+    found.tensor(t)
+    axes = (a for x in found.tensors for a in (*x.axes, *_reduction_axes(x)))
+    shapes = (n for x in found.tensors for n in x.shape)
+    return not all(isinstance(n, int) for n in (*shapes, *(a.extent for a in axes)))
+
+
+def _reduction_axes(t: Tensor) -> Iterator[Axis]:
+    return (a for r in reductions(t.body) for a in r.axes)

@@ -24,14 +24,18 @@ def as_index(value: Dim | Expr) -> Expr:
         if value.dtype != INDEX:
             raise TypeError(f"{value} is {value.dtype}, not an index; convert it with gather")
         return value
-    return Const(int(value), INDEX)
+    symbolic: Expr | None = getattr(value, "expr", None)  # of a SymbolicInt
+    return Const(int(value), INDEX) if symbolic is None else symbolic
 
 
 def dim(value: Dim | Number) -> Dim:
     """Return the simplest form of a size: an int where it is one."""
     if isinstance(value, Const):
         return int(value.value)
-    return value if isinstance(value, Expr) else int(value)
+    if isinstance(value, Expr):
+        return value
+    symbolic: Expr | None = getattr(value, "expr", None)  # of a SymbolicInt
+    return int(value) if symbolic is None else symbolic
 
 
 @lru_cache(maxsize=1 << 16)
@@ -161,7 +165,7 @@ def _atom_bounds(a: Expr) -> tuple[int | None, int | None]:
             return None, None
 
 
-def _is_in_range(e: Expr, n: Expr) -> bool:
+def is_in_range(e: Expr, n: Expr) -> bool:
     """True if the ranges imply 0 <= e < n for all values."""
     lo, _ = bounds(e)
     if lo is None or lo < 0:
@@ -223,7 +227,7 @@ def floordiv(a: Expr, b: Expr) -> Expr:
     if not rest:
         return from_polynomial(quotient)
     r = from_polynomial(rest)
-    if _is_in_range(r, b):
+    if is_in_range(r, b):
         return from_polynomial(quotient)
     if isinstance(r, Const) and isinstance(b, Const):  # e.g. -1 // 2 of (2 n - 1) // 2
         return from_polynomial(_add(quotient, {(): int(r.value) // int(b.value)}))
@@ -253,7 +257,7 @@ def mod(a: Expr, b: Expr) -> Expr:
     if not rest:
         return Const(0, INDEX)
     r = from_polynomial(rest)
-    if _is_in_range(r, b):
+    if is_in_range(r, b):
         return r
     if isinstance(r, Const) and isinstance(b, Const):
         return Const(int(r.value) % int(b.value), INDEX)
@@ -277,7 +281,7 @@ def apply(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
         case "mod", (a, b):
             return mod(a, b)
         case (("min" | "max"), (a, b)):
-            lo, hi = bounds(from_polynomial(_add(polynomial(b), polynomial(a), -1)))
+            lo, hi = _difference_bounds(b, a)
             if lo is not None and lo >= 0:
                 return a if fn == "min" else b
             if hi is not None and hi <= 0:
@@ -289,6 +293,22 @@ def apply(fn: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
             return Apply(fn, args, BOOL) if verdict is None else Const(int(verdict), BOOL)
         case _:
             return Apply(fn, args, dtype)
+
+
+def _difference_bounds(a: Expr, b: Expr) -> tuple[int | None, int | None]:
+    """Return the bounds of a - b, also where they differ by quotients p // q and r // q."""
+    difference = _add(polynomial(a), polynomial(b), -1)
+    lo, hi = bounds(from_polynomial(difference))
+    base = difference.pop((), 0)
+    match [(m[0], c) for m, c in difference.items() if len(m) == 1]:
+        case [
+            (Apply("floordiv", (p, Const(q))), c),
+            (Apply("floordiv", (r, Const(s))), d),
+        ] if len(difference) == 2 and q == s > 0 and c == -d:
+            low, high = bounds(as_index((p - r) * c))
+            lo = base if lo is None and low is not None and low >= 0 else lo
+            hi = base if hi is None and high is not None and high <= 0 else hi
+    return lo, hi
 
 
 def _decide_comparison(fn: str, lo: int | None, hi: int | None) -> bool | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
-from superopt.te.expr.dtype import INDEX, DType
+from superopt.te.expr.dtype import BOOL, INDEX, DType
 
 if TYPE_CHECKING:
     from superopt.te.expr.tensor import Tensor
@@ -89,6 +89,11 @@ class Const(Expr):
     value: Number
     dtype: DType
 
+    def __bool__(self) -> bool:
+        if self.dtype == BOOL:
+            raise TypeError(f"the truth of {self} is that of its value")
+        return True
+
     def __hash__(self) -> int:
         return hash(self.value)
 
@@ -117,12 +122,19 @@ class Axis(Expr):
     name: str
     extent: Dim
     dtype: DType = INDEX
+    symbolic_extent: ClassVar[Callable[[Expr], int]]
+
+    def __post_init__(self) -> None:
+        symbolic = getattr(self.extent, "expr", None)  # of a SymbolicInt
+        if symbolic is not None:
+            object.__setattr__(self, "extent", symbolic)
 
     @property
     def size(self) -> int:
-        """Return the extent, which must be an integer."""
-        assert isinstance(self.extent, int)
-        return self.extent
+        """Return the extent as an integer; see symbolic_int.py where it is symbolic."""
+        if isinstance(self.extent, int):
+            return self.extent
+        return Axis.symbolic_extent(self.extent)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -144,6 +156,11 @@ class Apply(Expr):
         if not self._hash:
             object.__setattr__(self, "_hash", hash((self.fn, self.args)) or 1)
         return self._hash
+
+    def __bool__(self) -> bool:
+        if self.dtype == BOOL and self.args[0].dtype == INDEX and self.fn in ("lt", "le"):
+            raise TypeError(f"{self} is not decided")  # a size may be symbolic
+        return True
 
     def __reduce__(self) -> tuple[type[Apply], tuple[object, ...]]:
         return Apply, (self.fn, self.args, self.dtype)  # a hash is valid in one process only

@@ -44,6 +44,15 @@ class Tensor:
     axes: tuple[Axis, ...] = ()
     body: Expr | None = None
 
+    def __post_init__(self) -> None:
+        if not all(isinstance(n, int | Expr) for n in self.shape):  # a SymbolicInt
+            object.__setattr__(self, "shape", tuple(map(te_index.dim, self.shape)))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The extents as integers; see symbolic_int.py where they are symbolic."""
+        return tuple(n if isinstance(n, int) else Axis.symbolic_extent(n) for n in self.shape)
+
     @property
     def rank(self) -> int:
         return len(self.shape)
@@ -134,7 +143,7 @@ def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
     terms = tuple(const(a, kind) if isinstance(a, (int, float, Fraction)) else a for a in args)
     out = dtype or kind
     if kind is INDEX:
-        return te_index.apply(fn, terms, out)
+        return te_index.apply(fn, tuple(map(te_index.as_index, terms)), out)
     return Apply(fn, terms, out)
 
 

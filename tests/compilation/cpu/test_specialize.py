@@ -1,4 +1,4 @@
-"""Calls at sizes for which a model is not compiled: `specialize`."""
+"""Calls at sizes for which a model is not compiled, of models that are compiled size by size."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from superopt.errors import ModelError, UsageError
 from tests.support.compilation.models import F, model, near
 
 pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("one_by_one")
 SLOW = 1e-9  # seconds that compiling took: any call is longer
 W = np.random.default_rng(0).standard_normal((96, 96)).astype(np.float32)
 

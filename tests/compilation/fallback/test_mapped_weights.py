@@ -20,6 +20,7 @@ from superopt.onnx_io import external_weights
 from superopt.onnx_io.read.source import read_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.usefixtures("one_by_one")  # "never" then is onnxruntime
 ROWS, LARGE_ROWS, COLUMNS = 4_000, 80_000, 256  # 4 and 78 MiB
 
 

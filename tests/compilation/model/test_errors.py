@@ -63,6 +63,7 @@ def test_memory_of_other_sizes_is_freed_for_new_ones(monkeypatch: pytest.MonkeyP
     assert [dict(key)["s"] for key in exe.variants] == [7]
 
 
+@pytest.mark.usefixtures("one_by_one")
 def test_inputs_that_onnxruntime_rejects_are_not_compiled_for_never(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

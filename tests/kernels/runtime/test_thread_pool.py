@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from superopt.errors import UsageError
-from superopt.kernels.llvm.program import STOP_WORD
+from superopt.kernels.llvm.chunk_threads import STOP_WORD
 from superopt.kernels.runtime.thread_pool import start_pool
 
 

@@ -6,10 +6,11 @@ import pytest
 
 from superopt.rules.te.build import Value
 from superopt.rules.te.match import Context, Matcher, _summands
+from superopt.rules.te.rewrite import load_te_rules
 from superopt.rules.te.term import Call, Lit, Var, parse_te_rules
-from superopt.te.expr.dtype import INDEX
+from superopt.te.expr.dtype import F32, INDEX
 from superopt.te.expr.node import Axis, Const, Expr
-from superopt.te.expr.tensor import compare
+from superopt.te.expr.tensor import Tensor, compare, compute, const, select
 
 
 def test_a_sum_is_split_into_axes_with_coefficients_and_numbers() -> None:
@@ -37,3 +38,9 @@ def test_an_affine_index_matches_in_any_order() -> None:
 @pytest.mark.parametrize("index", [OUT + 5, OUT * K + 5, Const(5, INDEX) + OUT * 2 + K * 3])
 def test_other_indices_do_not_match(index: Expr) -> None:
     assert bindings(compare("eq", index % 3, 0)) == []
+
+
+def test_an_axis_alone_is_an_element_of_axes() -> None:
+    a = Tensor("a", F32, (4, 8))
+    t = compute((4, 8), lambda i, j: select(compare("lt", i, 2), a[i, j], const(0, F32)))
+    assert load_te_rules("rows", "hold-").rewrite(t, Context()) is None

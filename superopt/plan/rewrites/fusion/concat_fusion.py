@@ -125,6 +125,4 @@ def _fuse_run(
 
 
 def _part_extent(x: StridedPart, d: int) -> int:
-    n = x.tensor.shape[d]
-    assert isinstance(n, int)
-    return n
+    return x.tensor.sizes[d]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from superopt.kernels.algorithms.contraction import element_count
 from superopt.plan.rewrites.fusion.expression_costs import (
     has_expensive_function,
     is_cheap,
@@ -25,6 +26,7 @@ from superopt.te.analysis.walk import index_axes, is_window_load, loads, reducti
 from superopt.te.analysis.walk import subexpressions as parts_of
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 # Elements of a reader for each element that it reads, up to which costly functions are inlined:
@@ -82,12 +84,12 @@ def _padded_slices(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
                 continue
             ends = [
                 (*te_index.bounds(i), n)
-                for i, n in zip(site.index, _static_sizes(read), strict=True)
+                for i, n in zip(site.index, map(hint, read.sizes), strict=True)
             ]
             inside = all(
                 low is not None and low >= 0 and h is not None and h < n for low, h, n in ends
             )
-            if not inside and prod(_static_sizes(read)) < prod(_static_sizes(cut.body.tensor)):
+            if not inside and element_count(read) < element_count(cut.body.tensor):
                 out.add(read)
     return out
 
@@ -181,14 +183,10 @@ def _choose_inlined(
         costly = _is_costly_epilogue(now, current) or (
             costly_functions and not site.in_reduction and has_expensive_function(now.body)
         )
-        if costly and MAX_BROADCAST_RATIO * prod(_static_sizes(t)) <= prod(
-            _static_sizes(site.reader)
-        ):
+        if costly and MAX_BROADCAST_RATIO * element_count(t) <= element_count(site.reader):
             continue
         if t in summing:
-            same = prod(_static_sizes(t)) == prod(_static_sizes(site.reader)) and all(
-                map(affine, site.index)
-            )
+            same = element_count(t) == element_count(site.reader) and all(map(affine, site.index))
             busy = site.reader in summing or site.reader in taken or site.reader in reordered
             if site.in_reduction or busy or not same or _changes_image_rank(now, site.reader):
                 continue
@@ -220,7 +218,7 @@ def _reads_each_once(reader: Tensor, site: Site, t: Tensor) -> bool:
         axes |= set(r.axes)
     if any(_is_product(r.body) for r in reductions(reader.body)):
         return False
-    return prod(a.extent for a in axes if isinstance(a.extent, int)) <= prod(_static_sizes(t))
+    return prod(hint(a.size) for a in axes) <= element_count(t)
 
 
 def _creates_window(definition: Tensor, reader: Tensor, site: Site) -> bool:
@@ -249,10 +247,6 @@ def _is_product_operand(reader: Tensor, site: Site) -> bool:
 
 def _is_product(e: Expr) -> bool:
     return isinstance(e, Apply) and e.fn == "mul"
-
-
-def _static_sizes(t: Tensor) -> list[int]:
-    return [n for n in t.shape if isinstance(n, int)]
 
 
 def has_reduction(e: Expr) -> bool:

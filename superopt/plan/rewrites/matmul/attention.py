@@ -17,8 +17,10 @@ from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.plan.lowering.kernel_stages import kernel_inputs, kernel_stages
 from superopt.plan.rewrites.reductions.row_fusion import replace_tensors
+from superopt.te.analysis.bind_sizes import Binding
 from superopt.te.analysis.walk import loads
 from superopt.te.expr.dtype import F32
+from superopt.te.expr.symbolic_int import example_sizes, is_symbolic
 from superopt.te.expr.tensor import Tensor
 
 MIN_SCORE_BYTES = 1 << 20  # of the scores
@@ -38,8 +40,11 @@ def cpu_attention_fusion(constants: Collection[Tensor], width: int) -> Attention
     """vector_bytes: bytes of a vector register."""
 
     def fits(row: Tensor, product: Tensor) -> bool:
-        large = product.dtype == F32 and prod(_static_sizes(row)) * 4 >= MIN_SCORE_BYTES
-        return large and found_in(product, constants, {}, width * 8 // F32.bits) is not None
+        if product.dtype != F32 or not _may_be_large(row):
+            return False
+        known = Binding(example_sizes())
+        fixed = {known.tensor(t) for t in constants}
+        return found_in(known.tensor(product), fixed, {}, width * 8 // F32.bits) is not None
 
     def joins(scores: Tensor) -> bool:
         c = match_contraction(scores, constants)
@@ -147,5 +152,6 @@ def _is_score_product(definition: Tensor, row: Tensor, constants: Collection[Ten
     return definition.axes[-2].extent == 1 or definition.axes[-2] in c.a_axes
 
 
-def _static_sizes(t: Tensor) -> list[int]:
-    return [n for n in t.shape if isinstance(n, int)]
+def _may_be_large(scores: Tensor) -> bool:
+    """True if the scores exceed the L2 cache, or do so for some of many sizes."""
+    return is_symbolic(scores.sizes[-1]) or prod(scores.sizes) * 4 >= MIN_SCORE_BYTES

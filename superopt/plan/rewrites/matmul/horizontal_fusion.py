@@ -40,9 +40,7 @@ class _Member:
 
     @property
     def size(self) -> int:
-        n = self.t.shape[self.column_dim]
-        assert isinstance(n, int)
-        return n
+        return self.t.sizes[self.column_dim]
 
 
 def fuse_horizontally(

@@ -28,6 +28,7 @@ from superopt.rules.te.rewrite import Rewrite, load_te_rules
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import index_axes, loads, subexpressions
 from superopt.te.expr.node import Apply, Axis, Load
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor, compute
 
 TRANSPOSED_NAME = "turned"
@@ -100,7 +101,7 @@ def _transposed_axes(
     t: Tensor, c: Contraction, constants: Collection[Tensor], softmax_operand: bool
 ) -> tuple[Axis, ...] | None:
     """Return the axes in the order in which an operand is copied; None if it is read as it is."""
-    rows = [a.extent for a in c.a_axes if isinstance(a.extent, int)]
+    rows = [hint(a.size) for a in c.a_axes]
     if not c.b_axes or c.b.tensor in constants or max(rows, default=0) < MIN_REUSE_ROWS:
         return None
     lane = c.b_axes[-1]
@@ -141,7 +142,7 @@ def _reads_softmax(t: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
 def _has_cache_conflicts(b: Load, reduced: Sequence[Axis]) -> bool:
     """True if more rows map to one set of the L1 cache than it holds."""
     apart = axis_stride(b, reduced[-1]) if len(reduced) == 1 else None
-    if apart is None or not isinstance(reduced[-1].extent, int):
+    if apart is None:
         return False
     size = apart * max(b.dtype.bits // 8, 1)
     places = (
@@ -149,4 +150,4 @@ def _has_cache_conflicts(b: Load, reduced: Sequence[Axis]) -> bool:
         if size and size % CACHE_LINE_BYTES == 0
         else CACHE_SETS
     )
-    return reduced[-1].extent > places * CACHE_WAYS
+    return hint(reduced[-1].size) > places * CACHE_WAYS

@@ -18,7 +18,8 @@ from superopt.rules.te.match import Context
 from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import index_axes, loads, reductions, subexpressions
-from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.expr.node import Apply, Axis, Dim, Expr, Load, Reduce
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor, compute
 
 MAX_ROW_BYTES = 1 << 18  # of a row, and of intermediate results for it
@@ -104,13 +105,13 @@ def grow_row_group(
                 group.stages[x] = current[x]
                 more = True
     group.stages = {x: now for x, now in current.items() if x in group.stages}
-    kept = sum(prod(_static_sizes(x)[lead:]) * max(x.dtype.bits // 8, 1) for x in group.stages)
+    kept = sum(prod(_example_sizes(x)[lead:]) * max(x.dtype.bits // 8, 1) for x in group.stages)
     summed = any(reductions(x.body) for x in group.stages.values())
     return group if summed and (parallel_rows or kept <= MAX_ROW_BYTES) else None
 
 
-def _static_sizes(t: Tensor) -> list[int]:
-    return [n for n in t.shape if isinstance(n, int)]
+def _example_sizes(t: Tensor) -> list[int]:
+    return [hint(n) for n in t.sizes]
 
 
 def _row_batch_rank(
@@ -119,18 +120,18 @@ def _row_batch_rank(
     """Return how many leading axes of the result a reduction over its rows depends on."""
     if x not in current or len(reductions(current[x].body)) != 1:
         return None
-    sizes, own = _static_sizes(root), _static_sizes(x)
-    leads = range(len(sizes) - 1, 0, -1)
+    sizes = _example_sizes(root)
+    leads = range(root.rank - 1, 0, -1)
     some = (
         n
         for n in leads
-        if _is_row_scalar_shape(own, sizes, n, allow_unit_axes) and prod(sizes[n:]) > 1
+        if _is_row_scalar_shape(x.shape, root.shape, n, allow_unit_axes) and prod(sizes[n:]) > 1
     )
     return next(some, None)
 
 
 def _is_row_scalar_shape(
-    shape: list[int], sizes: list[int], batch_rank: int, allow_unit_axes: bool
+    shape: Sequence[Dim], sizes: Sequence[Dim], batch_rank: int, allow_unit_axes: bool
 ) -> bool:
     """True if it has one number for each row."""
     rest = shape[batch_rank:]
@@ -142,10 +143,10 @@ def _is_row_tensor(
     x: Tensor, definition: Tensor, root: Tensor, batch_rank: int, allow_unit_axes: bool
 ) -> bool:
     """True for one number for each row, or one element for each element of the result."""
-    found, sizes = reductions(definition.body), _static_sizes(root)
-    if not found and _static_sizes(x) == sizes:
+    found = reductions(definition.body)
+    if not found and x.shape == root.shape:
         return True
-    if not _is_row_scalar_shape(_static_sizes(x), sizes, batch_rank, allow_unit_axes):
+    if not _is_row_scalar_shape(x.shape, root.shape, batch_rank, allow_unit_axes):
         return False
     if not found:
         return True

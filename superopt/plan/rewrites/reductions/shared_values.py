@@ -66,8 +66,8 @@ def share_exponentials(current: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]
                 continue
             (held,), inner = made.stored, as_tuple(made.env["i"])
             own = dict(zip((*place, *inner), (*current[t].axes, *total.axes), strict=True))
-            if not own.keys() >= {*axes}:
-                continue
+            if not own.keys() >= {*axes} or any(own[a].extent != a.extent for a in axes):
+                continue  # of a pad of the softmax: no sum is over the exponentials beyond
             read = Load(held, tuple(own[a] for a in axes), held.dtype)
             now = Reduce("sum", total.axes, read, total.dtype)
             out[t] = replace(current[t], body=now)

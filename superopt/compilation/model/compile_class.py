@@ -1,0 +1,31 @@
+"""Compile a model for a class of sizes (size_classes.py)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from superopt.compilation.model.size_classes import SizeClass
+
+if TYPE_CHECKING:
+    from superopt.compilation.model.compiler import Compiler
+
+LOG = logging.getLogger("superopt.compile")
+
+
+def compile_size_class(compiler: Compiler, sizes: Mapping[str, int]) -> SizeClass | None:
+    """Return the model compiled for all sizes like these; None if it cannot be."""
+    if not sizes or 0 in sizes.values() or compiler.compiler_for(sizes) is not compiler:
+        return None
+    compiler.model.source.check_unchanged()
+    parts = compiler.partition(sizes)
+    if len(parts) != 1 or not parts[0].native or compiler.model_binding(parts[0]) is None:
+        return None
+    try:
+        made = compiler.generator.compile_for_classes(compiler, parts[0], sizes)
+    except Exception as e:  # code that does not support symbolic sizes raises many types
+        LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
+        return None
+    LOG.info("a program for all sizes with %s", " and ".join(made.formulas.guards) or "any values")
+    return SizeClass(made.formulas, lambda: made, lambda: compiler.model)

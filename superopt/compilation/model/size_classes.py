@@ -1,0 +1,167 @@
+"""Programs for many sizes: each is right for a class of sizes, those for which planning takes the
+same decisions as at the example for which it was compiled (te/expr/symbolic_int.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from superopt.compilation.model.steps import Variant
+from superopt.compilation.runtime import background_worker
+
+if TYPE_CHECKING:
+    from superopt.compilation.frontend.input_arrays import Sizes
+    from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.steps import KernelStep
+    from superopt.onnx_io.import_.model import Model
+    from superopt.plan.program.size_formulas import SizeFormulas
+
+MAX_BOUND_SIZES = 64  # sizes whose words and output arrays are kept
+
+
+class SymbolicStep(Protocol):
+    """A segment as kernels for all sizes that its formulas admit."""
+
+    @property
+    def formulas(self) -> SizeFormulas: ...
+    def at_sizes(self, sizes: Mapping[str, int]) -> KernelStep:
+        """Return the step at these sizes; steps share code, constants and memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeClass:
+    """A model compiled for all sizes that `formulas` admit. load_step: returns its code; None if it
+    was cached and is damaged."""
+
+    formulas: SizeFormulas
+    load_step: Callable[[], SymbolicStep | None]
+    load_model: Callable[[], Model]
+
+    def variant(self, sizes: Mapping[str, int]) -> Variant | None:
+        """Return the variant for these sizes, which the class admits; None if its code is lost."""
+        step = self.load_step()
+        if step is None:
+            return None
+        return Variant((step.at_sizes(sizes),), self.load_model, is_of_class=True)
+
+
+class ClassCache(Protocol):
+    """The classes of a model in the disk cache."""
+
+    def find_classes(self) -> Sequence[SizeClass] | None:
+        """Return the classes; None if the model is known to have none."""
+        ...
+
+    def store_class(self, made: SizeClass | None) -> None:
+        """Add a class; None: the model has none."""
+
+
+@dataclass(slots=True)
+class SizeClasses:
+    """The classes of a model. slower: those than which ONNX Runtime was measured to be faster.
+    is_supported: False if its sizes are compiled one by one. cache: None if there is none."""
+
+    classes: list[SizeClass] = field(default_factory=list)
+    slower: list[SizeClass] = field(default_factory=list)
+    is_supported: bool = True
+    cache: ClassCache | None = None
+    has_read: bool = False
+
+    def variant(self, sizes: Mapping[str, int]) -> Variant | None:
+        """Return the variant for these sizes of the class that has them; None if none has."""
+        if not self.has_read:
+            self._read()
+        for each in self.classes:
+            if each.formulas.admits(sizes):
+                if (found := each.variant(sizes)) is not None:
+                    return found
+                self.classes.remove(each)
+                return self.variant(sizes)
+        return None
+
+    def _read(self) -> None:
+        self.has_read = True
+        if self.cache is not None:
+            found = self.cache.find_classes()
+            self.is_supported = found is not None
+            self.classes += found or ()
+
+    def compile(self, compiler: Compiler, sizes: Mapping[str, int]) -> SizeClass | None:
+        """Return the class that has these sizes, compiled; None if the model does not support it.
+        Calls use it once it is added to `classes`."""
+        made = compiler.compile_class(sizes) if self.is_supported else None
+        if made is None and (self.classes or not self.is_supported):
+            return None  # these sizes alone have no class, or it is known already
+        self.is_supported = made is not None
+        if self.cache is not None:
+            self.cache.store_class(made)
+        return made
+
+    def add(self, made: SizeClass, *, is_slower: bool = False) -> None:
+        """Let calls use a class; or, if ONNX Runtime is faster, compile no other for its sizes."""
+        (self.slower if is_slower else self.classes).append(made)
+
+    def is_slower(self, sizes: Mapping[str, int]) -> bool:
+        """True if ONNX Runtime was measured to be faster than the class that has these sizes."""
+        return any(each.formulas.admits(sizes) for each in self.slower)
+
+    def find_new(self, sizes: Mapping[str, int]) -> SizeClass | None:
+        """Return the class that another process has added for these sizes."""
+        known = [c.formulas for c in (*self.classes, *self.slower)]
+        stored = self.cache.find_classes() if self.cache is not None else ()
+        if stored is None:
+            self.is_supported = False
+            return None
+        new = (c for c in stored if c.formulas not in known and c.formulas.admits(sizes))
+        return next(new, None)
+
+    def clear(self) -> None:
+        """Drop what is compiled, and use the disk cache no more."""
+        self.classes.clear()
+        self.cache = None
+
+
+def bind_size_class(exe: Executable, key: Sizes) -> bool:
+    """Let an executable run code of a class of sizes, or cached code, at these sizes; the first
+    class is compiled for them. False if there is none."""
+    policy, classes, sizes = exe.shape_policy, exe.size_classes, dict(key)
+    if not key or policy.specialize == "eager" or key in policy.fallback_reasons:
+        return False
+    if 0 in sizes.values() or not exe.device.has_size_classes:
+        return False
+    with exe.exclusive():
+        if key in exe.variants:
+            return True
+        if (cached := exe.find_cached(key)) is not None:
+            exe.set_variant(key, cached)
+            return True
+        found = classes.variant(sizes)
+        policy.compiles_classes = bool(classes.classes)
+        if found is not None:
+            _set_bound(exe, key, found)
+            return True
+        if not classes.is_supported or classes.classes or exe.variants:
+            return False  # a call compiles only what is first
+        if exe.compiler.is_tuned(sizes):
+            return False  # options were measured for fixed sizes
+        begin = exe.device.compile_clock()
+        with background_worker.compile_lock():
+            made = classes.compile(exe.compiler, sizes)
+        if made is None or (found := made.variant(sizes)) is None:
+            return False
+        classes.add(made)
+        policy.add_compile_time(exe.device.compile_clock() - begin)
+        policy.add_class()
+        exe.set_variant(key, found)
+        return True
+
+
+def _set_bound(exe: Executable, key: Sizes, variant: Variant) -> None:
+    """Use a variant of a class, whose memory is that of the class; forget the least recent ones."""
+    bound = [k for k, v in exe.variants.items() if v.is_of_class]
+    for old in bound[: max(len(bound) + 1 - MAX_BOUND_SIZES, 0)]:
+        del exe.variants[old]
+    exe.variants[key] = variant
+    exe.last_call = None

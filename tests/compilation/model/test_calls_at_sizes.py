@@ -1,0 +1,200 @@
+"""Programs for classes of sizes: which calls compile, the disk cache, calls of several threads."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import superopt
+from superopt.compilation.model import size_classes
+from superopt.compilation.model.compiler import Compiler
+from superopt.errors import ModelError
+from tests.support.compilation.models import F, model, near
+
+pytest.importorskip("onnxruntime")
+W = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
+
+
+def net() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["y"], axis=-1),
+    ]
+    return model(nodes, {"x": (F, ["n", 64])}, ["y"], {"w": W})
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    """The sizes for which a class or a program was compiled."""
+    out: list[dict[str, int]] = []
+    for name in ("compile_class", "compile_variant"):
+        original: Any = getattr(Compiler, name)
+
+        def record(
+            self: Compiler, sizes: Any, *args: Any, _call: Any = original, **more: Any
+        ) -> Any:
+            out.append(dict(sizes))
+            return _call(self, sizes, *args, **more)
+
+        monkeypatch.setattr(Compiler, name, record)
+    return out
+
+
+def rows(n: int) -> np.ndarray:
+    return np.random.default_rng(n).standard_normal((n, 64)).astype(np.float32)
+
+
+def check(exe: superopt.Executable, n: int) -> None:
+    a = rows(n).astype(np.float64) @ W
+    e = np.exp(a - a.max(1, keepdims=True))
+    near(exe(x=rows(n)), {"y": (e / e.sum(1, keepdims=True)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("mode", ["background", "never"])
+def test_one_compilation_serves_many_sizes(
+    mode: Any, threads: int, compiled: list[dict[str, int]]
+) -> None:
+    exe = superopt.compile(net(), specialize=mode, threads=threads)
+    for n in (100, 300, 64, 99, 1000, 65, 100):
+        check(exe, n)
+    assert compiled == [{"n": 100}]
+    assert all(v.is_of_class for v in exe.variants.values())
+
+
+def test_each_size_is_compiled_if_asked(compiled: list[dict[str, int]]) -> None:
+    exe = superopt.compile(net(), specialize="eager")
+    for n in (100, 101):
+        check(exe, n)
+    assert compiled == [{"n": 100}, {"n": 101}]
+
+
+def test_sizes_out_of_the_class_are_right() -> None:
+    exe = superopt.compile(net())
+    for n in (100, 1, 2, 0, 3, 17, 100):
+        check(exe, n) if n else exe(x=rows(0))
+    (first,) = exe.size_classes.classes
+    assert not first.formulas.admits({"n": 0})
+
+
+def test_another_class_is_compiled_beside_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = superopt.compile(net())
+    check(exe, 100)
+    exe.shape_policy.compile_seconds = [1e-9]
+    assert not exe.size_classes.classes[0].formulas.admits({"n": 2})
+    check(exe, 2)
+    assert exe.wait(120)
+    assert len(exe.size_classes.classes) == 2
+    assert exe.size_classes.classes[1].formulas.admits({"n": 2})
+    check(exe, 2)
+
+
+def test_another_process_has_the_classes(tmp_path: Path, compiled: list[dict[str, int]]) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(net(), path)
+    check(superopt.compile(path), 100)
+    again = superopt.compile(path)
+    for n in (200, 77):
+        check(again, n)
+    assert compiled == [{"n": 100}]
+    again.accuracy({"n": 80})
+    assert again.variant({"n": 200}).program.symbolic is None  # tools have a plan for these sizes
+
+
+@pytest.mark.parametrize("kind", ["classes", "program"])
+def test_a_damaged_class_is_compiled_again(
+    kind: str, tmp_path: Path, compiled: list[dict[str, int]]
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(net(), path)
+    check(superopt.compile(path), 100)
+    for file in (tmp_path / "cache").rglob(f"*.{kind}"):
+        held = bytearray(file.read_bytes())
+        held[len(held) // 2] ^= 8
+        file.write_bytes(held)
+    check(superopt.compile(path), 120)
+    assert compiled == [{"n": 100}, {"n": 120}]
+
+
+def test_what_has_no_classes_is_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[dict[str, int]]
+) -> None:
+    monkeypatch.setattr(Compiler, "compile_class", lambda self, sizes: None)
+    path = tmp_path / "m.onnx"
+    onnx.save(net(), path)
+    check(superopt.compile(path), 100)
+    again = superopt.compile(path)
+    monkeypatch.setattr(Compiler, "compile_class", None)  # is not called
+    check(again, 90)
+    assert not again.size_classes.is_supported
+    assert compiled == [{"n": 100}, {"n": 90}]
+
+
+def test_planning_that_fails_leaves_sizes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("a case that nobody thought of")
+
+    exe = superopt.compile(net())
+    monkeypatch.setattr(type(exe.compiler.generator), "compile_for_classes", fails)
+    check(exe, 100)
+    assert not exe.size_classes.is_supported
+
+
+def test_a_file_that_was_written_again_is_not_compiled(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(net(), path)
+    exe = superopt.compile(path)
+    with path.open("r+b") as file:
+        file.truncate(100)
+    with pytest.raises(ModelError, match="was written again"):
+        exe(x=rows(100))
+
+
+def test_few_sizes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size_classes, "MAX_BOUND_SIZES", 3)
+    exe = superopt.compile(net())
+    for n in range(100, 110):
+        check(exe, n)
+    assert len(exe.variants) == 3
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_calls_of_many_threads(threads: int) -> None:
+    """Each gets its own results, equal to the bit to those of one thread, and keeps them."""
+    exe = superopt.compile(net(), threads=threads)
+    some = [int(n) for n in np.random.default_rng(0).integers(64, 400, 20)]
+    inputs = {n: rows(n) for n in some}
+    wanted = {n: exe(x=inputs[n])["y"].copy() for n in some}
+    failed: list[int] = []
+
+    def work(seed: int) -> None:
+        kept = []
+        for n in np.random.default_rng(seed).choice(some, 100):
+            kept.append((n, exe(x=inputs[n])["y"]))
+        failed.extend(n for n, y in kept if not np.array_equal(y, wanted[n]))
+
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join(240)
+    assert not failed
+
+
+def test_another_target_compiles_each_size() -> None:
+    exe = superopt.compile(net(), target="reference")
+    for n in (3, 5):
+        check(exe, n)
+    assert not exe.size_classes.is_supported
+    assert not exe.size_classes.classes
