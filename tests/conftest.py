@@ -217,6 +217,6 @@ def gpu_cache(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are for fixed sizes, as of models that no class of sizes supports."""
-    from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.cpu.device import CpuDevice
 
-    monkeypatch.setattr(Compiler, "compile_class", lambda self, sizes: None)
+    monkeypatch.setattr(CpuDevice, "has_size_classes", False)

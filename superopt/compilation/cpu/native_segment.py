@@ -14,7 +14,7 @@ from superopt.errors import UsageError
 
 if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
-    from superopt.plan.program.image import LoadedProgram, ProgramImage, SizedCode
+    from superopt.plan.program.image import CountCall, LoadedProgram, ProgramImage, SizedCode
     from superopt.plan.program.program import Program
     from superopt.plan.program.size_formulas import SizeFormulas
 
@@ -92,9 +92,12 @@ class SymbolicSegment:
     binding: ModelBinding | None = None
     image: ProgramImage | None = None
 
-    def at_sizes(self, sizes: Mapping[str, int]) -> NativeSegment:
+    def at_sizes(
+        self, sizes: Mapping[str, int], count_call: CountCall | None = None
+    ) -> NativeSegment:
         """Return the segment at given sizes, on the same memory."""
         known = self.formulas.at_sizes(sizes)
-        code = self.code.at_sizes(known.memory_bytes, known.workspace_bytes, known.words)
+        needs = known.memory_bytes, known.workspace_bytes
+        code = self.code.at_sizes(*needs, known.words, count_call)
         specs = tuple(zip(known.output_shapes, self.output_dtypes, strict=True))
         return NativeSegment(code, specs, self.load_segment, self.binding)

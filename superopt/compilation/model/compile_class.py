@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from superopt.compilation.model.size_classes import SizeClass
+from superopt.plan.graph.partition import NO_KERNEL_ERRORS
+from superopt.plan.graph.winograd_nodes import has_winograd_convolutions
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
@@ -29,3 +32,15 @@ def compile_size_class(compiler: Compiler, sizes: Mapping[str, int]) -> SizeClas
         return None
     LOG.info("a program for all sizes with %s", " and ".join(made.formulas.guards) or "any values")
     return SizeClass(made.formulas, lambda: made, lambda: compiler.model)
+
+
+def prefers_fixed_sizes(compiler: Compiler, sizes: Mapping[str, int]) -> bool:
+    """True if a program for these sizes alone is expected to be faster than that of a class: it may
+    compute convolutions by Winograd's algorithm, or options of its kernels were measured."""
+    if compiler.generator.allowed.winograd and has_winograd_convolutions(compiler.model.graph):
+        return True
+    parts = compiler.partition(sizes) if compiler.tuned_options else ()
+    with suppress(*NO_KERNEL_ERRORS):
+        plans = (compiler.plan_segment(s, sizes) for s in parts if s.native)
+        return any(key in compiler.tuned_options for p in plans for key in p.problems)
+    return False

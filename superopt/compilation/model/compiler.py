@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_port
 from superopt.compilation.frontend.input_arrays import InputPort, Sizes
 from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
-from superopt.compilation.model.compile_class import compile_size_class
+from superopt.compilation.model.compile_class import compile_size_class, prefers_fixed_sizes
 from superopt.compilation.model.compile_if import (
     compile_branches,
     compile_dynamic_if,
@@ -247,13 +246,9 @@ class Compiler:
         """See `compile_size_class`."""
         return compile_size_class(self, sizes)
 
-    def is_tuned(self, sizes: Mapping[str, int]) -> bool:
-        """True if options of a kernel at these sizes were chosen by measuring."""
-        parts = self.partition(sizes) if self.tuned_options else ()
-        with suppress(*NO_KERNEL_ERRORS):
-            plans = (self.plan_segment(s, sizes) for s in parts if s.native)
-            return any(key in self.tuned_options for p in plans for key in p.problems)
-        return False
+    def prefers_fixed_sizes(self, sizes: Mapping[str, int]) -> bool:
+        """See `prefers_fixed_sizes`."""
+        return prefers_fixed_sizes(self, sizes)
 
     def replan(
         self, sizes: Mapping[str, int], options: Mapping[str, str]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from superopt.compilation.model.frequent_sizes import count_calls
 from superopt.compilation.model.steps import Variant
 from superopt.compilation.runtime import background_worker
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.steps import KernelStep
     from superopt.onnx_io.import_.model import Model
+    from superopt.plan.program.image import CountCall
     from superopt.plan.program.size_formulas import SizeFormulas
 
 MAX_BOUND_SIZES = 64  # sizes whose words and output arrays are kept
@@ -26,8 +28,9 @@ class SymbolicStep(Protocol):
 
     @property
     def formulas(self) -> SizeFormulas: ...
-    def at_sizes(self, sizes: Mapping[str, int]) -> KernelStep:
-        """Return the step at these sizes; steps share code, constants and memory."""
+    def at_sizes(self, sizes: Mapping[str, int], count_call: CountCall | None = None) -> KernelStep:
+        """Return the step at these sizes; steps share code, constants and memory. count_call: see
+        SizedCode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,14 @@ class SizeClass:
     load_step: Callable[[], SymbolicStep | None]
     load_model: Callable[[], Model]
 
-    def variant(self, sizes: Mapping[str, int]) -> Variant | None:
+    def variant(
+        self, sizes: Mapping[str, int], count_call: CountCall | None = None
+    ) -> Variant | None:
         """Return the variant for these sizes, which the class admits; None if its code is lost."""
         step = self.load_step()
         if step is None:
             return None
-        return Variant((step.at_sizes(sizes),), self.load_model, is_of_class=True)
+        return Variant((step.at_sizes(sizes, count_call),), self.load_model, is_of_class=True)
 
 
 class ClassCache(Protocol):
@@ -69,16 +74,18 @@ class SizeClasses:
     cache: ClassCache | None = None
     has_read: bool = False
 
-    def variant(self, sizes: Mapping[str, int]) -> Variant | None:
+    def variant(
+        self, sizes: Mapping[str, int], count_call: CountCall | None = None
+    ) -> Variant | None:
         """Return the variant for these sizes of the class that has them; None if none has."""
         if not self.has_read:
             self._read()
         for each in self.classes:
             if each.formulas.admits(sizes):
-                if (found := each.variant(sizes)) is not None:
+                if (found := each.variant(sizes, count_call)) is not None:
                     return found
                 self.classes.remove(each)
-                return self.variant(sizes)
+                return self.variant(sizes, count_call)
         return None
 
     def _read(self) -> None:
@@ -137,19 +144,21 @@ def bind_size_class(exe: Executable, key: Sizes) -> bool:
         if (cached := exe.find_cached(key)) is not None:
             exe.set_variant(key, cached)
             return True
-        found = classes.variant(sizes)
+        counter = count_calls(exe, key)
+        found = classes.variant(sizes, counter)
         policy.compiles_classes = bool(classes.classes)
         if found is not None:
             _set_bound(exe, key, found)
             return True
         if not classes.is_supported or classes.classes or exe.variants:
+            policy.compiles_classes = classes.is_supported
             return False  # a call compiles only what is first
-        if exe.compiler.is_tuned(sizes):
-            return False  # options were measured for fixed sizes
+        if policy.specialize != "never" and exe.compiler.prefers_fixed_sizes(sizes):
+            return False
         begin = exe.device.compile_clock()
         with background_worker.compile_lock():
             made = classes.compile(exe.compiler, sizes)
-        if made is None or (found := made.variant(sizes)) is None:
+        if made is None or (found := made.variant(sizes, counter)) is None:
             return False
         classes.add(made)
         policy.add_compile_time(exe.device.compile_clock() - begin)

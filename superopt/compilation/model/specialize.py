@@ -63,22 +63,26 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
         if made is not None:  # from here on calls use its memory
             exe.size_classes.add(made, is_slower=bool(why))
             policy.add_class()
+        policy.compiles_classes = exe.size_classes.is_supported
         if why or variant is None:
             policy.keep_in_fallback(key, why)
         else:
             exe.set_variant(key, variant)
 
 
-def compile_in_background(exe: Executable, key: Sizes) -> tuple[Variant, SizeClass | None]:
-    """Return the model compiled for these sizes, or for a class that has them, and that class. A
-    child process compiles it if it can; its result is read from the disk cache."""
+def compile_in_background(
+    exe: Executable, key: Sizes, *, is_fixed: bool = False
+) -> tuple[Variant, SizeClass | None]:
+    """Return the model compiled for a class of sizes that has these, and that class; or for these
+    sizes alone, if it has no class or `is_fixed`. A child process compiles it if it can; its result
+    is read from the disk cache."""
     compiler, policy, classes = exe.compiler, exe.shape_policy, exe.size_classes
     sizes = dict(key)
     if background_worker.CAN_FORK:
 
         def work() -> str:
             begin = time.process_time()
-            if classes.compile(compiler, sizes) is None:
+            if is_fixed or classes.compile(compiler, sizes) is None:
                 exe.store_cached(key, compiler.compile_variant(sizes, open_sessions=False))
             return str(time.process_time() - begin)
 
@@ -89,7 +93,7 @@ def compile_in_background(exe: Executable, key: Sizes) -> tuple[Variant, SizeCla
                     background_worker.run_in_child(work, limit, compiler.generator.compile_lock())
                 )
             )
-        made = classes.find_new(sizes)
+        made = None if is_fixed else classes.find_new(sizes)
         if made is not None and (bound := made.variant(sizes)) is not None:
             return bound, made
         if (found := exe.find_cached(key)) is not None:
@@ -97,7 +101,7 @@ def compile_in_background(exe: Executable, key: Sizes) -> tuple[Variant, SizeCla
     clock = exe.device.compile_clock
     begin = clock()
     with background_worker.compile_lock():
-        made = classes.compile(compiler, sizes)
+        made = None if is_fixed else classes.compile(compiler, sizes)
         bound = None if made is None else made.variant(sizes)
         variant = bound or compiler.compile_variant(sizes)
     compiler.compile_branches(variant)
@@ -112,7 +116,13 @@ def _measure_pair(exe: Executable, variant: Variant, arrays: list[Any]) -> tuple
     """Return the minimum seconds of runs of a variant and of runs in ONNX Runtime, interleaved."""
     fallback = exe.shape_policy.fallback
     assert fallback is not None
-    runs: list[Callable[[list[Any]], object]] = [partial(variant.run, exe.device), fallback.call]
+    return fastest_times((partial(variant.run, exe.device), fallback.call), arrays)
+
+
+def fastest_times(
+    runs: tuple[Callable[[list[Any]], object], Callable[[list[Any]], object]], arrays: list[Any]
+) -> tuple[float, float]:
+    """Return the minimum seconds of two functions of these arrays, which run in turns."""
     best = [float("inf"), float("inf")]
     end = time.perf_counter() + MAX_PAIRS_SECONDS
     for n in range(MAX_RUN_PAIRS + 1):  # the first pair warms up

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ HUGE_PAGE_BYTES = 1 << 21  # of a huge page
 MIN_HUGE_PAGE_BYTES = HUGE_PAGE_BYTES // 2
 MEMORY_GROWTH = 1.5  # times what is needed, where memory must grow for larger sizes
 Run = Callable[..., None]
+CountCall = Callable[[tuple[np.ndarray, ...], float], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,16 @@ class LoadedProgram:
         """The program, as of SizedCode."""
         return self
 
-    def at_sizes(self, memory_bytes: int, workspace_bytes: int, words: Sequence[int]) -> SizedCode:
+    def at_sizes(
+        self,
+        memory_bytes: int,
+        workspace_bytes: int,
+        words: Sequence[int],
+        count_call: CountCall | None,
+    ) -> SizedCode:
         """Return a program of symbolic sizes at given ones; see SizedCode."""
-        return SizedCode(self, memory_bytes, workspace_bytes, np.array(words, np.int64))
+        values = np.array(words, np.int64)
+        return SizedCode(self, memory_bytes, workspace_bytes, values, count_call)
 
     def reserve(self, memory_bytes: int, workspace_bytes: int) -> None:
         """Let the memory and each workspace have so many bytes, for programs of symbolic sizes."""
@@ -123,15 +132,17 @@ class LoadedProgram:
         return int(self.pool.state.ctypes.data)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SizedCode:
     """A program of symbolic sizes at given ones: it is called as a LoadedProgram. words: the values
-    that it reads, its last argument."""
+    that it reads, its last argument. count_call: is given the arrays and the seconds of each call,
+    until it returns False."""
 
     loaded_program: LoadedProgram
     memory_bytes: int
     workspace_bytes: int
     words: np.ndarray
+    count_call: CountCall | None = None
 
     @property
     def program(self) -> Program:
@@ -151,8 +162,12 @@ class SizedCode:
 
     def call(self, arrays: tuple[np.ndarray, ...]) -> None:
         """Compute the outputs; arrays: the inputs, then the outputs."""
+        begin = time.perf_counter()
         self.loaded_program.reserve(self.memory_bytes, self.workspace_bytes)
         self.loaded_program.call((*arrays, self.words))
+        seconds = time.perf_counter() - begin
+        if self.count_call is not None and not self.count_call(arrays, seconds):
+            self.count_call = None
 
 
 def pointer_table(arrays: Sequence[np.ndarray]) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.compilation.model import size_classes
+from superopt.compilation.model import frequent_sizes, size_classes
 from superopt.compilation.model.compiler import Compiler
 from superopt.errors import ModelError
 from tests.support.compilation.models import F, model, near
@@ -198,3 +198,47 @@ def test_another_target_compiles_each_size() -> None:
         check(exe, n)
     assert not exe.size_classes.is_supported
     assert not exe.size_classes.classes
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_frequent_sizes_have_a_program_of_their_own(
+    is_faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = (1.0, 2.0) if is_faster else (2.0, 1.0)
+    monkeypatch.setattr(frequent_sizes, "fastest_times", lambda *_: times)
+    exe = superopt.compile(net())
+    check(exe, 100)
+    exe.shape_policy.compile_seconds = [1e-9]  # any call has taken long enough
+    for n in (200, 100):
+        check(exe, n)
+    assert exe.wait(120)
+    of_class = {n: v.is_of_class for ((_, n),), v in exe.variants.items()}
+    assert of_class == {100: not is_faster, 200: not is_faster}
+    for n in (200, 100, 300):
+        check(exe, n)
+
+
+def test_with_never_frequent_sizes_stay_in_the_class(compiled: list[dict[str, int]]) -> None:
+    exe = superopt.compile(net(), specialize="never")
+    check(exe, 100)
+    exe.shape_policy.compile_seconds = [1e-9]
+    for _ in range(3):
+        check(exe, 100)
+    assert exe.wait(60)
+    assert compiled == [{"n": 100}]
+
+
+def test_convolutions_for_winograd_are_compiled_for_the_first_sizes_alone() -> None:
+    w = np.random.default_rng(0).standard_normal((32, 32, 3, 3)).astype(np.float32) / 16
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)]
+    m = model(nodes, {"x": (F, ["n", 32, 12, 12])}, ["y"], {"w": w})
+    x = np.random.default_rng(1).standard_normal((5, 32, 12, 12)).astype(np.float32)
+    exe = superopt.compile(m)
+    few = exe(x=x[:3])["y"]
+    assert not exe.variants[(("n", 3),)].is_of_class
+    exe.shape_policy.compile_seconds = [1e-9]
+    exe(x=x)  # in onnxruntime, and then due for a class
+    assert exe.wait(120)
+    assert len(exe.size_classes.classes) + len(exe.size_classes.slower) == 1
+    near({"y": exe(x=x)["y"][:3]}, {"y": few})
+    assert superopt.compile(m, specialize="never")(x=x)["y"].shape == (5, 32, 12, 12)
