@@ -43,6 +43,8 @@ from tests.support.compilation.models import F, model
 from tests.support.partial.windows import kept, net
 from tests.support.report.sample_report import FASTER
 
+# Seconds; mutants, which need 5 of CPU time, may take half: 30 were too few on a busy machine.
+BUDGET = 600.0
 Generated = tuple[Path, MutantCount]
 
 
@@ -71,13 +73,13 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Generated:
 
 
 def asked(path: Path, **given: object) -> tuple[Request, tuple[str, ...]]:
-    request = Request(budget=60.0, cost="roofline", store=path.parent / "costs.db", **given)  # type: ignore[arg-type]
+    request = Request(budget=BUDGET, cost="roofline", store=path.parent / "costs.db", **given)  # type: ignore[arg-type]
     with Store.open(request.store) as store:
         model = import_model(read_model(path))
         found, deadline, told = add_mutant_rules(
             model, request, Deadline.for_request(request), store, this_machine()
         )
-    assert found.budget == deadline.seconds <= 60
+    assert found.budget == deadline.seconds <= BUDGET
     return found, told
 
 
@@ -241,7 +243,7 @@ def test_another_process_has_the_folder(path: Path, any_price: None) -> None:
 
 def test_a_model_is_optimized_with_them(path: Path, any_price: None) -> None:
     found = optimize(
-        path, budget=60, target="cpu", cost="roofline", library=False, mutants=True,
+        path, budget=BUDGET, target="cpu", cost="roofline", library=False, mutants=True,
         store=path.parent / "costs.db",
     ).report  # fmt: skip
     assert any("of the model's own mutants" in n for n in found.notes)
@@ -275,9 +277,10 @@ def test_a_corrected_model_is_certified(
     monkeypatch.setattr(pipeline, "roofline_cost_model", priced)
     out = path.parent / "out.onnx"
     found = optimize(
-        path, budget=60, cost="roofline", library=False, mutants=True,
+        path, budget=BUDGET, cost="roofline", library=False, mutants=True,
         store=path.parent / "costs.db",
     )  # fmt: skip
+    assert not any("out of time" in n for n in found.report.notes)
     assert {p.how for p in found.report.partial} == {how}
     found.save(out)
     for n in (1, 3) if batch == "n" else (1,):
@@ -314,8 +317,9 @@ def test_two_windows_through_one_kernel_are_certified(
     path, out = tmp_path / "two.onnx", tmp_path / "out.onnx"
     onnx.save(two(), path)
     found = optimize(
-        path, budget=600, cost="roofline", library=False, mutants=True, store=tmp_path / "costs.db"
-    )
+        path, budget=BUDGET, cost="roofline", library=False, mutants=True,
+        store=tmp_path / "costs.db",
+    )  # fmt: skip
     assert [s.rule for s in found.report.steps if "join" in s.rule]
     found.save(out)
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 8, 8), np.float32)}
