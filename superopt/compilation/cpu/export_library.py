@@ -195,8 +195,7 @@ def _native_segment(exe: CompiledModel, sizes: Mapping[str, int]) -> NativeSegme
             f"these nodes run in onnxruntime: {', '.join(each)}",
             "export a model without these nodes",
         )
-    steps = steps or exe.variant(sizes)
-    return next((s for s in steps if isinstance(s, NativeSegment)), None)
+    return next((s for s in exe.variant(sizes) if isinstance(s, NativeSegment)), None)
 
 
 class _WeightFile:

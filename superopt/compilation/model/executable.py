@@ -24,7 +24,7 @@ from superopt.compilation.frontend.input_arrays import (
 )
 from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
 from superopt.compilation.model.shape_policy import ShapePolicy
-from superopt.compilation.model.size_classes import SizeClasses, bind_size_class
+from superopt.compilation.model.size_classes import MAX_SAVED_SIZES, SizeClasses, bind_size_class
 from superopt.compilation.model.steps import Variant, held_bytes
 from superopt.compilation.runtime import background_worker, fork_safety
 from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
@@ -303,7 +303,6 @@ class Executable:
         outputs."""
         with self.device.activate():
             held = {n: self.device.to_device(x) for n, x in feeds.items()}
-
         if not self.device.is_asynchronous:
             return partial(self.run, held)
 
@@ -341,12 +340,13 @@ class Executable:
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`.
 
-        The file holds the model, and the option of each kernel and packed constants for the sizes
-        it was compiled for alone; no machine code. Raises UsageError if it cannot be written.
+        The file holds the model, the option of each kernel, and packed constants for the sizes that
+        have a program of their own, or of the last calls. Raises UsageError if it is not written.
         """
         with self.exclusive():
-            own = sorted(key for key, v in self.variants.items() if not v.is_of_class)
-            self.compiler.save({key: self.variant(dict(key)) for key in own}, Path(path))
+            own = [key for key, v in self.variants.items() if not v.is_of_class]
+            kept = sorted(own or [*self.variants][-MAX_SAVED_SIZES:])
+            self.compiler.save({key: self.variant(dict(key)) for key in kept}, Path(path))
 
     def export(self, path: str | Path, *, shapes: Mapping[str, int] | None = None) -> ExportReport:
         """Write the model as a shared object that C can call, with its header and weights.

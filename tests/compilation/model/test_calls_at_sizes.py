@@ -242,3 +242,23 @@ def test_convolutions_for_winograd_are_compiled_for_the_first_sizes_alone() -> N
     assert len(exe.size_classes.classes) + len(exe.size_classes.slower) == 1
     near({"y": exe(x=x)["y"][:3]}, {"y": few})
     assert superopt.compile(m, specialize="never")(x=x)["y"].shape == (5, 32, 12, 12)
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_model_of_a_class_is_saved_and_exported(is_cached: bool, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(net(), path)
+    exe = superopt.compile(path)
+    check(exe, 100)
+    if is_cached:
+        exe = superopt.compile(path)
+        check(exe, 100)
+    assert exe.variants[(("n", 100),)].is_of_class
+    exe.export(tmp_path / "library")
+    for n in range(101, 107):
+        check(exe, n)
+    exe.save(tmp_path / "m.superopt")
+    loaded = superopt.load(tmp_path / "m.superopt")
+    assert len(loaded.variants) <= 4
+    for n in (100, 106, 300):
+        check(loaded, n)
