@@ -101,6 +101,8 @@ class ShapePolicy:
             return False
         if sizes in self.fallback_reasons or sizes in self.pending:
             return False
+        if self.compiles_classes and self.pending:
+            return False  # the class that is compiled now may have these sizes
         middle = sorted(self.saved_parts)[len(self.saved_parts) // 2] if self.saved_parts else 1.0
         saved = max(middle, MIN_SAVED_PART)
         return self._fallback_seconds(sizes) * saved >= self.expected_compile_seconds

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.compilation.model import frequent_sizes, size_classes
+from superopt.compilation.model import frequent_sizes, size_classes, specialize
 from superopt.compilation.model.compiler import Compiler
 from superopt.errors import ModelError
 from tests.support.compilation.models import F, model, near
@@ -262,3 +262,18 @@ def test_a_model_of_a_class_is_saved_and_exported(is_cached: bool, tmp_path: Pat
     assert len(loaded.variants) <= 4
     for n in (100, 106, 300):
         check(loaded, n)
+
+
+def test_sizes_of_a_class_wait_for_one_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(specialize, "fastest_times", lambda *_: (1.0, 2.0))
+    exe = superopt.compile(net())
+    check(exe, 1)
+    exe.shape_policy.compile_seconds = [1e-9]
+    for n in range(100, 110):
+        check(exe, n)
+        assert len(exe.shape_policy.pending) <= 1
+    assert exe.wait(120)
+    for n in range(110, 120):
+        check(exe, n)
+    guards = [c.formulas.guards for c in exe.size_classes.classes]
+    assert len(guards) == len(set(guards)) == 2
