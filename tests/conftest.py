@@ -19,7 +19,7 @@ from superopt.cost.machine import this_machine
 from superopt.kernels.runtime.cpu import MissingFloat16, converts_float16, host
 from superopt.kernels.runtime.target_cpu import LEVELS, VARIABLE, MissingInstructions
 from tests.support.breadth import (
-    ALL_EXAMPLES,
+    DEFAULT_EXAMPLES,
     SOME_EXAMPLES,
     draws_all_examples,
     mark_breadth,
@@ -68,7 +68,7 @@ def configure_hypothesis(config: pytest.Config) -> None:
         "superopt",
         deadline=None,
         derandomize=True,
-        max_examples=ALL_EXAMPLES if every else SOME_EXAMPLES,
+        max_examples=DEFAULT_EXAMPLES if every else SOME_EXAMPLES,
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("superopt")

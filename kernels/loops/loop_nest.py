@@ -180,7 +180,7 @@ def _sum_lanes_last(
     last = te_index.as_index(extent // lane.extent)
     full = Axis(blocks.name, te_index.dim(last))
 
-    def added(block: Expr) -> tuple[Stmt, ...]:
+    def accumulate(block: Expr) -> tuple[Stmt, ...]:
         env = {a: te_index.substitute(e, {blocks: block}) for a, e in w.s.env.items()}
         before: list[Stmt] = []
         term = lower_value(w.nest, _masked_term(reduction_expr, env), env, where, before)
@@ -188,7 +188,7 @@ def _sum_lanes_last(
 
     return (
         Store(lanes, where, reduction_identity(reduction_expr), where),
-        *wrap_in_loops(inner[:-1], (For(full, added(full)), *added(last)), w.inner),
+        *wrap_in_loops(inner[:-1], (For(full, accumulate(full)), *accumulate(last)), w.inner),
         Update(total, (), reduction_expr.fn, lanes[where], (), where),
     )
 

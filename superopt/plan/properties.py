@@ -7,7 +7,6 @@ from math import prod
 
 from superopt.plan.lowering.kernel_stages import kernel_stages
 from superopt.plan.program.plan import Plan
-from superopt.plan.program.select_kernels import static_shape
 from superopt.te.analysis.walk import loads
 from superopt.te.expr.tensor import Tensor
 
@@ -38,7 +37,7 @@ def _definitions(p: Plan) -> Iterator[str]:
         return t in inputs or t in computed
 
     for t, definition in p.definitions.items():
-        if prod(static_shape(definition)) != prod(static_shape(t)):
+        if prod(definition.sizes) != prod(t.sizes):
             yield f"{t.name} of shape {t.shape} is defined with shape {definition.shape}"
         for stage in kernel_stages(definition, p.definitions):
             for x in () if stage.body is None else loads(stage.body):

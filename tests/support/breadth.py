@@ -20,7 +20,7 @@ from itertools import count
 import pytest
 from hypothesis import settings
 
-ALL_EXAMPLES = 100  # of a property test that names no number
+DEFAULT_EXAMPLES = 100  # of a property test that names no number
 SOME_EXAMPLES = 25
 MIN_EXAMPLES = 10  # of a test that has as many
 GOLDEN_RATIO = (1 + 5**0.5) / 2
@@ -89,5 +89,5 @@ def draws_all_examples(markers: str, shard: int) -> bool:
 
 def examples(count: int) -> settings:
     """A decorator of a property test that draws so many examples, or fewer by default."""
-    share = settings.default.max_examples / ALL_EXAMPLES
+    share = settings.default.max_examples / DEFAULT_EXAMPLES
     return settings(max_examples=max(round(count * share), min(count, MIN_EXAMPLES)))

@@ -18,7 +18,7 @@ from superopt.plan.program.buffer_assignment import ALIGNMENT_BYTES, BufferLife,
 from superopt.plan.program.pack_constants import ConstantSlot, layout_key
 from superopt.plan.program.plan import Plan, Step
 from superopt.plan.program.program import Program, SymbolicSizes
-from superopt.plan.program.select_kernels import buffer_bytes, static_shape
+from superopt.plan.program.select_kernels import buffer_bytes
 from superopt.plan.program.streams import live_ranges
 from superopt.plan.program.symbolic_buffers import SymbolicLife, Words, assign_slots
 from superopt.te.expr import index
@@ -163,7 +163,7 @@ class _ConstantOffsets:
         if key not in self.held:
             self.held[key] = Ref("constant", self.end)
             buffer = x if pack is None else pack.buffer
-            size = prod(static_shape(buffer)) * _element_bytes(x)
+            size = prod(buffer.sizes) * _element_bytes(x)
             self.slots.append(ConstantSlot(self.end, buffer.type, load, pack))
             self.end += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         return self.held[key]
@@ -180,7 +180,7 @@ def _border_contents(p: Plan, t: Tensor) -> tuple[object, int | None]:
     if layout is None or not _has_border(layout):
         return None, None
     assert p.storage is not None
-    shape = layout.shape(static_shape(t))
+    shape = layout.shape(t.sizes)
     zeros = layout.borders()
     written = zeros is not None and p.target.clears_borders
     clear = (
@@ -199,7 +199,7 @@ def _border_clear_kernel(p: Plan, t: Tensor) -> Kernel:
         raise NotImplementedError(f"a border of an axis in blocks: {layout}")
     assert p.storage is not None
     dtype = p.storage.dtype_of(t)
-    made = zero_border.clear_border_kernel(dtype, layout.shape(static_shape(t)), borders)
+    made = zero_border.clear_border_kernel(dtype, layout.shape(t.sizes), borders)
     if example_sizes():
         made = replace(made, sizes=tuple(example_sizes()))
     return replace(made, name=f"k{kernel_digest(made)}")

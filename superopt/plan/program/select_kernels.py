@@ -33,16 +33,11 @@ from superopt.te.expr.tensor import Tensor
 STRASSEN_CONSTANT_BYTES = (2**30, 2**29)
 
 
-def static_shape(t: Tensor) -> tuple[int, ...]:
-    """Return the sizes of a tensor's axes, which are known."""
-    return t.sizes
-
-
 def buffer_bytes(p: Plan, t: Tensor) -> int:
     """Return the bytes of a tensor in its layout and storage type."""
     assert p.storage is not None
     layout = p.layouts.get(t) or row_major(t.rank)
-    return prod(layout.shape(static_shape(t))) * max(p.storage.dtype_of(t).bits // 8, 1)
+    return prod(layout.shape(t.sizes)) * max(p.storage.dtype_of(t).bits // 8, 1)
 
 
 def select_kernels(p: Plan) -> None:
@@ -145,7 +140,7 @@ def _part_layout(
     places = zip(axes, part.begin, part.step, strict=True)
     at = [index.as_index(i * step + begin) for i, begin, step in places]
     layout = p.layouts.get(parent) or row_major(parent.rank)
-    return ScatteredLayout(static_shape(parent), layout, root.axes, tuple(at))
+    return ScatteredLayout(parent.sizes, layout, root.axes, tuple(at))
 
 
 def _problem(

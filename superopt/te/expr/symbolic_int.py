@@ -305,7 +305,9 @@ def fitting_factor(factor: int, n: int) -> int:
     least = held.least_at_level()
     if factor > least and _is_after_strides(held.expr):
         if factor < MIN_WIDE_TILE and held.environment.keeps_level:
-            assert n < max(2 * factor, hint(n) + 1)  # a guard
+            limit = max(2 * factor, hint(n) + 1)
+            if n >= limit:  # a guard: it holds at the hints
+                raise ValueError(f"{n} is not below {limit}")
     elif factor > least:
         factor = floor_power_of_two(least)
     if factor > n:

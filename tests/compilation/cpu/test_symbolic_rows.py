@@ -84,7 +84,7 @@ CASES = {
 }  # fmt: skip
 
 
-def compiled(what: str, example: dict[str, int]) -> tuple[SizeClass, ort.InferenceSession]:
+def compile_class(what: str, example: dict[str, int]) -> tuple[SizeClass, ort.InferenceSession]:
     """Return the class of sizes like the example."""
     model = CASES[what].model()
     found = compile_size_class(superopt.compile(model, threads=1).compiler, example)
@@ -118,7 +118,7 @@ def check_results(
 @pytest.mark.parametrize("n", [1, 2, 5, 12, 20, 37, 64, 150])
 @pytest.mark.parametrize("what", CASES)
 def test_results_are_right_at_all_sizes_of_a_class(what: str, n: int) -> None:
-    found, session = compiled(what, {"batch": 2, "n": n})
+    found, session = compile_class(what, {"batch": 2, "n": n})
     some = [{"batch": b, "n": k} for b in (1, 2, 3) for k in SIZES if b == 2 or k in (n, 17, 65)]
     assert check_results(what, found, session, some) > 0
 
@@ -131,24 +131,24 @@ LEVELS = {2: (2, 3), 5: (4, 15), 12: (4, 15), 20: (16, 63), 37: (16, 63), 150: (
 def test_classes_have_all_sizes_of_a_level(
     what: str, n: int, least: int, greatest: int | None
 ) -> None:
-    found, _ = compiled(what, {"batch": 1, "n": n})
+    found, _ = compile_class(what, {"batch": 1, "n": n})
     admitted = {k for k in range(1, 1001) if found.formulas.admits({"batch": 1, "n": k})}
     assert admitted >= {*range(least, (greatest or 1000) + 1)}
 
 
 @pytest.mark.parametrize("n", [2, 12, 37, 150])
 def test_a_class_has_all_batches(n: int) -> None:
-    found, _ = compiled("attention", {"batch": 2, "n": n})
+    found, _ = compile_class("attention", {"batch": 2, "n": n})
     assert all(found.formulas.admits({"batch": k, "n": n}) for k in range(2, 200))
 
 
 def test_tiles_for_small_sizes_are_not_used_for_large_ones() -> None:
-    found, _ = compiled("two layers", {"batch": 1, "n": 5})
+    found, _ = compile_class("two layers", {"batch": 1, "n": 5})
     assert not found.formulas.admits({"batch": 1, "n": 64})
 
 
 def test_attention_of_symbolic_sizes_is_one_kernel() -> None:
-    found, _ = compiled("attention", {"batch": 1, "n": 37})
+    found, _ = compile_class("attention", {"batch": 1, "n": 37})
     step = found.load_step()
     assert step is not None
     options = step.code.program.options.values()

@@ -35,8 +35,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
-    """The sizes for which a class or a program was compiled."""
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    """The sizes for which a class or a program was compilations."""
     out: list[dict[str, int]] = []
     for name in ("compile_class", "compile_variant"):
         original: Any = getattr(Compiler, name)
@@ -64,20 +64,20 @@ def check(exe: superopt.Executable, n: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("mode", ["background", "never"])
 def test_one_compilation_serves_many_sizes(
-    mode: Any, threads: int, compiled: list[dict[str, int]]
+    mode: Any, threads: int, compilations: list[dict[str, int]]
 ) -> None:
     exe = superopt.compile(net(), specialize=mode, threads=threads)
     for n in (100, 300, 64, 99, 1000, 65, 100):
         check(exe, n)
-    assert compiled == [{"n": 100}]
+    assert compilations == [{"n": 100}]
     assert all(v.is_of_class for v in exe.variants.values())
 
 
-def test_each_size_is_compiled_if_asked(compiled: list[dict[str, int]]) -> None:
+def test_each_size_is_compiled_if_asked(compilations: list[dict[str, int]]) -> None:
     exe = superopt.compile(net(), specialize="eager")
     for n in (100, 101):
         check(exe, n)
-    assert compiled == [{"n": 100}, {"n": 101}]
+    assert compilations == [{"n": 100}, {"n": 101}]
 
 
 def test_sizes_out_of_the_class_are_right() -> None:
@@ -100,21 +100,23 @@ def test_another_class_is_compiled_beside_the_calls(monkeypatch: pytest.MonkeyPa
     check(exe, 2)
 
 
-def test_another_process_has_the_classes(tmp_path: Path, compiled: list[dict[str, int]]) -> None:
+def test_another_process_has_the_classes(
+    tmp_path: Path, compilations: list[dict[str, int]]
+) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(net(), path)
     check(superopt.compile(path), 100)
     again = superopt.compile(path)
     for n in (200, 77):
         check(again, n)
-    assert compiled == [{"n": 100}]
+    assert compilations == [{"n": 100}]
     again.accuracy({"n": 80})
     assert again.variant({"n": 200}).program.symbolic is None  # tools have a plan for these sizes
 
 
 @pytest.mark.parametrize("kind", ["classes", "program"])
 def test_a_damaged_class_is_compiled_again(
-    kind: str, tmp_path: Path, compiled: list[dict[str, int]]
+    kind: str, tmp_path: Path, compilations: list[dict[str, int]]
 ) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(net(), path)
@@ -124,11 +126,11 @@ def test_a_damaged_class_is_compiled_again(
         held[len(held) // 2] ^= 8
         file.write_bytes(held)
     check(superopt.compile(path), 120)
-    assert compiled == [{"n": 100}, {"n": 120}]
+    assert compilations == [{"n": 100}, {"n": 120}]
 
 
 def test_what_has_no_classes_is_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[dict[str, int]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compilations: list[dict[str, int]]
 ) -> None:
     monkeypatch.setattr(Compiler, "compile_class", lambda self, sizes: None)
     path = tmp_path / "m.onnx"
@@ -138,7 +140,7 @@ def test_what_has_no_classes_is_remembered(
     monkeypatch.setattr(Compiler, "compile_class", None)  # is not called
     check(again, 90)
     assert not again.size_classes.is_supported
-    assert compiled == [{"n": 100}, {"n": 90}]
+    assert compilations == [{"n": 100}, {"n": 90}]
 
 
 def test_planning_that_fails_leaves_sizes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,14 +220,14 @@ def test_frequent_sizes_have_a_program_of_their_own(
         check(exe, n)
 
 
-def test_with_never_frequent_sizes_stay_in_the_class(compiled: list[dict[str, int]]) -> None:
+def test_with_never_frequent_sizes_stay_in_the_class(compilations: list[dict[str, int]]) -> None:
     exe = superopt.compile(net(), specialize="never")
     check(exe, 100)
     exe.shape_policy.compile_seconds = [1e-9]
     for _ in range(3):
         check(exe, 100)
     assert exe.wait(60)
-    assert compiled == [{"n": 100}]
+    assert compilations == [{"n": 100}]
 
 
 def test_convolutions_for_winograd_are_compiled_for_the_first_sizes_alone() -> None:

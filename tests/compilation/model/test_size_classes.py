@@ -45,7 +45,7 @@ def check(exe: superopt.Executable, m: onnx.ModelProto, feeds: Mapping[str, np.n
     near(exe.run(dict(feeds)), reference(m, dict(feeds)))
 
 
-def admitted(exe: superopt.Executable, sizes: range) -> list[int]:
+def admitted_sizes(exe: superopt.Executable, sizes: range) -> list[int]:
     return [n for n in sizes if any(c.formulas.admits({"n": n}) for c in exe.size_classes.classes)]
 
 
@@ -55,7 +55,7 @@ def test_one_class_computes_all_sizes_that_it_admits(threads: int) -> None:
     exe = superopt.compile(m, threads=threads)
     check(exe, m, rows(37))
     assert len(exe.size_classes.classes) == 1
-    some = admitted(exe, range(1, 130))
+    some = admitted_sizes(exe, range(1, 130))
     assert len(some) > 20
     for n in some:
         check(exe, m, rows(n))
@@ -83,7 +83,7 @@ def test_two_models_run_in_several_threads_at_once() -> None:
     pair = [superopt.compile(m, threads=2) for _ in range(2)]
     for exe in pair:
         exe.run(rows(64))
-    some = [n for n in (64, 65, 96, 130, 257, 700) if n in admitted(pair[0], range(800))]
+    some = [n for n in (64, 65, 96, 130, 257, 700) if n in admitted_sizes(pair[0], range(800))]
     assert len(some) > 2
     wanted = {n: reference(m, rows(n)) for n in some}
     failures: list[BaseException] = []
@@ -109,7 +109,7 @@ def test_a_class_admits_no_size_of_zero() -> None:
     m = mlp()
     exe = superopt.compile(m, threads=1)
     exe.run(rows(5))
-    assert admitted(exe, range(2)) in ([], [1])
+    assert admitted_sizes(exe, range(2)) in ([], [1])
     assert exe.run({"x": np.zeros((0, 32), np.float32)})["y"].shape == (0, 32)
 
 
@@ -123,7 +123,7 @@ def test_a_length_below_the_window_is_an_error() -> None:
     m = model(nodes, {"x": (F, [1, 4, "n"])}, ["y"], {"w": w})
     exe = superopt.compile(m, threads=1)
     check(exe, m, {"x": np.ones((1, 4, 40), np.float32)})
-    assert not admitted(exe, range(1, 4))
+    assert not admitted_sizes(exe, range(1, 4))
     with pytest.raises(ModelError):
         exe.run({"x": np.ones((1, 4, 3), np.float32)})
 

@@ -70,7 +70,7 @@ class Builder:
         return some[max(-1 - int(self.random.expovariate(0.5)), -len(some))] if some else None
 
 
-def bounded(b: Builder, t: Tensor) -> Tensor:
+def bound_values(b: Builder, t: Tensor) -> Tensor:
     return t if t.is_bounded else b.add("Tanh", t.shape, t.name, bounded=True)
 
 

@@ -13,7 +13,7 @@ from tests.support.compilation.dynamic_builder import (
     Builder,
     Dim,
     Tensor,
-    bounded,
+    bound_values,
     broadcast,
     value,
 )
@@ -27,14 +27,14 @@ def _unary(b: Builder) -> None:
     t = b.pick()
     assert t is not None
     op = b.random.choice(["Relu", "Neg", "Abs", "Tanh", "Sigmoid", "Exp", "Sin", "Softplus"])
-    b.add(op, t.shape, bounded(b, t).name, bounded=True)
+    b.add(op, t.shape, bound_values(b, t).name, bounded=True)
 
 
 def _cast(b: Builder) -> None:
     t = b.pick()
     assert t is not None
     to = b.random.choice([TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL])
-    (scaled,) = b.node("Mul", bounded(b, t).name, b.constant(np.float32(7.3)))
+    (scaled,) = b.node("Mul", bound_values(b, t).name, b.constant(np.float32(7.3)))
     (cast,) = b.node("Cast", scaled, to=to)
     b.add("Cast", t.shape, cast, to=TensorProto.FLOAT, bounded=True)
 
@@ -75,7 +75,7 @@ def _matmul(b: Builder) -> None:
         return
     k, n = x.shape[-1], b.random.choice([1, 4, 7, 16, 33])
     assert isinstance(k, int)
-    x = bounded(b, x)
+    x = bound_values(b, x)
     if len(x.shape) == 2 and b.random.random() < 0.4:
         w = b.floats(n, k)
         b.add("Gemm", (x.shape[0], n), x.name, w, b.floats(n), transB=1, alpha=0.5)
@@ -88,7 +88,7 @@ def _attention(b: Builder) -> None:
     x = b.pick(lambda t: len(t.shape) >= 2)
     if x is None:
         return
-    x = bounded(b, x)
+    x = bound_values(b, x)
     order = [*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2]
     turned = b.add("Transpose", tuple(x.shape[d] for d in order), x.name, perm=order, bounded=True)
     y = b.add("MatMul", (*x.shape[:-1], x.shape[-2]), x.name, turned.name)
@@ -103,7 +103,7 @@ def _softmax(b: Builder) -> None:
     if x is not None:
         op = b.random.choice(["Softmax", "Softmax", "LogSoftmax"])
         axis = b.random.randrange(len(x.shape))
-        b.add(op, x.shape, bounded(b, x).name, axis=axis, bounded=op == "Softmax")
+        b.add(op, x.shape, bound_values(b, x).name, axis=axis, bounded=op == "Softmax")
 
 
 def _layer_norm(b: Builder) -> None:
@@ -147,7 +147,7 @@ def _arg(b: Builder) -> None:
         return
     axis = b.random.randrange(len(x.shape))
     op = b.random.choice(["ArgMax", "ArgMin"])
-    (scaled,) = b.node("Mul", bounded(b, x).name, b.constant(np.float32(3.3)))
+    (scaled,) = b.node("Mul", bound_values(b, x).name, b.constant(np.float32(3.3)))
     (rounded,) = b.node("Round", scaled)  # ties, which rounding errors do not decide
     (found,) = b.node(op, rounded, axis=axis, keepdims=1)
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
@@ -160,7 +160,7 @@ def _cumsum(b: Builder) -> None:
         return
     axis = b.constant(np.int64(b.random.randrange(len(x.shape))))
     flags = {"exclusive": b.random.randint(0, 1), "reverse": b.random.randint(0, 1)}
-    b.add("CumSum", x.shape, bounded(b, x).name, axis, **flags)
+    b.add("CumSum", x.shape, bound_values(b, x).name, axis, **flags)
 
 
 def _top_k(b: Builder) -> None:
@@ -188,7 +188,14 @@ def _conv(b: Builder) -> None:
     w = b.floats(filters, channels // group, *[kernel] * rank)
     sizes = [_window(n, kernel, stride, 2 * pad) for n in x.shape[2:]]
     attrs = {"strides": [stride] * rank, "pads": [pad] * (2 * rank), "group": group}
-    b.add("Conv", (x.shape[0], filters, *sizes), bounded(b, x).name, w, b.floats(filters), **attrs)
+    b.add(
+        "Conv",
+        (x.shape[0], filters, *sizes),
+        bound_values(b, x).name,
+        w,
+        b.floats(filters),
+        **attrs,
+    )
 
 
 def _window(n: Dim, kernel: int, stride: int, pads: int) -> Dim:

@@ -9,7 +9,7 @@ from tests.support.compilation.dynamic_builder import (
     Builder,
     Dim,
     Tensor,
-    bounded,
+    bound_values,
     broadcast,
     product,
     value,
@@ -156,7 +156,7 @@ def lookup(b: Builder) -> None:
     x = b.pick(lambda t: 1 <= len(t.shape) <= 2)
     if x is None:
         return
-    (scaled,) = b.node("Mul", bounded(b, x).name, b.constant(np.float32(3.3)))
+    (scaled,) = b.node("Mul", bound_values(b, x).name, b.constant(np.float32(3.3)))
     (clipped,) = b.node("Clip", scaled, b.constant(np.float32(-4)), b.constant(np.float32(4)))
     (at,) = b.node("Cast", clipped, to=TensorProto.INT64)
     b.add("Gather", (*x.shape, 8), b.floats(5, 8), at, axis=0, bounded=True)
