@@ -46,6 +46,7 @@ from superopt.plan.program.program import Program
 from superopt.plan.program.size_formulas import SizeFormulas
 from superopt.report.compilation.compile_report import ExportReport, TuningReport
 from superopt.report.compilation.profile import Profile
+from superopt.te.expr.node import Size
 from superopt.te.expr.symbolic_int import extent, symbolic_sizes
 
 
@@ -106,6 +107,10 @@ class CpuCodeGenerator(CodeGenerator):
         with symbolic_sizes(example) as decided:
             if not all(extent(d) >= 0 for n in s.nodes for t in n.types for d in t.shape or ()):
                 raise NotImplementedError("a size is below 0")
+            sizes = {name: extent(Size(name)) for name in example}
+            for n in s.nodes:  # guards the decisions of the partition
+                if why := c.fallback_reason(n, sizes):
+                    raise NotImplementedError(why)
             made = self.plan_segment(c, s, {})
             if made.symbolic is None:
                 raise NotImplementedError("no size is symbolic")

@@ -163,6 +163,33 @@ def test_sizes_of_one_and_functions_of_sizes(
             check(exe, m, {"x": x})
 
 
+def test_indices_beyond_a_tensor_have_no_class() -> None:
+    """The partition leaves such nodes to onnxruntime, which rejects them."""
+    inputs = {"x": (F, ["n", 3]), "i": (onnx.TensorProto.INT64, ["k", 2])}
+    m = model([helper.make_node("GatherElements", ["x", "i"], ["y"], axis=1)], inputs, ["y"], {})
+
+    def feeds(n: int, k: int) -> dict[str, np.ndarray]:
+        return {"x": rows(n)["x"][:, :3], "i": np.ones((k, 2), np.int64)}
+
+    exe = superopt.compile(m, specialize="never")
+    check(exe, m, feeds(4, 4))
+    (made,) = exe.size_classes.classes
+    assert made.formulas.admits({"n": 40, "k": 30})
+    assert not made.formulas.admits({"n": 1, "k": 4})
+    with pytest.raises(ModelError):
+        exe.run(feeds(1, 4))
+
+
+def test_a_class_ends_where_onnxruntime_is_faster() -> None:
+    """A kernel computes each prefix sum anew."""
+    node = helper.make_node("CumSum", ["x", "axis"], ["y"])
+    m = model([node], {"x": (F, ["n", "m"])}, ["y"], {"axis": np.array(1)})
+    exe = superopt.compile(m, specialize="never")
+    exe.run({"x": np.ones((16, 16), np.float32)})
+    (made,) = exe.size_classes.classes
+    assert not made.formulas.admits({"n": 16, "m": 60})
+
+
 @pytest.mark.parametrize("error", [KeyError, StopIteration, RuntimeError, MemoryError])
 def test_whatever_symbolic_planning_raises_the_model_runs(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
