@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""What calls at many different sizes take: time, the longest call, and memory.
+"""What calls at many different sizes take: seconds, stalls, and memory, beside the peers.
 
-    scripts/bench_sizes.py [MODEL ...] [--calls 60] [--symbol sequence] [--specialize background]
-                           [--compiled 17]
+    scripts/bench_sizes.py [MODEL ...] [--calls 200] [--symbol sequence] [--range 5,300]
+                           [--specialize background] [--threads 1]
 
-Models are files with weights, or without (of ../shared/models, which are filled); the default is
-bert_2l_dynamic. Each call has another value of one symbolic size, in an order that is drawn; other
-sizes are 1. Two tables: seconds of processor time of all calls and of the longest one, of superopt
-and of onnxruntime in turns, in one process; and the peak of resident memory of a process that does
-the same with one of them alone, as a multiple of the model's bytes. --compiled: the value for which
-`compile` compiles the model; by default the first call does.
+Models are files with weights, or without (of ../shared/models, whose weights are drawn); by default
+bert_2l_dynamic. Each call has another value of one symbolic size, drawn log-normally as lengths
+of texts are (a median of a third of the range); other sizes are 1. superopt, ONNX Runtime and, if
+installed, OpenVINO run in turns in one process: first with an empty cache, then in a new process
+with the cache of the first. A stall is a call that takes more than three times the median of calls
+of like sizes (within a power of two); the first such call does not count. Then the peak of resident
+memory of a process with one of them alone.
 
 A model without symbolic sizes is called three times, for its memory.
 """
@@ -17,7 +18,10 @@ A model without symbolic sizes is called three times, for its memory.
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,14 +32,17 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALLEST, LARGEST = 8, 96  # values of the symbolic size
 MIB = 1 << 20
+STALL = 3.0  # medians of calls of like sizes
+
+Interface = list[tuple[str, str, list[object]]]  # name, element type and shape of each input
+Call = Callable[[dict[str, np.ndarray]], object]
 
 
-def feeds_of(inputs: list[tuple[str, str, list[object]]], symbol: str, n: int) -> dict[str, object]:
+def feeds_of(inputs: Interface, symbol: str, n: int) -> dict[str, np.ndarray]:
     """Values for inputs as onnxruntime describes them: name, type, shape."""
     rng = np.random.default_rng(n)
-    out: dict[str, object] = {}
+    out: dict[str, np.ndarray] = {}
     for name, kind, dims in inputs:
         shape = [d if isinstance(d, int) else n if d == symbol else 1 for d in dims]
         if "float" in kind:
@@ -46,15 +53,7 @@ def feeds_of(inputs: list[tuple[str, str, list[object]]], symbol: str, n: int) -
     return out
 
 
-def session(path: Path) -> object:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-def interface(path: Path) -> list[tuple[str, str, list[object]]]:
+def interface(path: Path) -> Interface:
     """The inputs of a model in a file, by onnx alone."""
     import onnx
 
@@ -66,7 +65,7 @@ def interface(path: Path) -> list[tuple[str, str, list[object]]]:
         onnx.TensorProto.INT32: "tensor(int32)",
         onnx.TensorProto.BOOL: "tensor(bool)",
     }
-    out = []
+    out: Interface = []
     for i in graph.input:
         kind = i.type.tensor_type
         dims = [d.dim_value or d.dim_param or "?" for d in kind.shape.dim]
@@ -75,118 +74,180 @@ def interface(path: Path) -> list[tuple[str, str, list[object]]]:
     return out
 
 
-def sizes(count: int) -> list[int]:
-    drawn = np.random.default_rng(0).permutation(np.arange(SMALLEST, LARGEST + 1))
-    return [int(n) for n in np.resize(drawn, count)]
-
-
-def symbols(inputs: list[tuple[str, str, list[object]]]) -> list[str]:
+def symbols(inputs: Interface) -> list[str]:
     return list(dict.fromkeys(d for _, _, dims in inputs for d in dims if isinstance(d, str)))
 
 
-def superopt_runner(path: Path, a: argparse.Namespace, inputs: list) -> Callable[[dict], object]:
+def drawn_sizes(count: int, low: int, high: int) -> list[int]:
+    """Different sizes, drawn log-normally around a third of the range; again from the beginning if
+    the range has fewer."""
+    rng, found = np.random.default_rng(0), dict[int, None]()
+    count_of_others = min(count, high - low + 1)
+    while len(found) < count_of_others:
+        n = round(low + (high - low) / 3 * float(rng.lognormal(0, 0.8)))
+        if low <= n <= high:
+            found[n] = None
+    return [int(n) for n in np.resize(np.array(list(found)), count)]
+
+
+def superopt_call(path: Path, a: argparse.Namespace) -> Call:
     import superopt
 
-    known = dict.fromkeys(symbols(inputs), 1)
-    shapes = {**known, a.symbol: a.compiled} if a.compiled and known else None
-    exe = superopt.compile(path, shapes=shapes, specialize=a.specialize)
-    return exe.run
+    return superopt.compile(path, specialize=a.specialize, threads=a.threads).run
 
 
-def onnxruntime_runner(path: Path) -> Callable[[dict], object]:
-    held = session(path)
-    return lambda feeds: held.run(None, feeds)  # type: ignore[attr-defined]
+def onnxruntime_call(path: Path, a: argparse.Namespace) -> Call:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = a.threads
+    held = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return lambda feeds: held.run(None, feeds)
 
 
-def alone(path: Path, a: argparse.Namespace) -> None:
-    """One of them, in this process: print the peak of its memory in bytes."""
+def openvino_call(path: Path, a: argparse.Namespace) -> Call:
+    import openvino
+
+    options = {
+        "INFERENCE_NUM_THREADS": a.threads,
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    request = openvino.Core().compile_model(str(path), "CPU", options).create_infer_request()
+    return lambda feeds: request.infer(feeds, share_inputs=True)
+
+
+RUNTIMES = {
+    "superopt": superopt_call, "onnxruntime": onnxruntime_call, "openvino": openvino_call,
+}  # fmt: skip
+
+
+def installed_runtimes() -> list[str]:
+    import importlib.util
+
+    return [name for name in RUNTIMES if importlib.util.find_spec(name)]
+
+
+def measure_in_turns(path: Path, a: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Return, for each runtime, the seconds of each call, which passed and of the processor."""
+    inputs, calls = interface(path), {}
+    taken: dict[str, dict[str, list[float]]] = {}
+    for name in installed_runtimes():
+        begin = time.perf_counter()
+        calls[name] = RUNTIMES[name](path, a)
+        taken[name] = {"load": [time.perf_counter() - begin], "passed": [], "processor": []}
+    for n in drawn_sizes(a.calls, *a.range):
+        feeds = feeds_of(inputs, a.symbol, n)
+        for name, call in calls.items():
+            used, begin = time.process_time(), time.perf_counter()
+            call(feeds)
+            taken[name]["passed"].append(time.perf_counter() - begin)
+            taken[name]["processor"].append(time.process_time() - used)
+    return taken
+
+
+def alike(values: list[float], sizes: list[int]) -> list[tuple[int, list[float]]]:
+    """Return the values of like sizes: between powers of two."""
+    found: dict[int, list[float]] = {}
+    for n, x in zip(sizes, values, strict=True):
+        found.setdefault(int(math.log2(n)), []).append(x)
+    return sorted(found.items())
+
+
+def stalls(seconds: list[float], sizes: list[int]) -> list[float]:
+    """Return the calls that stalled, in medians of calls of like sizes."""
+    ratios = (s / statistics.median(each) for _, each in alike(seconds, sizes) for s in each[1:])
+    return [r for r in ratios if r > STALL]
+
+
+def print_times(taken: dict[str, dict[str, list[float]]], a: argparse.Namespace) -> None:
+    sizes = drawn_sizes(a.calls, *a.range)
+    for name, each in taken.items():
+        slow = stalls(each["passed"], sizes)
+        print(
+            f"    {name:12} load {each['load'][0]:6.3f} s, first call {each['passed'][0]:6.3f} s; "
+            f"all calls {sum(each['passed']):7.3f} s ({sum(each['processor']):7.3f} s of processor "
+            f"time), median {1e3 * statistics.median(each['passed']):7.2f} ms; {len(slow)} stalls"
+            + (f", the longest {max(slow):.0f} medians" if slow else "")
+        )
+    own, others = taken["superopt"], [t for name, t in taken.items() if name != "superopt"]
+    for kind in ("passed", "processor"):
+        best = min(others, key=lambda t: sum(t[kind]))[kind]
+        of_calls = [min(x) / s for s, *x in zip(own[kind], *(t[kind] for t in others), strict=True)]
+        print(
+            f"    {kind}: speedup over the better peer {sum(best) / sum(own[kind]):.2f} in total, "
+            f"{sum(best[1:]) / sum(own[kind][1:]):.2f} without the first call; median of the calls "
+            f"{statistics.median(of_calls):.2f}; by size "
+            + ", ".join(
+                f"{2**k}: {statistics.median(each):.2f}" for k, each in alike(of_calls, sizes)
+            )
+        )
+
+
+def peak_bytes(path: Path, a: argparse.Namespace) -> int:
+    """Run one of them alone in this process; return the peak of its resident memory. getrusage's
+    begins with that of the parent."""
     inputs = interface(path)
-    run = superopt_runner(path, a, inputs) if a.alone == "superopt" else onnxruntime_runner(path)
-    for n in sizes(a.calls if symbols(inputs) else 3):
-        run(feeds_of(inputs, a.symbol, n))
-    print(peak_bytes(), flush=True)
-
-
-def peak_bytes() -> int:
-    """The peak of this process's resident memory. getrusage's begins with that of the parent."""
+    call = RUNTIMES[a.alone](path, a)
+    for n in drawn_sizes(a.calls, *a.range) if symbols(inputs) else (1, 1, 1):
+        call(feeds_of(inputs, a.symbol, n))
     status = Path("/proc/self/status").read_text("ascii")
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
-def in_turns(path: Path, a: argparse.Namespace) -> None:
-    inputs = interface(path)
-    other, run = onnxruntime_runner(path), superopt_runner(path, a, inputs)
-    took: tuple[list[float], list[float]] = ([], [])
-    wall: tuple[list[float], list[float]] = ([], [])
-    for n in sizes(a.calls):
-        feeds = feeds_of(inputs, a.symbol, n)
-        for k, call in enumerate((run, other)):
-            begin, passed = time.process_time(), time.perf_counter()
-            call(feeds)
-            took[k].append(time.process_time() - begin)
-            wall[k].append(time.perf_counter() - passed)
-    for name, used, passed_ in zip(("superopt", "onnxruntime"), took, wall, strict=True):
-        print(
-            f"  {name:12} {len(used)} calls: {sum(used):7.3f} s of processor time, longest "
-            f"{max(used):6.3f} s, the first {used[0]:6.3f} s, then longest {max(used[1:]):6.3f} s; "
-            f"median {1e3 * float(np.median(used)):7.2f} ms; passed {sum(passed_):7.3f} s"
-        )
-    print(
-        f"  superopt / onnxruntime: {sum(took[0]) / sum(took[1]):.2f}; "
-        f"without the first call {sum(took[0][1:]) / sum(took[1][1:]):.2f}"
-    )
+def run_child(path: Path, a: argparse.Namespace, cache: str, alone: str) -> object:
+    """Return what a new process measured."""
+    options = {
+        "calls": a.calls, "symbol": a.symbol, "range": "{},{}".format(*a.range),
+        "specialize": a.specialize, "threads": a.threads, "alone": alone,
+    }  # fmt: skip
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    env = {**os.environ, "SUPEROPT_CACHE": cache, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, __file__, str(path), *given]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def print_measurements(path: Path, name: str, a: argparse.Namespace) -> None:
     size = path.stat().st_size
     print(f"{name}: {size / MIB:.0f} MiB", flush=True)
-    if symbols(interface(path)):
-        in_turns(path, a)
-    for which in ("superopt", "onnxruntime"):
-        with tempfile.TemporaryDirectory() as cache:
-            for again in range(2 if which == "superopt" else 1):
-                command = [
-                    sys.executable,
-                    __file__,
-                    str(path),
-                    "--alone",
-                    which,
-                    "--calls",
-                    str(a.calls),
-                    "--symbol",
-                    a.symbol,
-                    "--specialize",
-                    a.specialize,
-                    "--compiled",
-                    str(a.compiled),
-                ]
-                env = {**os.environ, "SUPEROPT_CACHE": cache, "PYTHONPATH": str(ROOT)}
-                done = subprocess.run(command, capture_output=True, text=True, env=env)
-                if done.returncode:
-                    sys.exit(done.stderr)
-                peak = int(done.stdout.split()[-1])
-                held = sum(f.stat().st_size for f in Path(cache).rglob("*") if f.is_file())
-                cached = f"; disk cache {held / MIB:.0f} MiB" if which == "superopt" else ""
-                known = " with a full cache" if again else ""
-                print(
-                    f"  {which:12} peak {peak / MIB:6.0f} MiB = {peak / size:.2f} models; "
-                    f"{(peak - 200 * MIB) / size:.2f} beyond 200 MiB{known}{cached}",
-                    flush=True,
-                )
+    with tempfile.TemporaryDirectory() as cache:
+        for state in ("empty", "full") if symbols(interface(path)) else ():
+            print(f"  cache {state}", flush=True)
+            print_times(run_child(path, a, cache, "none"), a)  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as cache:
+        for which in ("superopt", "superopt", *installed_runtimes()[1:]):
+            state = f", cache {'full' if os.listdir(cache) else 'empty'}"
+            peak = run_child(path, a, cache, which)
+            assert isinstance(peak, int)
+            print(
+                f"  {which:12} peak {peak / MIB:6.0f} MiB = {peak / size:.2f} models; "
+                f"{(peak - 200 * MIB) / size:.2f} beyond 200 MiB"
+                + (state if which == "superopt" else ""),
+                flush=True,
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", type=Path)
-    parser.add_argument("--calls", type=int, default=60)
+    parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--symbol", default="sequence")
+    parser.add_argument("--range", default="5,300")
     parser.add_argument("--specialize", default="background")
-    parser.add_argument("--compiled", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     a = parser.parse_args()
+    a.range = tuple(map(int, a.range.split(",")))
     some = a.models or [ROOT.parent / "shared" / "models" / "bert_2l_dynamic.onnx"]
+    if a.alone == "none":
+        print(json.dumps(measure_in_turns(some[0], a)))
+        return
     if a.alone:
-        alone(some[0], a)
+        print(peak_bytes(some[0], a))
         return
     sys.path.insert(0, str(ROOT))
     from superopt.errors import ModelError

@@ -237,7 +237,8 @@ def _output_specs(
     return tuple(out)
 
 
-def integer_product_fallbacks(model: Model) -> dict[ir_graph.Node, str]:
-    """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model."""
-    whole = ort.installed_version() is not None and has_integer_products(model.graph)
+def integer_product_fallbacks(model: Model, in_runtime: bool) -> dict[ir_graph.Node, str]:
+    """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model.
+    in_runtime: whether models with products of integers run there."""
+    whole = in_runtime and ort.installed_version() is not None and has_integer_products(model.graph)
     return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}

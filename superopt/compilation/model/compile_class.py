@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from superopt.compilation.model.size_classes import SizeClass
+from superopt.errors import SuperoptError
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS
 from superopt.plan.graph.winograd_nodes import has_winograd_convolutions
+from superopt.te.expr.symbolic_int import SIZE_LEVELS
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.size_classes import SizeClasses
 
 LOG = logging.getLogger("superopt.compile")
 
@@ -32,6 +36,22 @@ def compile_size_class(compiler: Compiler, sizes: Mapping[str, int]) -> SizeClas
         return None
     LOG.info("a program for all sizes with %s", " and ".join(made.formulas.guards) or "any values")
     return SizeClass(made.formulas, lambda: made, lambda: compiler.model)
+
+
+def compile_levels(compiler: Compiler, classes: SizeClasses, sizes: Mapping[str, int]) -> None:
+    """Compile classes for sizes like these but for one, which is of another level."""
+    for example in _level_examples(sizes):
+        if not classes.admits(example):
+            with suppress(SuperoptError):  # the model admits no such size
+                if (made := classes.compile(compiler, example)) is not None:
+                    classes.add(made)
+
+
+def _level_examples(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Return sizes like these but for one, which is inside of a level, or the least of one."""
+    inside = (min(2 * n, above - 1) for n, above in pairwise(SIZE_LEVELS))
+    values = (*inside, 2 * SIZE_LEVELS[-1], *SIZE_LEVELS)
+    return ({**sizes, name: value} for name in sizes for value in values)
 
 
 def prefers_fixed_sizes(compiler: Compiler, sizes: Mapping[str, int]) -> bool:

@@ -29,7 +29,11 @@ from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_port
 from superopt.compilation.frontend.input_arrays import InputPort, Sizes
 from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
-from superopt.compilation.model.compile_class import compile_size_class, prefers_fixed_sizes
+from superopt.compilation.model.compile_class import (
+    compile_levels,
+    compile_size_class,
+    prefers_fixed_sizes,
+)
 from superopt.compilation.model.compile_if import (
     compile_branches,
     compile_dynamic_if,
@@ -41,7 +45,7 @@ from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
 from superopt.compilation.model.saved_model import SavedModel, write_saved_model
 from superopt.compilation.model.shape_policy import ShapePolicy, Specialize
-from superopt.compilation.model.size_classes import SizeClass
+from superopt.compilation.model.size_classes import SizeClass, SizeClasses
 from superopt.compilation.model.steps import ModelBinding, Step, Variant
 from superopt.cost.store import Store
 from superopt.errors import ModelError, OutOfMemory, RuntimeMismatch
@@ -127,7 +131,8 @@ class Compiler:
 
     def _with_model(self, model: Model) -> Compiler:
         """Return the compiler of this model with static sizes."""
-        own = {} if self.prefer_kernels else _integer_fallbacks(model, self.generator)
+        in_runtime = self.generator.prefers_integer_runtime and not self.prefer_kernels
+        own = integer_product_fallbacks(model, in_runtime)
         return replace(
             self,
             model=model,
@@ -245,6 +250,10 @@ class Compiler:
     def compile_class(self, sizes: Mapping[str, int]) -> SizeClass | None:
         """See `compile_size_class`."""
         return compile_size_class(self, sizes)
+
+    def compile_levels(self, classes: SizeClasses, sizes: Mapping[str, int]) -> None:
+        """See `compile_levels`."""
+        compile_levels(self, classes, sizes)
 
     def prefers_fixed_sizes(self, sizes: Mapping[str, int]) -> bool:
         """See `prefers_fixed_sizes`."""
@@ -375,15 +384,10 @@ def make_compiler(
     model = import_model(readable.source)
     given = GivenModel(readable.original, generator.device.fallback_threads)
     if readable.session is None:
-        reasons = _integer_fallbacks(model, generator)
+        reasons = integer_product_fallbacks(model, generator.prefers_integer_runtime)
         return Compiler(model, given, generator, tuned_options, packed_constants, reasons)
     reasons = dict.fromkeys(ir_graph.nodes(model.graph), readable.fallback_reason)
     return Compiler(model, given, generator, {}, {}, reasons, session=readable.session)
-
-
-def _integer_fallbacks(model: Model, generator: CodeGenerator) -> dict[ir_graph.Node, str]:
-    """Return all nodes, with the reason, if ONNX Runtime is faster at the model's products."""
-    return integer_product_fallbacks(model) if generator.prefers_integer_runtime else {}
 
 
 # sizes_text: the symbolic sizes

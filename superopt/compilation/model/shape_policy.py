@@ -4,7 +4,8 @@
 compiles in the call for the first sizes only. Other sizes run in ONNX Runtime until the time that
 compiled code would have saved equals the time of compiling for further sizes; then they are
 compiled in the background, or in the next call on a device that cannot compile in the background.
-The total is at most twice that of the better choice (ski rental: Karlin, Manasse, Rudolph and
+Classes of sizes are compiled earlier: a model has few, and later processes use them, too. The total
+is at most twice that of the better choice (ski rental: Karlin, Manasse, Rudolph and
 Sleator, Competitive snoopy caching, 1988).
 """
 
@@ -25,6 +26,7 @@ MAX_REMEMBERED_SIZES: Final = 1 << 14  # sizes
 MAX_SAMPLES: Final = 16  # measurements that an estimate uses
 # The assumed compile time if all programs so far came from the disk cache.
 DEFAULT_COMPILE_SECONDS: Final = 2.0
+CLASS_WAIT: Final = 0.1  # of the time of compiling a class, until it is compiled
 MIN_SAVED_PART: Final = 0.05  # of ONNX Runtime's time, if compiled code was measured hardly faster
 
 
@@ -105,7 +107,8 @@ class ShapePolicy:
             return False  # the class that is compiled now may have these sizes
         middle = sorted(self.saved_parts)[len(self.saved_parts) // 2] if self.saved_parts else 1.0
         saved = max(middle, MIN_SAVED_PART)
-        return self._fallback_seconds(sizes) * saved >= self.expected_compile_seconds
+        wait = self.expected_compile_seconds * (CLASS_WAIT if self.compiles_classes else 1.0)
+        return self._fallback_seconds(sizes) * saved >= wait
 
     def _fallback_seconds(self, sizes: Sizes) -> float:
         """Return the time in ONNX Runtime that a program for these sizes would have replaced."""

@@ -111,19 +111,21 @@ class SizeClasses:
         """Let calls use a class; or, if ONNX Runtime is faster, compile no other for its sizes."""
         (self.slower if is_slower else self.classes).append(made)
 
+    def admits(self, sizes: Mapping[str, int]) -> bool:
+        """True if a class has these sizes, also if ONNX Runtime is faster."""
+        return any(each.formulas.admits(sizes) for each in (*self.classes, *self.slower))
+
     def is_slower(self, sizes: Mapping[str, int]) -> bool:
         """True if ONNX Runtime was measured to be faster than the class that has these sizes."""
         return any(each.formulas.admits(sizes) for each in self.slower)
 
-    def find_new(self, sizes: Mapping[str, int]) -> SizeClass | None:
-        """Return the class that another process has added for these sizes."""
+    def find_new(self) -> list[SizeClass]:
+        """Return the classes that other processes have added."""
         known = [c.formulas for c in (*self.classes, *self.slower)]
         stored = self.cache.find_classes() if self.cache is not None else ()
         if stored is None:
             self.is_supported = False
-            return None
-        new = (c for c in stored if c.formulas not in known and c.formulas.admits(sizes))
-        return next(new, None)
+        return [c for c in stored or () if c.formulas not in known]
 
     def clear(self) -> None:
         """Drop what is compiled, and use the disk cache no more."""

@@ -59,7 +59,6 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
         why = " ".join(f"background compilation failed: {e}".split())
     LOG.info("background %s: %s", dict(key), why or "compiled code is used")
     with exe.lock:
-        policy.pending.discard(key)
         if made is not None:  # from here on calls use its memory
             exe.size_classes.add(made, is_slower=bool(why))
             policy.add_class()
@@ -68,6 +67,29 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
             policy.keep_in_fallback(key, why)
         else:
             exe.set_variant(key, variant)
+    if made is not None and background_worker.CAN_FORK:
+        _compile_levels(exe, key)
+    with exe.lock:
+        policy.pending.discard(key)
+
+
+def _compile_levels(exe: Executable, key: Sizes) -> None:
+    """Compile classes for sizes of other levels, which calls at different sizes may have."""
+    compiler, classes = exe.compiler, exe.size_classes
+
+    def work() -> str:
+        compiler.compile_levels(classes, dict(key))
+        return ""
+
+    expected = exe.shape_policy.expected_compile_seconds
+    limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * expected)
+    try:
+        background_worker.run_in_child(work, limit, compiler.generator.compile_lock())
+    except (OSError, background_worker.ChildFailed) as e:
+        LOG.info("background classes of other levels: %s", e)
+    with exe.lock:
+        for made in classes.find_new():
+            classes.add(made)
 
 
 def compile_in_background(
@@ -93,9 +115,9 @@ def compile_in_background(
                     background_worker.run_in_child(work, limit, compiler.generator.compile_lock())
                 )
             )
-        made = None if is_fixed else classes.find_new(sizes)
-        if made is not None and (bound := made.variant(sizes)) is not None:
-            return bound, made
+        for new in () if is_fixed else classes.find_new():
+            if new.formulas.admits(sizes) and (bound := new.variant(sizes)) is not None:
+                return bound, new
         if (found := exe.find_cached(key)) is not None:
             return found, None
     clock = exe.device.compile_clock
