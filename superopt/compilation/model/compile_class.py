@@ -48,10 +48,11 @@ def compile_levels(compiler: Compiler, classes: SizeClasses, sizes: Mapping[str,
 
 
 def _level_examples(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Return sizes like these but for one, which is inside of a level, or the least of one."""
-    inside = (min(2 * n, above - 1) for n, above in pairwise(SIZE_LEVELS))
-    values = (*inside, 2 * SIZE_LEVELS[-1], *SIZE_LEVELS)
-    return ({**sizes, name: value} for name in sizes for value in values)
+    """Return sizes like these but for one, which is inside of a level, or the least of one; large
+    sizes first, whose calls take longest."""
+    inside = [min(2 * n, above - 1) for n, above in pairwise(SIZE_LEVELS)]
+    values = *reversed((*inside, 2 * SIZE_LEVELS[-1])), *reversed(SIZE_LEVELS)
+    return ({**sizes, name: value} for value in values for name in sizes)
 
 
 def prefers_fixed_sizes(compiler: Compiler, sizes: Mapping[str, int]) -> bool:

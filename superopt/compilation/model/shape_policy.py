@@ -58,7 +58,8 @@ class ShapePolicy:
     fallback_times: by sizes. pending: sizes that are compiled in the background now.
     fallback_reasons: sizes that stay in ONNX Runtime, each with the reason. cached_compile_seconds:
     returns the compile time of an earlier process, None if unknown. compiles_classes: a program is
-    for a class of sizes (size_classes.py).
+    for a class of sizes (size_classes.py). sizes_vary: calls had sizes of several classes, also in
+    earlier processes.
     """
 
     specialize: Specialize = "eager"
@@ -73,6 +74,7 @@ class ShapePolicy:
     pending: set[Sizes] = field(default_factory=set)
     fallback_reasons: dict[Sizes, str] = field(default_factory=dict)
     compiles_classes: bool = False
+    sizes_vary: bool = False
     cached_compile_seconds: Callable[[], float | None] = lambda: None
 
     def compiles_in_call(self, sizes: Sizes, has_variants: bool) -> bool:
@@ -107,8 +109,8 @@ class ShapePolicy:
             return False  # the class that is compiled now may have these sizes
         middle = sorted(self.saved_parts)[len(self.saved_parts) // 2] if self.saved_parts else 1.0
         saved = max(middle, MIN_SAVED_PART)
-        wait = self.expected_compile_seconds * (CLASS_WAIT if self.compiles_classes else 1.0)
-        return self._fallback_seconds(sizes) * saved >= wait
+        wait = (CLASS_WAIT if self.compiles_classes else 1.0) * (not self.sizes_vary)
+        return self._fallback_seconds(sizes) * saved >= wait * self.expected_compile_seconds
 
     def _fallback_seconds(self, sizes: Sizes) -> float:
         """Return the time in ONNX Runtime that a program for these sizes would have replaced."""

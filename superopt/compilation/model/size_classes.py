@@ -150,6 +150,7 @@ def bind_size_class(exe: Executable, key: Sizes) -> bool:
         counter = count_calls(exe, key)
         found = classes.variant(sizes, counter)
         policy.compiles_classes = bool(classes.classes)
+        policy.sizes_vary = len(classes.classes) > 1
         if found is not None:
             _set_bound(exe, key, found)
             return True
