@@ -76,7 +76,8 @@ def overhead(exe: Executable, sizes: dict[str, int]) -> tuple[float, float, floa
     code = step.code
     given = [feeds[exe.input_ports[n].name] for n in step.binding.input_numbers]
     out = [np.empty(shape, dtype) for shape, dtype in step.output_specs]
-    fixed = (pointer_table((*given, *out)), *code.addresses, code.thread_state())
+    context = code.make_context()
+    fixed = pointer_table((*given, *out)), *context.addresses, code.thread_state(context)
     lanes: tuple[Callable[[], object], ...] = (lambda: exe.run(feeds), lambda: code.run(*fixed))
     # Loops are short, that most are not interrupted where others use the machine as well.
     count = max(1, int(0.0002 / each(lanes[1], 3)))

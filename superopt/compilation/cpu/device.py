@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import InputPort
@@ -18,14 +16,12 @@ from superopt.compilation.model.repeated_call import (
     match_inputs,
     repeated_model_call,
     repeated_named_call,
-    with_lock,
 )
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.steps import Variant
-    from superopt.compilation.runtime import fork_safety
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +30,7 @@ class CpuDevice(Device):
 
     name: ClassVar[str] = "cpu"
     has_size_classes: ClassVar[bool] = True
+    has_concurrent_calls: ClassVar[bool] = True
     threads: int = 1
 
     @property
@@ -50,37 +47,30 @@ class CpuDevice(Device):
         if len(others) == 1 and isinstance(first, Fallback | DynamicIf):
             return repeated_named_call(first.named_call, ports, arrays)
         if variant.bound_step is not None:
-            return _repeated_native_call(variant.bound_step, ports, arrays, exe)
+            return _repeated_native_call(variant.bound_step, ports, arrays)
         if (direct := exe.compiler.generator.model_call(variant, exe.output_names)) is None:
             return None
-        is_alone = not any(isinstance(s, NativeSegment) for s in variant)
-        return repeated_model_call(direct if is_alone else with_lock(direct, exe), ports, arrays)
+        return repeated_model_call(direct, ports, arrays)
 
     def compile_clock(self) -> float:
         return time.thread_time()
 
 
 def _repeated_native_call(
-    native: Any,
-    ports: Sequence[InputPort],
-    arrays: Sequence[Any],
-    lock_owner: fork_safety.HasLock,
+    native: Any, ports: Sequence[InputPort], arrays: Sequence[Any]
 ) -> RepeatedCall:
-    """Return the repeated call of a segment that is the whole model. lock_owner: see
-    `with_lock`."""
+    """Return the repeated call of a segment that is the whole model."""
     assert native.binding is not None
     numbers = native.binding.input_numbers
     in_order = numbers == tuple(range(len(ports)))
     gives = (*native.binding.output_numbers.items(),)
     match, allocate, run = match_inputs(ports, arrays), native.new_outputs, native.code.call
-    owner = weakref.proxy(lock_owner)
 
     def call(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
         if (given := match(feeds)) is None:
             return None
-        with owner.lock:
-            out = allocate()
-            run((*(given if in_order else [given[n] for n in numbers]), *out))
+        out = allocate()
+        run((*(given if in_order else [given[n] for n in numbers]), *out))
         return {name: out[n] for name, n in gives}
 
     return call

@@ -27,8 +27,8 @@ from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.export.atomic_files import NewFile, atomic_files, resolve_target
 from superopt.onnx_io.import_.model import Model
 from superopt.plan.graph.partition import supports_dtype
+from superopt.plan.program.call_context import ALIGNMENT_BYTES
 from superopt.plan.program.execute import object_files
-from superopt.plan.program.image import ALIGNMENT_BYTES
 from superopt.report.compilation.c_source import (
     BufferRef,
     ExportedLibrary,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,6 +71,30 @@ class NativeSegment(KernelStep):
         out = self.new_outputs()
         self.code.call((*[arrays[n] for n in self.binding.input_numbers], *out))
         return [out[n] for n in self.binding.output_numbers.values()]
+
+    def named_output_specs(self) -> Mapping[str, ArraySpec]:
+        assert self.binding is not None
+        return {name: self.output_specs[n] for name, n in self.binding.output_numbers.items()}
+
+    def bind(
+        self, arrays: Sequence[Any], outputs: Mapping[str, Any]
+    ) -> tuple[Callable[[], object], dict[str, Any]]:
+        assert self.binding is not None
+        names = self.binding.output_numbers
+        written = {names[name]: a for name, a in outputs.items()}
+        out = [written.get(n, a) for n, a in enumerate(self.new_outputs())]
+        found = {name: outputs.get(name, out[n]) for name, n in names.items()}
+        copies = [(a, out[names[name]]) for name, a in found.items() if a is not out[names[name]]]
+        run = partial(self.code.call, (*[arrays[n] for n in self.binding.input_numbers], *out))
+        if not copies:
+            return run, found
+
+        def run_and_copy() -> None:  # a value that is two outputs
+            run()
+            for to, source in copies:
+                to[...] = source
+
+        return run_and_copy, found
 
     def memory_blocks(self) -> Mapping[int, int]:
         held = {id(a): a.nbytes for a in self.code.constants.arrays}

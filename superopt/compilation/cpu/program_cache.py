@@ -26,13 +26,9 @@ from superopt.cost.disk_cache import record_written
 from superopt.kernels.llvm.numpy_entry import object_offsets
 from superopt.kernels.runtime import file_cache as files
 from superopt.kernels.runtime.engine import LLVMLITE_VERSION, Machine, host
+from superopt.plan.program.call_context import aligned_zeros
 from superopt.plan.program.constant_pool import CONSTANT_POOL, PackedConstants
-from superopt.plan.program.image import (
-    LoadedProgram,
-    ProgramImage,
-    aligned_zeros,
-    load_image,
-)
+from superopt.plan.program.image import LoadedProgram, ProgramImage, load_image
 from superopt.plan.program.size_formulas import SizeFormulas
 
 if TYPE_CHECKING:

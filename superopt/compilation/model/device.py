@@ -75,7 +75,8 @@ class Device(ABC):
     the number of sizes for which a model is compiled immediately (`ShapePolicy`).
     compiles_in_background: compile for further sizes in the background. is_asynchronous: a call may
     return before its work is done. has_size_classes: a program may be for a class of sizes
-    (size_classes.py).
+    (size_classes.py). has_concurrent_calls: a program serves calls of several threads at the same
+    time; else they wait for each other.
     """
 
     name: ClassVar[str]
@@ -84,6 +85,7 @@ class Device(ABC):
     compiles_in_background: ClassVar[bool] = True
     is_asynchronous: ClassVar[bool] = False
     has_size_classes: ClassVar[bool] = False
+    has_concurrent_calls: ClassVar[bool] = False
 
     @property
     def kernel_threads(self) -> int:

@@ -5,38 +5,27 @@ This module holds what a call needs; the compiler is loaded on demand.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from superopt.compilation.frontend.input_arrays import (
-    InputPort,
-    Sizes,
-    check_sizes,
-    has_symbolic_sizes,
-    match_sizes,
-    shape_arrays,
-    signature_text,
-)
+from superopt.compilation.frontend.input_arrays import check_sizes, signature_text
+from superopt.compilation.model.bound_call import BoundCall, bind_arrays
+from superopt.compilation.model.device import NO_CONTEXT
+from superopt.compilation.model.model_programs import ModelPrograms, sorted_sizes
 from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
-from superopt.compilation.model.shape_policy import ShapePolicy
-from superopt.compilation.model.size_classes import MAX_SAVED_SIZES, SizeClasses, bind_size_class
-from superopt.compilation.model.steps import Variant, held_bytes
-from superopt.compilation.runtime import background_worker, fork_safety
-from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
-from superopt.errors import OutOfMemory, RuntimeMismatch, UsageError, positive_seconds
+from superopt.compilation.model.size_classes import MAX_SAVED_SIZES, bind_size_class
+from superopt.compilation.model.steps import Variant
+from superopt.compilation.runtime import background_worker
+from superopt.errors import RuntimeMismatch, UsageError, positive_seconds
 from superopt.report.data.notebook import preformatted
 
 if TYPE_CHECKING:
-    from superopt.compilation.model.compiler import Compiler
-    from superopt.compilation.model.device import Device, Progress, RepeatedCall
+    from superopt.compilation.model.device import Progress
     from superopt.cost.store import Store
     from superopt.ir import graph
-    from superopt.onnx_io.import_.model import Model
     from superopt.report.compilation.accuracy import Accuracy
     from superopt.report.compilation.compile_report import ExportReport, TuningReport
     from superopt.report.compilation.profile import Profile
@@ -44,10 +33,10 @@ if TYPE_CHECKING:
 MAX_TUNED_OPTIONS = 24  # of a kernel that are measured, if its options are not searched by rounds
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
-class Executable:
-    """A compiled model. Calls from several threads wait for each other. The least recently used
-    variants are dropped when all take more than a part of the device's memory.
+@dataclass(slots=True, eq=False, repr=False)
+class Executable(ModelPrograms):
+    """A compiled model. On a CPU several threads may call it at the same time: each call has memory
+    of its own, and weights and code are shared. On a GPU calls wait for each other.
 
     Attributes:
         input_ports, output_names: In the model's order.
@@ -57,35 +46,6 @@ class Executable:
         >>> {name: y.shape for name, y in exe(x=np.zeros((4, 6), np.float32)).items()}
         {'p': (4, 5), 'q': (4, 3)}
     """
-
-    input_ports: tuple[InputPort, ...]
-    output_names: tuple[str, ...]
-    device: Device
-    make_compiler: Callable[[], Compiler]
-    find_cached: Callable[[Sizes], Variant | None] = lambda sizes: None
-    store_cached: Callable[[Sizes, Variant], None] = lambda sizes, variant: None
-    variants: dict[Sizes, Variant] = field(default_factory=dict)
-    size_classes: SizeClasses = field(default_factory=SizeClasses)
-    lock: Any = field(default_factory=threading.RLock)
-    shape_policy: ShapePolicy = field(default_factory=ShapePolicy)
-    defaults: dict[str, Any] = field(default_factory=dict)
-    _compiler: Compiler | None = None
-    last_call: RepeatedCall | None = None  # runs inputs like the last ones
-
-    def __post_init__(self) -> None:
-        fork_safety.lock_owners.add(self)
-        self.size_classes.is_supported = self.device.has_size_classes
-
-    def lock_after_fork(self) -> Any:
-        self.shape_policy.pending.clear()  # the thread that compiled them is not in this process
-        self.last_call = None
-        return self.device.lock_after_fork()
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold the lock, and make the device the current one of this thread."""
-        with self.lock, self.device.activate():
-            yield
 
     def __repr__(self) -> str:
         return f"<Executable {signature_text(self.input_ports, self.output_names)}, {self.device}>"
@@ -120,29 +80,58 @@ class Executable:
             out = run_in_onnxruntime(self, key, given)
             if out is not None:
                 return {n: self.device.to_device(x) for n, x in out.items()} if on_device else out
-        with self.exclusive():
-            if key not in self.variants:  # another call may have dropped it
-                bind_size_class(self, key)
-            variant = self.runnable(sizes)
-            self.device.check_inputs(self.input_ports, given, variant)
-            call = partial(self.device.repeated_call, self, variant, given, on_device=on_device)
-            self.last_call = call() if len(fed) == len(given) else None
+        concurrent = self.device.has_concurrent_calls
+        with NO_CONTEXT if concurrent else self.exclusive():
+            with self.exclusive():
+                if key not in self.variants:  # another call may have dropped it
+                    bind_size_class(self, key)
+                variant = self.runnable(sizes)
+                self.device.check_inputs(self.input_ports, given, variant)
+                call = partial(self.device.repeated_call, self, variant, given)
+                self.last_call = call(on_device=on_device) if len(fed) == len(given) else None
             try:
                 return self.run_variant(variant, given, on_device=on_device)
             except RuntimeMismatch as e:
-                self.compiler_for(sizes).fall_back_entirely(e)
-                self.device.synchronize()  # it may still run
-                self.variants.pop(key, None)
-                self.last_call = None
                 del variant  # its memory is free when the other one is compiled
-                return self.run_variant(self.variant(sizes), given, on_device=on_device)
+                self._fall_back_entirely(sizes, e)
+            return self.run_variant(self.variant(sizes), given, on_device=on_device)
+
+    def _fall_back_entirely(self, sizes: Mapping[str, int], error: RuntimeMismatch) -> None:
+        """Run the whole model in ONNX Runtime at these sizes from now on."""
+        with self.exclusive():
+            self.compiler_for(sizes).fall_back_entirely(error)
+            self.device.synchronize()  # it may still run
+            self.variants.pop(sorted_sizes(sizes), None)
+            self.last_call = None
 
     def run_variant(
         self, variant: Variant, arrays: Sequence[Any], *, on_device: bool
     ) -> dict[str, Any]:
-        """Return the outputs by name; the caller holds the lock."""
+        """Return the outputs by name; the caller holds the lock if calls are not concurrent."""
         found = variant.run(self.device, arrays, on_device=on_device)
         return dict(zip(self.output_names, found, strict=True))
+
+    def bind(
+        self, *, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None
+    ) -> BoundCall:
+        """Return a call on fixed arrays: it reads these inputs and writes these outputs in place.
+
+            call = exe.bind(inputs={"x": x}, outputs={"y": y})
+            x[...] = 1
+            call()  # y has the results
+
+        A call checks nothing, allocates nothing and copies nothing if the whole model is kernels
+        (`call.is_direct`); else outputs are copied from those of the parts in ONNX Runtime. Sizes
+        are those of the inputs. If no program has them, they are compiled here, not in the call. A
+        call keeps the program that it was bound to: bind again after `tune`. One thread at a time
+        may make a bound call; several bound calls may run at the same time.
+
+        inputs: numpy arrays by name, contiguous, of the model's types; inputs with a default may be
+        missing. outputs: numpy arrays by name, contiguous, writable, of the shapes and types that
+        `run` returns for these inputs, that overlap no other array; an output that is not named
+        gets an array that belongs to the call. Raises UsageError for others.
+        """
+        return bind_arrays(self, inputs, outputs or {})
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no background compilation of this model is left.
@@ -150,88 +139,6 @@ class Executable:
         timeout: seconds; None to wait without limit. Returns False on timeout.
         """
         return background_worker.background_worker().wait(id(self), timeout)
-
-    def input_arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """Return the arrays of the inputs. Raises UsageError if they do not fit the model."""
-        return self.device.as_inputs(self.input_ports, feeds, self._default_input)
-
-    def _default_input(self, name: str) -> Any:
-        """Return the model's default value of an input, on the device after the first call."""
-        if name not in self.defaults:
-            self.defaults[name] = self.device.to_device(self.compiler.default_input(name))
-        return self.defaults[name]
-
-    def infer_sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
-        """Return the symbolic sizes. Raises UsageError if shapes do not fit."""
-        plain = match_sizes(self.input_ports, arrays)
-        if plain is not None:
-            return plain
-        return self.compiler.infer_sizes(shape_arrays(self.input_ports, arrays))
-
-    def variant(self, sizes: Mapping[str, int]) -> Variant:
-        """Return the steps for inputs of these sizes, with their plans; compile them if needed."""
-        with self.exclusive():
-            found = self.runnable(sizes)
-            if (options := found.options) is not None or found.is_of_class:
-                self.last_call = None
-                del found, self.variants[sorted_sizes(sizes)]  # free its memory before compiling
-                found = self._compile(sorted_sizes(sizes), options)
-                self.set_variant(sorted_sizes(sizes), found)
-            return found
-
-    def runnable(self, sizes: Mapping[str, int]) -> Variant:
-        """Return what runs inputs of these sizes: as `variant`, or a program from the disk cache
-        without its plan."""
-        key = sorted_sizes(sizes)
-        with self.exclusive():
-            variant = self.variants.get(key) or self.find_cached(key) or self._compile(key, None)
-            self.set_variant(key, variant)
-            return variant
-
-    def _compile(self, key: Sizes, options: Mapping[str, str] | None) -> Variant:
-        compiler, clock = self.compiler, self.device.compile_clock
-        begin = clock()
-        with background_worker.compile_lock():
-            try:
-                variant = compiler.compile_variant(dict(key), options)
-            except OutOfMemory:
-                if not self.variants and options is None:  # nothing was freed
-                    raise
-                self.drop_variants()
-                self.device.release_memory()
-                variant = compiler.compile_variant(dict(key), options)
-        compiler.compile_branches(variant)
-        self.shape_policy.add_compile_time(clock() - begin)
-        if options is None:
-            self.store_cached(key, variant)
-        return variant
-
-    def set_variant(self, key: Sizes, variant: Variant) -> None:
-        """Use this variant at these sizes; drop the least recent ones beyond a limit of memory."""
-        self.shape_policy.fallback_reasons.pop(key, None)
-        if key not in self.variants:
-            self.last_call = None  # it may run in ONNX Runtime at these sizes
-        self.variants.pop(key, None)
-        self.variants[key] = variant  # as the most recently used
-        limit = self.device.memory_bytes() // PROGRAM_MEMORY_DIVISOR
-        while len(self.variants) > 1 and held_bytes(self.variants.values()) > limit:
-            self.device.synchronize()  # it may still run
-            old = next(iter(self.variants))
-            del self.variants[old]
-            self.shape_policy.reset_fallback_time(old)
-
-    def drop_variants(self) -> None:
-        """Drop everything that is compiled."""
-        self.device.synchronize()  # it may still run
-        for key in self.variants:
-            self.shape_policy.reset_fallback_time(key)
-        self.variants.clear()
-        self.size_classes.clear()
-        self.last_call = None
-
-    def compiler_for(self, sizes: Mapping[str, int]) -> Compiler:
-        """Return the compiler, or the one for these sizes alone."""
-        return self.compiler.compiler_for(sizes)
 
     def executable_for(self, sizes: Mapping[str, int]) -> Executable:
         """Return this executable, or the one for these sizes alone (Compiler.compiler_for)."""
@@ -242,37 +149,6 @@ class Executable:
         out.lock = self.lock  # they share memory
         out.variants[()] = self.variant(sizes)
         return out
-
-    @property
-    def compiler(self) -> Compiler:
-        with self.exclusive():
-            if self._compiler is None:
-                self._compiler = self.make_compiler()
-            return self._compiler
-
-    @property
-    def model(self) -> Model:
-        return self.compiler.model
-
-    @property
-    def precision(self) -> str:
-        """The precision that fp32 values are computed in."""
-        return self.device.precision
-
-    def fallback_nodes(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
-        """Return the nodes that run in ONNX Runtime at these sizes, each with the reason."""
-        key = sorted_sizes(sizes)
-        why = self.shape_policy.fallback_reasons.get(key, "")
-        if not why and key not in self.variants:
-            check_sizes(self.input_ports, sizes)
-            self.variant(sizes)
-        return self.compiler.fallback_nodes(sizes, why)
-
-    def known_sizes(self) -> tuple[Sizes, ...]:
-        """Return the sizes that it is compiled for, or the only ones of the model."""
-        if not self.variants and not has_symbolic_sizes(self.input_ports):
-            return ((),)
-        return tuple(self.variants)
 
     def fallbacks(self) -> list[tuple[graph.Node, str]]:
         """Return the nodes that run in ONNX Runtime, with reasons, at all compiled sizes."""
@@ -393,8 +269,3 @@ class Executable:
             self.drop_variants()
         self.variant(sizes)
         return done
-
-
-def sorted_sizes(sizes: Mapping[str, int]) -> Sizes:
-    """Return the key of these sizes."""
-    return tuple(sorted(sizes.items()))

@@ -44,7 +44,12 @@ class SizeUse:
             return False
         if self.seconds * EXPECTED_SAVING < exe.shape_policy.expected_compile_seconds:
             return True
-        _submit(exe, self.key, arrays)
+        if not exe.lock.acquire(blocking=False):  # a call does not wait while another compiles
+            return True
+        try:
+            _submit(exe, self.key, arrays)
+        finally:
+            exe.lock.release()
         return False
 
 
@@ -57,7 +62,7 @@ def count_calls(exe: Executable, key: Sizes) -> SizeUse | None:
 
 
 def _submit(exe: Executable, key: Sizes, arrays: Sequence[np.ndarray]) -> None:
-    """Compile the model for these sizes in the background."""
+    """Compile the model for these sizes in the background. The caller holds exe.lock."""
     policy, bound = exe.shape_policy, exe.variants.get(key)
     if bound is None or not bound.is_of_class or key in policy.pending:
         return
@@ -80,13 +85,11 @@ def _compile_fixed(
         return
     variant, why = None, ""
 
-    def run_class(arrays: list[Any]) -> object:
-        with exe.lock:  # its memory serves one call at a time
-            return bound.run(exe.device, arrays)
-
     try:
         variant, _ = compile_in_background(exe, key, is_fixed=True)
-        own, other = fastest_times((partial(variant.run, exe.device), run_class), inputs)
+        own, other = fastest_times(
+            (partial(variant.run, exe.device), partial(bound.run, exe.device)), inputs
+        )
         if own >= other:
             why = f"the program of the class is faster: {1e3 * other:.3g} ms, {1e3 * own:.3g} ms"
     except Exception as e:  # any error: the program of the class stays

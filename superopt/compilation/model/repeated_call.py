@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from superopt.compilation.fallback.whole_model import NamedCall
 from superopt.compilation.frontend.input_arrays import InputPort
-from superopt.compilation.runtime import fork_safety
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
@@ -57,18 +55,6 @@ def repeated_model_call(
             return model_call(given)
         except Exception:  # of many types; the slow path reports the error
             return None
-
-    return call
-
-
-def with_lock(model_call: ModelCall, lock_owner: fork_safety.HasLock) -> ModelCall:
-    """Return the function with a lock around it, for kernels whose memory serves one call at a
-    time. lock_owner: has the lock, which another one replaces in a forked process."""
-    owner = weakref.proxy(lock_owner)
-
-    def call(arrays: Sequence[Any]) -> dict[str, Any]:
-        with owner.lock:
-            return model_call(arrays)
 
     return call
 

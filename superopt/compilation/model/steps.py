@@ -15,6 +15,7 @@ from superopt.compilation.model.dynamic_if import DynamicIf
 if TYPE_CHECKING:
     from superopt.compilation.fallback.ort_segment import OrtSegment
     from superopt.compilation.model.device import Device
+    from superopt.compilation.runtime.output_buffers import ArraySpec
     from superopt.ir import graph
     from superopt.onnx_io.import_.model import Model
     from superopt.plan.graph.partition import Segment
@@ -60,6 +61,18 @@ class KernelStep(ABC):
     def run_bound(self, arrays: Sequence[Any], *, on_device: bool) -> list[Any]:
         """Return the model's outputs for its inputs, in order; it has a binding. on_device: return
         arrays of the device, which the program may own."""
+
+    def named_output_specs(self) -> Mapping[str, ArraySpec] | None:
+        """Return the shapes and types of the model's outputs, if `bind` is supported; it has a
+        binding."""
+        return None
+
+    def bind(
+        self, arrays: Sequence[Any], outputs: Mapping[str, Any]
+    ) -> tuple[Callable[[], object], dict[str, Any]]:
+        """Return a function that computes the model's outputs from these inputs, and the arrays of
+        all outputs, which it writes to: those of `outputs`, which fit, and others."""
+        raise NotImplementedError("calls on fixed arrays")
 
     @abstractmethod
     def memory_blocks(self) -> Mapping[int, int]:

@@ -15,13 +15,14 @@ MIN_REUSED_BYTES = 1 << 20  # bytes; smaller arrays are not reused
 MAX_REUSED_BYTES = 1 << 28  # bytes; larger arrays are not kept
 # arrays kept for each output: the last result is still alive while the next one is computed
 MAX_KEPT_ARRAYS = 3
-_UNSHARED = [np.empty(0)]
-UNSHARED_REFCOUNT = getrefcount(_UNSHARED[0])  # reference count of an array that only a list holds
+_UNSHARED = np.empty(0)
+UNSHARED_REFCOUNT = getrefcount(_UNSHARED)  # reference count of an array that only a name holds
 
 
 def output_allocator(specs: Sequence[ArraySpec]) -> Callable[[], list[np.ndarray]]:
     """Return a function that returns uninitialised arrays of these shapes and types which nobody
-    else references. It is not thread-safe."""
+    else references. Several threads may call it: one that looks at a kept array has taken it from
+    the list, an operation that Python makes at once."""
     empty = np.empty
     if not any(MIN_REUSED_BYTES <= _array_bytes(s) <= MAX_REUSED_BYTES for s in specs):
         return lambda: [empty(shape, dtype) for shape, dtype in specs]
@@ -35,18 +36,28 @@ def output_allocator(specs: Sequence[ArraySpec]) -> Callable[[], list[np.ndarray
             if kept is None:
                 out.append(empty(shape, dtype))
                 continue
-            for n in range(len(kept)):
-                if getrefcount(kept[n]) == UNSHARED_REFCOUNT:
-                    whole = kept[n]
-                    break
-            else:
+            whole = _take_unshared(kept)
+            if whole is None:
                 whole = empty(shape, dtype)
-                kept.append(whole)
-                del kept[:-MAX_KEPT_ARRAYS]
             out.append(whole.view())  # a view keeps `whole` alive, as do views of it
+            kept.append(whole)
+            del kept[:-MAX_KEPT_ARRAYS]
         return out
 
     return new
+
+
+def _take_unshared(kept: list[np.ndarray]) -> np.ndarray | None:
+    """Return an array that nobody else references, removed from the list; None if there is none."""
+    for _ in range(len(kept)):
+        try:
+            whole = kept.pop(0)
+        except IndexError:  # other threads have taken all
+            return None
+        if getrefcount(whole) == UNSHARED_REFCOUNT:
+            return whole
+        kept.append(whole)
+    return None
 
 
 def _array_bytes(spec: ArraySpec) -> int:

@@ -17,7 +17,7 @@ from hashlib import blake2b
 import numpy as np
 
 from superopt.plan.lowering.derived_constants import Load
-from superopt.plan.program.image import ALIGNMENT_BYTES, aligned_zeros
+from superopt.plan.program.call_context import ALIGNMENT_BYTES, aligned_zeros
 
 DIGEST_BYTES = 20
 Writer = Callable[[np.ndarray], None]  # fills a constant's bytes

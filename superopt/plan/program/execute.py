@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from superopt.kernels.llvm.numpy_entry import entry_text, object_offsets
 from superopt.kernels.llvm.program import CLOCK_BYTES, program_text
 from superopt.kernels.runtime.cpu import Machine, kernel_object_code, object_code
 from superopt.kernels.runtime.engine import link_objects
+from superopt.plan.program.call_context import CallContext
 from superopt.plan.program.constant_pool import PackedConstants
 from superopt.plan.program.image import (
     LoadedProgram,
@@ -73,30 +75,34 @@ def build_image(
 
 @dataclass(slots=True)
 class TimedProgram:
-    """A program that reads the clock after each call. seconds: the time of each call in the last
-    run."""
+    """A program that reads the clock after each call. context: that of all runs. seconds: the time
+    of each call in the last run."""
 
     code: LoadedProgram
+    context: CallContext
     seconds: np.ndarray
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        c = self.code
+        c, context = self.code, self.context
         words = CLOCK_BYTES // 8
         clock = np.zeros((len(self.seconds) + 1, words), np.int64)
-        c.run(pointer_table((*inputs, *outputs)), *c.addresses, c.thread_state(), clock.ctypes.data)
+        table, state = pointer_table((*inputs, *outputs)), c.thread_state(context)
+        c.run(table, *context.addresses, state, clock.ctypes.data)
         passed = np.diff(clock, axis=0)
         self.seconds[:] = passed[:, 0] + 1e-9 * passed[:, 1]
 
 
 def time_calls(c: LoadedProgram, machine: Machine, folder: Path | None) -> TimedProgram:
-    """Return the same program on the same memory with a timer for each call."""
+    """Return the same program with a timer for each call."""
     p = c.program
     made = object_files(p, machine, c.threads, folder, timed=True)
     engine = link_objects(made, machine)
     sizes = p.constant_bytes, p.memory_bytes, p.workspace_bytes
     run, work, _ = entry_points(engine, ProgramImage((), c.threads, False, *sizes), timed=True)
-    own = replace(c, engine=engine, run=run, work=work, enter=None, pool=None)
-    return TimedProgram(own, np.zeros(len(p.calls)))
+    own = replace(
+        c, engine=engine, run=run, work=work, enter=None, idle=[], contexts=WeakValueDictionary()
+    )
+    return TimedProgram(own, own.make_context(), np.zeros(len(p.calls)))
 
 
 def object_files(

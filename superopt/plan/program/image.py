@@ -3,29 +3,24 @@ planning, so that a cached program loads fast."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import mmap
 import os
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt import guard
 from superopt.kernels.runtime.engine import Machine, link_objects
-from superopt.kernels.runtime.thread_pool import Pool, start_pool
+from superopt.kernels.runtime.thread_pool import start_pool
+from superopt.plan.program.call_context import CallContext, make_context, no_context_memory
 
 if TYPE_CHECKING:
     from superopt.plan.program.constant_pool import PackedConstants
     from superopt.plan.program.program import Program
 
-ALIGNMENT_BYTES = 64
-HUGE_PAGE_BYTES = 1 << 21  # of a huge page
-MIN_HUGE_PAGE_BYTES = HUGE_PAGE_BYTES // 2
-MEMORY_GROWTH = 1.5  # times what is needed, where memory must grow for larger sizes
 Run = Callable[..., None]
 CountCall = Callable[[tuple[np.ndarray, ...], float], bool]
 
@@ -48,9 +43,14 @@ class ProgramImage:
 @dataclass(slots=True)
 class LoadedProgram:
     """A loaded program. `run` takes a table of pointers and addresses, `enter` a tuple of arrays
-    and a table of addresses (`address_table`). `engine` owns the code. addresses: those of the
-    memory, the table of constants and the first workspace. load_plan: returns the plan. Not
-    reentrant."""
+    and a table of addresses. `engine` owns the code, of `code_bytes` bytes as object files.
+    load_plan: returns the plan.
+
+    Calls may run at the same time: each takes a context of `idle`, or a new one, and gives it back.
+    The lists and dictionaries are changed by single operations, which Python makes one after the
+    other, so that there is no lock. contexts: all that exist, by identity. max_idle: contexts that
+    are kept.
+    """
 
     load_plan: Callable[[], Program]
     threads: int
@@ -58,13 +58,16 @@ class LoadedProgram:
     work: Run | None
     enter: Run | None
     constants: PackedConstants
-    memory: np.ndarray
-    workspaces: list[np.ndarray]
-    addresses: tuple[int, int, int]
-    address_table: Any
+    memory_bytes: int
+    workspace_bytes: int
     engine: Any
-    pool: Pool | None = field(default=None)
     call_count: int = 0
+    code_bytes: int = 0
+    max_idle: int = 1
+    idle: list[CallContext] = field(default_factory=list)
+    contexts: weakref.WeakValueDictionary[int, CallContext] = field(
+        default_factory=weakref.WeakValueDictionary
+    )
 
     @property
     def program(self) -> Program:
@@ -74,20 +77,61 @@ class LoadedProgram:
     def own_bytes(self) -> int:
         """Return the bytes that this program owns, without machine code; constants may be
         shared."""
-        return sum(a.nbytes for a in (self.memory, *self.workspaces))
+        return sum(c.own_bytes for c in self.live_contexts())
+
+    def live_contexts(self) -> list[CallContext]:
+        """Return the contexts that are idle or in a call."""
+        return [c for ref in self.contexts.valuerefs() if (c := ref()) is not None]
+
+    def make_context(self) -> CallContext:
+        """Return a new context. Raises MemoryError."""
+        made = make_context(
+            self.memory_bytes, self.workspace_bytes, self.threads, self.constants.table.ctypes.data
+        )
+        self.contexts[id(made)] = made
+        self._limit_idle(made)
+        return made
+
+    def _limit_idle(self, context: CallContext) -> None:
+        """Keep only as many idle contexts as are admitted of those like this one."""
+        self.max_idle = context.idle_limit()
+        del self.idle[self.max_idle :]
+
+    def _another_context(self) -> CallContext:
+        try:
+            return self.make_context()
+        except MemoryError as e:
+            raise no_context_memory(self.memory_bytes, str(e)) from None
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Compute the outputs: contiguous arrays of the right types."""
         self.call((*inputs, *outputs))
 
-    def call(self, arrays: tuple[np.ndarray, ...]) -> None:
-        """Compute the outputs; arrays: the inputs, then the outputs."""
-        if self.enter is None:
-            self.run(pointer_table(arrays), *self.addresses, self.thread_state())
-            return
-        if self.work is not None:
-            self.address_table[3] = self.thread_state()
-        self.enter(arrays, self.address_table)
+    def call(
+        self, arrays: tuple[np.ndarray, ...], memory_bytes: int = 0, workspace_bytes: int = 0
+    ) -> None:
+        """Compute the outputs; arrays: the inputs, then the outputs. memory_bytes, workspace_bytes:
+        what a program of symbolic sizes needs for this call."""
+        idle = self.idle
+        try:
+            context = idle.pop()
+        except IndexError:
+            context = self._another_context()
+        try:
+            if (memory_bytes or workspace_bytes) and (
+                memory_bytes > len(context.memory) or workspace_bytes > len(context.workspaces[0])
+            ):
+                context.reserve(memory_bytes, workspace_bytes)
+                self._limit_idle(context)
+            if self.enter is None:
+                self.run(pointer_table(arrays), *context.addresses, self.thread_state(context))
+                return
+            if self.work is not None:
+                context.address_table[3] = self.thread_state(context)
+            self.enter(arrays, context.address_table)
+        finally:
+            if len(idle) < self.max_idle:
+                idle.append(context)
 
     @property
     def loaded_program(self) -> LoadedProgram:
@@ -105,31 +149,17 @@ class LoadedProgram:
         values = np.array(words, np.int64)
         return SizedCode(self, memory_bytes, workspace_bytes, values, count_call)
 
-    def reserve(self, memory_bytes: int, workspace_bytes: int) -> None:
-        """Let the memory and each workspace have so many bytes, for programs of symbolic sizes."""
-        if memory_bytes <= len(self.memory) and workspace_bytes <= len(self.workspaces[0]):
-            return
-        self.pool = None  # its threads have the old workspaces
-        if memory_bytes > len(self.memory):
-            self.memory = aligned_zeros(int(MEMORY_GROWTH * memory_bytes))
-        if workspace_bytes > len(self.workspaces[0]):
-            size = int(MEMORY_GROWTH * workspace_bytes)
-            self.workspaces = [aligned_zeros(size) for _ in range(self.threads)]
-        at = self.memory.ctypes.data, self.addresses[1], self.workspaces[0].ctypes.data
-        self.addresses = at
-        self.address_table[:3] = at
-
-    def thread_state(self) -> int:
-        """Return the address of the state that threads share; start the threads once in each
-        process."""
+    def thread_state(self, context: CallContext) -> int:
+        """Return the address of the state that a context's threads share; start them once in each
+        process. Each context has threads of its own: the state is that of one call."""
         if self.work is None:
             return 0
-        if self.pool is None or self.pool.pid != os.getpid():
-            owns = (self.engine, self.constants, self.memory, self.workspaces)
-            self.pool = start_pool(
-                self.work, [w.ctypes.data for w in self.workspaces[1:]], owns, self.call_count
-            )
-        return int(self.pool.state.ctypes.data)
+        pool = context.pool
+        if pool is None or pool.pid != os.getpid():
+            owns = (self.engine, self.constants, context.memory, context.workspaces)
+            others = [w.ctypes.data for w in context.workspaces[1:]]
+            pool = context.pool = start_pool(self.work, others, owns, self.call_count)
+        return int(pool.state.ctypes.data)
 
 
 @dataclass(slots=True)
@@ -163,10 +193,10 @@ class SizedCode:
     def call(self, arrays: tuple[np.ndarray, ...]) -> None:
         """Compute the outputs; arrays: the inputs, then the outputs."""
         begin = time.perf_counter()
-        self.loaded_program.reserve(self.memory_bytes, self.workspace_bytes)
-        self.loaded_program.call((*arrays, self.words))
+        self.loaded_program.call((*arrays, self.words), self.memory_bytes, self.workspace_bytes)
         seconds = time.perf_counter() - begin
-        if self.count_call is not None and not self.count_call(arrays, seconds):
+        count = self.count_call
+        if count is not None and not count(arrays, seconds):
             self.count_call = None
 
 
@@ -181,17 +211,15 @@ def load_image(
     machine: Machine,
     load_plan: Callable[[], Program],
 ) -> LoadedProgram:
-    """Return the program, ready to be called."""
+    """Return the program, ready to be called. Raises MemoryError."""
     engine = link_objects(image.objects, machine)
-    spaces = [aligned_zeros(image.workspace_bytes) for _ in range(image.threads)]
-    memory = aligned_zeros(image.memory_bytes)
-    places = (memory.ctypes.data, constants.table.ctypes.data, spaces[0].ctypes.data)
     run, work, enter = entry_points(engine, image)
-    fixed = (ctypes.c_void_p * 4)(*places, 0)
-    return LoadedProgram(
-        load_plan, image.threads, run, work, enter, constants, memory, spaces, places, fixed,
-        engine, call_count=image.call_count,
+    out = LoadedProgram(
+        load_plan, image.threads, run, work, enter, constants, image.memory_bytes,
+        image.workspace_bytes, engine, image.call_count, sum(map(len, image.objects)),
     )  # fmt: skip
+    out.idle.append(out.make_context())
+    return out
 
 
 def entry_points(
@@ -206,25 +234,3 @@ def entry_points(
     run = found("run", *[place] * (6 if timed else 5))
     work = found("work", place, place) if image.threads > 1 else None
     return run, work, found("enter", ctypes.py_object, place) if image.has_enter else None
-
-
-def aligned_zeros(size: int) -> np.ndarray:
-    """Return zeroed bytes aligned to 64 bytes; large sizes use huge pages where the system supports
-    them: small pages are scattered, which defeats the prefetcher.
-
-    Raises MemoryError where the system or the call's limit does not admit them."""
-    guard.require_memory(size, "a program's constants or memory")
-    if size < MIN_HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        held = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
-        begin = -held.ctypes.data % ALIGNMENT_BYTES
-        return held[begin : begin + size]
-    try:
-        # private to a fork
-        pages = mmap.mmap(-1, size + HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as e:
-        raise MemoryError(f"cannot allocate {size} bytes: {e.strerror}") from None
-    with contextlib.suppress(OSError):  # a system without huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    held = np.frombuffer(pages, np.uint8)
-    begin = -held.ctypes.data % HUGE_PAGE_BYTES
-    return held[begin : begin + size]

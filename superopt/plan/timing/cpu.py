@@ -17,8 +17,9 @@ from superopt.kernels.llvm.program import Call, Ref
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.cpu import Machine
+from superopt.plan.program.call_context import aligned_zeros
 from superopt.plan.program.execute import load_program
-from superopt.plan.program.image import LoadedProgram, aligned_zeros
+from superopt.plan.program.image import LoadedProgram
 from superopt.plan.program.program import Program
 from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.tensor import Tensor

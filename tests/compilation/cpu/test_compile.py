@@ -20,7 +20,7 @@ from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.cost import machine
 from superopt.errors import ModelError, UsageError
 from superopt.onnx_io.read.weightless import draw_weights
-from superopt.plan.program.image import ALIGNMENT_BYTES, MIN_HUGE_PAGE_BYTES, aligned_zeros
+from superopt.plan.program.call_context import ALIGNMENT_BYTES, MIN_HUGE_PAGE_BYTES, aligned_zeros
 from tests.support.compilation.models import (
     F,
     I,

@@ -43,7 +43,7 @@ def run_guarded(step: NativeSegment, arrays: list[np.ndarray]) -> Mapping[str, n
     if isinstance(code, SizedCode):
         needs = code.memory_bytes, code.workspace_bytes
     else:
-        needs = len(program.memory), len(program.workspaces[0])
+        needs = program.memory_bytes, program.workspace_bytes
     _guard_memory(program, *needs, clear=program is code)
     given = []
     for x in arrays:
@@ -55,10 +55,13 @@ def run_guarded(step: NativeSegment, arrays: list[np.ndarray]) -> Mapping[str, n
 
 
 def _guard_memory(p: LoadedProgram, memory_bytes: int, workspace_bytes: int, clear: bool) -> None:
-    p.pool = None  # its threads have the old workspaces
-    p.memory = guarded_array(memory_bytes)
+    """Let the next call use guarded memory."""
+    context = p.make_context()
+    context.memory = guarded_array(memory_bytes)
     if clear:  # borders of zeros are written once
-        p.memory[:] = 0
-    p.workspaces = [guarded_array(workspace_bytes) for _ in p.workspaces]
-    p.addresses = p.memory.ctypes.data, p.addresses[1], p.workspaces[0].ctypes.data
-    p.address_table[:3] = p.addresses
+        context.memory[:] = 0
+    context.workspaces = [guarded_array(workspace_bytes) for _ in context.workspaces]
+    at = context.memory.ctypes.data, context.addresses[1], context.workspaces[0].ctypes.data
+    context.addresses = at
+    context.address_table[:3] = at
+    p.idle[:] = [context]

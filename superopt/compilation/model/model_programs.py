@@ -1,0 +1,196 @@
+"""The programs of a compiled model, by symbolic sizes: compiled, found in the cache, or dropped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from superopt.compilation.frontend.input_arrays import (
+    InputPort,
+    Sizes,
+    check_sizes,
+    has_symbolic_sizes,
+    match_sizes,
+    shape_arrays,
+)
+from superopt.compilation.model.shape_policy import ShapePolicy
+from superopt.compilation.model.size_classes import SizeClasses
+from superopt.compilation.model.steps import Variant, held_bytes
+from superopt.compilation.runtime import background_worker, fork_safety
+from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
+from superopt.errors import OutOfMemory, UsageError
+
+if TYPE_CHECKING:
+    from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.device import Device, RepeatedCall
+    from superopt.ir import graph
+    from superopt.onnx_io.import_.model import Model
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
+class ModelPrograms:
+    """A model and its programs. The least recently used variants are dropped when all take more
+    than a part of the device's memory.
+
+    lock: held where these are changed; calls do not hold it where the device has concurrent calls.
+    """
+
+    input_ports: tuple[InputPort, ...]
+    output_names: tuple[str, ...]
+    device: Device
+    make_compiler: Callable[[], Compiler]
+    find_cached: Callable[[Sizes], Variant | None] = lambda sizes: None
+    store_cached: Callable[[Sizes, Variant], None] = lambda sizes, variant: None
+    variants: dict[Sizes, Variant] = field(default_factory=dict)
+    size_classes: SizeClasses = field(default_factory=SizeClasses)
+    lock: Any = field(default_factory=threading.RLock)
+    shape_policy: ShapePolicy = field(default_factory=ShapePolicy)
+    defaults: dict[str, Any] = field(default_factory=dict)
+    _compiler: Compiler | None = None
+    last_call: RepeatedCall | None = None  # runs inputs like the last ones
+    is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        fork_safety.lock_owners.add(self)
+        self.size_classes.is_supported = self.device.has_size_classes
+
+    def lock_after_fork(self) -> Any:
+        self.shape_policy.pending.clear()  # the thread that compiled them is not in this process
+        self.last_call = None
+        return self.device.lock_after_fork()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the lock, and make the device the current one of this thread. Raises UsageError if
+        the model is closed."""
+        with self.lock, self.device.activate():
+            if self.is_closed:
+                raise closed_error()
+            yield
+
+    def input_arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
+        """Return the arrays of the inputs. Raises UsageError if they do not fit the model."""
+        return self.device.as_inputs(self.input_ports, feeds, self._default_input)
+
+    def _default_input(self, name: str) -> Any:
+        """Return the model's default value of an input, on the device after the first call."""
+        if name not in self.defaults:
+            self.defaults[name] = self.device.to_device(self.compiler.default_input(name))
+        return self.defaults[name]
+
+    def infer_sizes(self, arrays: Sequence[Any]) -> dict[str, int]:
+        """Return the symbolic sizes. Raises UsageError if shapes do not fit."""
+        plain = match_sizes(self.input_ports, arrays)
+        if plain is not None:
+            return plain
+        return self.compiler.infer_sizes(shape_arrays(self.input_ports, arrays))
+
+    def variant(self, sizes: Mapping[str, int]) -> Variant:
+        """Return the steps for inputs of these sizes, with their plans; compile them if needed."""
+        with self.exclusive():
+            found = self.runnable(sizes)
+            if (options := found.options) is not None or found.is_of_class:
+                self.last_call = None
+                del found, self.variants[sorted_sizes(sizes)]  # free its memory before compiling
+                found = self._compile(sorted_sizes(sizes), options)
+                self.set_variant(sorted_sizes(sizes), found)
+            return found
+
+    def runnable(self, sizes: Mapping[str, int]) -> Variant:
+        """Return what runs inputs of these sizes: as `variant`, or a program from the disk cache
+        without its plan."""
+        key = sorted_sizes(sizes)
+        with self.exclusive():
+            variant = self.variants.get(key) or self.find_cached(key) or self._compile(key, None)
+            self.set_variant(key, variant)
+            return variant
+
+    def _compile(self, key: Sizes, options: Mapping[str, str] | None) -> Variant:
+        compiler, clock = self.compiler, self.device.compile_clock
+        begin = clock()
+        with background_worker.compile_lock():
+            try:
+                variant = compiler.compile_variant(dict(key), options)
+            except OutOfMemory:
+                if not self.variants and options is None:  # nothing was freed
+                    raise
+                self.drop_variants()
+                self.device.release_memory()
+                variant = compiler.compile_variant(dict(key), options)
+        compiler.compile_branches(variant)
+        self.shape_policy.add_compile_time(clock() - begin)
+        if options is None:
+            self.store_cached(key, variant)
+        return variant
+
+    def set_variant(self, key: Sizes, variant: Variant) -> None:
+        """Use this variant at these sizes; drop the least recent ones beyond a limit of memory."""
+        self.shape_policy.fallback_reasons.pop(key, None)
+        if key not in self.variants:
+            self.last_call = None  # it may run in ONNX Runtime at these sizes
+        self.variants.pop(key, None)
+        self.variants[key] = variant  # as the most recently used
+        limit = self.device.memory_bytes() // PROGRAM_MEMORY_DIVISOR
+        while len(self.variants) > 1 and held_bytes(self.variants.values()) > limit:
+            self.device.synchronize()  # it may still run
+            old = next(iter(self.variants))
+            del self.variants[old]
+            self.shape_policy.reset_fallback_time(old)
+
+    def drop_variants(self) -> None:
+        """Drop everything that is compiled."""
+        self.device.synchronize()  # it may still run
+        for key in self.variants:
+            self.shape_policy.reset_fallback_time(key)
+        self.variants.clear()
+        self.size_classes.clear()
+        self.last_call = None
+
+    def compiler_for(self, sizes: Mapping[str, int]) -> Compiler:
+        """Return the compiler, or the one for these sizes alone."""
+        return self.compiler.compiler_for(sizes)
+
+    @property
+    def compiler(self) -> Compiler:
+        with self.exclusive():
+            if self._compiler is None:
+                self._compiler = self.make_compiler()
+            return self._compiler
+
+    @property
+    def model(self) -> Model:
+        return self.compiler.model
+
+    @property
+    def precision(self) -> str:
+        """The precision that fp32 values are computed in."""
+        return self.device.precision
+
+    def fallback_nodes(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]:
+        """Return the nodes that run in ONNX Runtime at these sizes, each with the reason."""
+        key = sorted_sizes(sizes)
+        why = self.shape_policy.fallback_reasons.get(key, "")
+        if not why and key not in self.variants:
+            check_sizes(self.input_ports, sizes)
+            self.variant(sizes)
+        return self.compiler.fallback_nodes(sizes, why)
+
+    def known_sizes(self) -> tuple[Sizes, ...]:
+        """Return the sizes that it is compiled for, or the only ones of the model."""
+        if not self.variants and not has_symbolic_sizes(self.input_ports):
+            return ((),)
+        return tuple(self.variants)
+
+
+def closed_error() -> UsageError:
+    return UsageError(
+        "the compiled model is closed", "its code and memory are gone", "compile or load it again"
+    )
+
+
+def sorted_sizes(sizes: Mapping[str, int]) -> Sizes:
+    """Return the key of these sizes."""
+    return tuple(sorted(sizes.items()))
