@@ -127,12 +127,14 @@ class ModelPrograms:
         return variant
 
     def set_variant(self, key: Sizes, variant: Variant) -> None:
-        """Use this variant at these sizes; drop the least recent ones beyond a limit of memory."""
+        """Use this variant at these sizes, as the most recent one; drop the least recent ones
+        beyond a limit of memory if it is new."""
+        is_new = self.variants.pop(key, None) is not variant
+        self.variants[key] = variant
+        if not is_new:
+            return
         self.shape_policy.fallback_reasons.pop(key, None)
-        if key not in self.variants:
-            self.last_call = None  # it may run in ONNX Runtime at these sizes
-        self.variants.pop(key, None)
-        self.variants[key] = variant  # as the most recently used
+        self.last_call = None  # it may run another program at these sizes
         limit = self.device.memory_bytes() // PROGRAM_MEMORY_DIVISOR
         while len(self.variants) > 1 and held_bytes(self.variants.values()) > limit:
             self.device.synchronize()  # it may still run

@@ -144,7 +144,8 @@ def bind_size_class(exe: Executable, key: Sizes) -> bool:
     with exe.exclusive():
         if key in exe.variants:
             return True
-        if (cached := exe.find_cached(key)) is not None:
+        is_known = key in policy.fallback_times  # the disk had no program at its first call
+        if not is_known and (cached := exe.find_cached(key)) is not None:
             exe.set_variant(key, cached)
             return True
         counter = count_calls(exe, key)
