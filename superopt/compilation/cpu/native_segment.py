@@ -25,17 +25,20 @@ RunProgram = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 @dataclass(frozen=True, slots=True)
 class NativeSegment(KernelStep):
     """A segment as machine code. output_specs: shapes and element types of its outputs;
-    allocate_outputs: returns such arrays; load_segment: returns the segment; binding: if it is the
-    only one."""
+    kept_outputs: large arrays of these that may be used again; allocate_outputs: returns arrays for
+    the outputs; load_segment: returns the segment; binding: if it is the only one."""
 
     code: LoadedProgram | SizedCode
     output_specs: tuple[ArraySpec, ...]
     load_segment: Callable[[], Segment]
     binding: ModelBinding | None = None
+    kept_outputs: tuple[list[np.ndarray], ...] = field(init=False)
     allocate_outputs: Callable[[], list[np.ndarray]] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "allocate_outputs", output_allocator(self.output_specs))
+        kept: tuple[list[np.ndarray], ...] = tuple([] for _ in self.output_specs)
+        object.__setattr__(self, "kept_outputs", kept)
+        object.__setattr__(self, "allocate_outputs", output_allocator(self.output_specs, kept))
 
     @property
     def segment(self) -> Segment:
@@ -72,13 +75,32 @@ class NativeSegment(KernelStep):
         self.code.call((*[arrays[n] for n in self.binding.input_numbers], *out))
         return [out[n] for n in self.binding.output_numbers.values()]
 
+    def is_running(self) -> bool:
+        return self.code.loaded_program.is_running()
+
+    @property
+    def program_identity(self) -> int:
+        return id(self.code.loaded_program)
+
+    def constant_arrays(self) -> Sequence[np.ndarray]:
+        return self.code.constants.arrays
+
+    def program_memory(self) -> tuple[int, int, int, int]:
+        program = self.code.loaded_program
+        contexts = program.live_contexts()
+        memory = sum(c.memory.nbytes for c in contexts)
+        return program.code_bytes, len(contexts), memory, program.own_bytes - memory
+
+    def kept_output_bytes(self) -> int:
+        return sum(a.nbytes for kept in self.kept_outputs for a in tuple(kept))
+
     def named_output_specs(self) -> Mapping[str, ArraySpec]:
         assert self.binding is not None
         return {name: self.output_specs[n] for name, n in self.binding.output_numbers.items()}
 
     def bind(
         self, arrays: Sequence[Any], outputs: Mapping[str, Any]
-    ) -> tuple[Callable[[], object], dict[str, Any]]:
+    ) -> tuple[dict[str, Any], Callable[[], object]]:
         assert self.binding is not None
         names = self.binding.output_numbers
         written = {names[name]: a for name, a in outputs.items()}
@@ -87,14 +109,14 @@ class NativeSegment(KernelStep):
         copies = [(a, out[names[name]]) for name, a in found.items() if a is not out[names[name]]]
         run = partial(self.code.call, (*[arrays[n] for n in self.binding.input_numbers], *out))
         if not copies:
-            return run, found
+            return found, run
 
         def run_and_copy() -> None:  # a value that is two outputs
             run()
             for to, source in copies:
                 to[...] = source
 
-        return run_and_copy, found
+        return found, run_and_copy
 
     def memory_blocks(self) -> Mapping[int, int]:
         held = {id(a): a.nbytes for a in self.code.constants.arrays}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.model.model_programs import sorted_sizes
+from superopt.compilation.model.model_programs import closed_error, sorted_sizes
 from superopt.compilation.model.size_classes import bind_size_class
 from superopt.errors import UsageError
 
@@ -28,12 +28,6 @@ class BoundCall:
         inputs: The arrays that a call reads, by name.
         outputs: The arrays that a call writes, by name, in the model's order.
         is_direct: True if the kernels write to `outputs`; else each call copies them.
-
-    Example:
-        >>> x, p = np.zeros((4, 6), np.float32), np.empty((4, 5), np.float32)
-        >>> call = superopt.compile("model.onnx").bind(inputs={"x": x}, outputs={"p": p})
-        >>> call()["p"] is p, call.is_direct
-        (True, True)
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -54,6 +48,8 @@ def bind_arrays(
     exe: Executable, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> BoundCall:
     """See `Executable.bind`."""
+    if exe.is_closed:
+        raise closed_error()
     arrays = exe.input_arrays(inputs)
     for port in exe.input_ports:
         if port.name in inputs:
@@ -67,13 +63,15 @@ def bind_arrays(
         if key not in exe.variants:
             bind_size_class(exe, key)
         step = exe.runnable(sizes).bound_step
-    specs = None if step is None else step.named_output_specs()
-    if step is None or specs is None:
-        found: dict[str, Any] = {**dict.fromkeys(exe.output_names), **outputs}
-        return BoundCall(held, found, _copying_call(exe, held, outputs, found), False)
-    check_specs(outputs, specs)
-    run, found = step.bind(arrays, outputs)
-    return BoundCall(held, found, run, True)
+        specs = None if step is None else step.named_output_specs()
+        if step is None or specs is None:
+            found: dict[str, Any] = {**dict.fromkeys(exe.output_names), **outputs}
+            out = BoundCall(held, found, _copying_call(exe, held, outputs, found), False)
+        else:
+            check_specs(outputs, specs)
+            out = BoundCall(held, *step.bind(arrays, outputs), True)
+        exe.bound_calls.add(out)
+        return out
 
 
 def _copying_call(

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from superopt.compilation.frontend.input_arrays import check_sizes, signature_text
 from superopt.compilation.model.bound_call import BoundCall, bind_arrays
 from superopt.compilation.model.device import NO_CONTEXT
-from superopt.compilation.model.model_programs import ModelPrograms, sorted_sizes
+from superopt.compilation.model.explain_memory import explain_memory
+from superopt.compilation.model.model_programs import ModelPrograms, closed_error, sorted_sizes
 from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
 from superopt.compilation.model.size_classes import MAX_SAVED_SIZES, bind_size_class
 from superopt.compilation.model.steps import Variant
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from superopt.ir import graph
     from superopt.report.compilation.accuracy import Accuracy
     from superopt.report.compilation.compile_report import ExportReport, TuningReport
+    from superopt.report.compilation.memory_use import MemoryUse
     from superopt.report.compilation.profile import Profile
 
 MAX_TUNED_OPTIONS = 24  # of a kernel that are measured, if its options are not searched by rounds
@@ -48,7 +50,8 @@ class Executable(ModelPrograms):
     """
 
     def __repr__(self) -> str:
-        return f"<Executable {signature_text(self.input_ports, self.output_names)}, {self.device}>"
+        signature = signature_text(self.input_ports, self.output_names)
+        return f"<Executable {signature}, {'closed' if self.is_closed else self.device}>"
 
     def _repr_html_(self) -> str:
         return preformatted(repr(self))
@@ -71,6 +74,8 @@ class Executable(ModelPrograms):
         return self._run_checked(feeds)
 
     def _run_checked(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        if self.is_closed:
+            raise closed_error()
         given = self.input_arrays(feeds)
         sizes = self.infer_sizes(given)
         key = sorted_sizes(sizes)
@@ -132,6 +137,31 @@ class Executable(ModelPrograms):
         gets an array that belongs to the call. Raises UsageError for others.
         """
         return bind_arrays(self, inputs, outputs or {})
+
+    def close(self) -> None:
+        """Free the memory, code and threads. Calls after this raise UsageError, also bound ones.
+
+        Calls that run kernels finish first. A call within onnxruntime frees its session when it
+        ends. `with superopt.compile(...) as exe:` closes the model at the end of the block.
+        """
+        self.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def memory(self) -> MemoryUse:
+        """Return the memory that the programs hold: `print` it for a table.
+
+        Each program has a row: the weights that it reads, which programs share, its code, and its
+        contexts. A context is the memory of one call; there are as many as there were calls at the
+        same time, of which a program keeps at most 32 idle ones, and at most 256 MiB if it is more
+        than one. Large outputs that were dropped are kept for further calls.
+        """
+        with self.exclusive():
+            return explain_memory(self)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no background compilation of this model is left.

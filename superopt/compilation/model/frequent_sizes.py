@@ -81,10 +81,9 @@ def _submit(exe: Executable, key: Sizes, arrays: Sequence[np.ndarray]) -> None:
 def _compile_fixed(
     ref: weakref.ref[Executable], key: Sizes, bound: Variant, inputs: list[Any]
 ) -> None:
-    if (exe := ref()) is None:
+    if (exe := ref()) is None or exe.is_closed:
         return
     variant, why = None, ""
-
     try:
         variant, _ = compile_in_background(exe, key, is_fixed=True)
         own, other = fastest_times(
@@ -97,6 +96,6 @@ def _compile_fixed(
     LOG.info("background %s alone: %s", dict(key), why or "its own program is used")
     with exe.lock:
         exe.shape_policy.pending.discard(key)
-        if variant is not None and not why:
+        if variant is not None and not why and not exe.is_closed:
             exe.last_call = None
             exe.set_variant(key, variant)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from superopt.compilation.frontend.input_arrays import (
     InputPort,
@@ -24,10 +26,13 @@ from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
 from superopt.errors import OutOfMemory, UsageError
 
 if TYPE_CHECKING:
+    from superopt.compilation.model.bound_call import BoundCall
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.device import Device, RepeatedCall
     from superopt.ir import graph
     from superopt.onnx_io.import_.model import Model
+
+CLOSE_POLL_S: Final = 0.001  # until `close` looks again whether calls have ended
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -51,6 +56,7 @@ class ModelPrograms:
     defaults: dict[str, Any] = field(default_factory=dict)
     _compiler: Compiler | None = None
     last_call: RepeatedCall | None = None  # runs inputs like the last ones
+    bound_calls: weakref.WeakSet[BoundCall] = field(default_factory=weakref.WeakSet)
     is_closed: bool = False
 
     def __post_init__(self) -> None:
@@ -151,6 +157,28 @@ class ModelPrograms:
         self.size_classes.clear()
         self.last_call = None
 
+    def release(self) -> None:
+        """Drop everything that calls need, and wait for calls that run kernels now; no call begins
+        after this."""
+        with self.lock, self.device.activate():
+            if self.is_closed:
+                return
+            self.is_closed = True
+            steps = [s for v in self.variants.values() for s in v.kernel_steps]
+            for bound in list(self.bound_calls):
+                bound.run = _raise_closed
+            self.drop_variants()
+            self.size_classes.cache = None
+            self.find_cached, self.store_cached = lambda key: None, lambda key, made: None
+            self.make_compiler, self._compiler = _raise_closed, None
+            self.shape_policy = ShapePolicy()  # it has a session
+            self.defaults.clear()
+        while any(s.is_running() for s in steps):
+            time.sleep(CLOSE_POLL_S)
+        del steps  # their memory is free
+        with self.device.activate():
+            self.device.release_memory()
+
     def compiler_for(self, sizes: Mapping[str, int]) -> Compiler:
         """Return the compiler, or the one for these sizes alone."""
         return self.compiler.compiler_for(sizes)
@@ -185,6 +213,10 @@ class ModelPrograms:
         if not self.variants and not has_symbolic_sizes(self.input_ports):
             return ((),)
         return tuple(self.variants)
+
+
+def _raise_closed() -> NoReturn:
+    raise closed_error()
 
 
 def closed_error() -> UsageError:

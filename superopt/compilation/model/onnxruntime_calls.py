@@ -44,7 +44,7 @@ def run_in_onnxruntime(
         return None
     _add_time(exe, key, time.perf_counter() - begin, held)
     with exe.lock:
-        if key not in exe.variants:
+        if key not in exe.variants and not exe.is_closed:
             exe.last_call = _repeated_call(exe, whole, key, arrays)
     return out
 
@@ -84,7 +84,7 @@ def _add_time(exe: Executable, key: Sizes, seconds: float, arrays: Sequence[np.n
     policy = exe.shape_policy
     with exe.lock:
         policy.add_fallback_time(key, seconds)
-        if not policy.is_due(key) or exe.compiler.is_all_fallback:
+        if exe.is_closed or not policy.is_due(key) or exe.compiler.is_all_fallback:
             return
         if exe.size_classes.is_slower(dict(key)):
             return

@@ -25,10 +25,13 @@ MAX_SAVED_SIZES = 4  # sizes of a class for which a saved model has constants
 
 
 class SymbolicStep(Protocol):
-    """A segment as kernels for all sizes that its formulas admit."""
+    """A segment as kernels for all sizes that its formulas admit. example: the sizes for which it
+    was compiled."""
 
     @property
     def formulas(self) -> SizeFormulas: ...
+    @property
+    def example(self) -> Mapping[str, int]: ...
     def at_sizes(self, sizes: Mapping[str, int], count_call: CountCall | None = None) -> KernelStep:
         """Return the step at these sizes; steps share code, constants and memory. count_call: see
         SizedCode."""
@@ -37,11 +40,12 @@ class SymbolicStep(Protocol):
 @dataclass(frozen=True, slots=True)
 class SizeClass:
     """A model compiled for all sizes that `formulas` admit. load_step: returns its code; None if it
-    was cached and is damaged."""
+    was cached and is damaged. loaded: its code once it was used."""
 
     formulas: SizeFormulas
     load_step: Callable[[], SymbolicStep | None]
     load_model: Callable[[], Model]
+    loaded: list[SymbolicStep] = field(default_factory=list)
 
     def variant(
         self, sizes: Mapping[str, int], count_call: CountCall | None = None
@@ -50,6 +54,7 @@ class SizeClass:
         step = self.load_step()
         if step is None:
             return None
+        self.loaded[:] = [step]
         return Variant((step.at_sizes(sizes, count_call),), self.load_model, is_of_class=True)
 
 

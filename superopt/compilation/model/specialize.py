@@ -44,7 +44,7 @@ def submit_specialization(exe: Executable, key: Sizes, inputs: Sequence[Any]) ->
 
 
 def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> None:
-    if (exe := ref()) is None:
+    if (exe := ref()) is None or exe.is_closed:
         return
     policy, why = exe.shape_policy, ""
     made: SizeClass | None = None
@@ -59,6 +59,8 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
         why = " ".join(f"background compilation failed: {e}".split())
     LOG.info("background %s: %s", dict(key), why or "compiled code is used")
     with exe.lock:
+        if exe.is_closed:
+            return
         if made is not None:  # from here on calls use its memory
             exe.size_classes.add(made, is_slower=bool(why))
             policy.add_class()
@@ -75,7 +77,9 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
 
 def _compile_levels(exe: Executable, key: Sizes) -> None:
     """Compile classes for sizes of other levels, which calls at different sizes may have."""
-    compiler, classes = exe.compiler, exe.size_classes
+    compiler, classes = exe._compiler, exe.size_classes
+    if compiler is None:
+        return  # it is closed
 
     def work() -> str:
         compiler.compile_levels(classes, dict(key))
@@ -88,7 +92,7 @@ def _compile_levels(exe: Executable, key: Sizes) -> None:
     except (OSError, background_worker.ChildFailed) as e:
         LOG.info("background classes of other levels: %s", e)
     with exe.lock:
-        for made in classes.find_new():
+        for made in () if exe.is_closed else classes.find_new():
             classes.add(made)
 
 

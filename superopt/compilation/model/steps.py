@@ -62,6 +62,28 @@ class KernelStep(ABC):
         """Return the model's outputs for its inputs, in order; it has a binding. on_device: return
         arrays of the device, which the program may own."""
 
+    def is_running(self) -> bool:
+        """True if a call uses its memory now, on the host's threads."""
+        return False
+
+    @property
+    def program_identity(self) -> int:
+        """What steps of one program have in common."""
+        return id(self)
+
+    def constant_arrays(self) -> Sequence[np.ndarray]:
+        """Return the packed constants in the memory of the host."""
+        return ()
+
+    def program_memory(self) -> tuple[int, int, int, int]:
+        """Return the bytes of code, the number of contexts, and the bytes of their memory and of
+        their workspaces, as in ProgramMemory."""
+        return 0, 1, sum(self.memory_blocks().values()), 0
+
+    def kept_output_bytes(self) -> int:
+        """Return the bytes of arrays that are kept for further results."""
+        return 0
+
     def named_output_specs(self) -> Mapping[str, ArraySpec] | None:
         """Return the shapes and types of the model's outputs, if `bind` is supported; it has a
         binding."""
@@ -69,9 +91,9 @@ class KernelStep(ABC):
 
     def bind(
         self, arrays: Sequence[Any], outputs: Mapping[str, Any]
-    ) -> tuple[Callable[[], object], dict[str, Any]]:
-        """Return a function that computes the model's outputs from these inputs, and the arrays of
-        all outputs, which it writes to: those of `outputs`, which fit, and others."""
+    ) -> tuple[dict[str, Any], Callable[[], object]]:
+        """Return the arrays of all outputs, those of `outputs`, which fit, and others; and a
+        function that computes them from these inputs."""
         raise NotImplementedError("calls on fixed arrays")
 
     @abstractmethod

@@ -19,15 +19,19 @@ _UNSHARED = np.empty(0)
 UNSHARED_REFCOUNT = getrefcount(_UNSHARED)  # reference count of an array that only a name holds
 
 
-def output_allocator(specs: Sequence[ArraySpec]) -> Callable[[], list[np.ndarray]]:
+def output_allocator(
+    specs: Sequence[ArraySpec], kept_arrays: Sequence[list[np.ndarray]]
+) -> Callable[[], list[np.ndarray]]:
     """Return a function that returns uninitialised arrays of these shapes and types which nobody
-    else references. Several threads may call it: one that looks at a kept array has taken it from
-    the list, an operation that Python makes at once."""
+    else references. kept_arrays: a list for each, of those that may be used again. Several threads
+    may call it: one that looks at a kept array has taken it from the list, an operation that Python
+    makes at once."""
     empty = np.empty
     if not any(MIN_REUSED_BYTES <= _array_bytes(s) <= MAX_REUSED_BYTES for s in specs):
         return lambda: [empty(shape, dtype) for shape, dtype in specs]
-    held: list[list[np.ndarray] | None] = [
-        [] if MIN_REUSED_BYTES <= _array_bytes(s) <= MAX_REUSED_BYTES else None for s in specs
+    held = [
+        kept if MIN_REUSED_BYTES <= _array_bytes(s) <= MAX_REUSED_BYTES else None
+        for s, kept in zip(specs, kept_arrays, strict=True)
     ]
 
     def new() -> list[np.ndarray]:

@@ -84,6 +84,14 @@ class Source:
                 digest.update(blob.tobytes())
         return digest.hexdigest()
 
+    def held_bytes(self) -> tuple[int, int]:
+        """Return the bytes of the model in memory, and of the mapped files that it is read from."""
+        blobs = self.skeleton.blobs
+        regions = [b for b in (*blobs, self.raw) if isinstance(b, Region)]
+        mapped = {id(r.backing): len(r.backing.view) for r in regions if r.backing.mapping}
+        held = (b for b in blobs if not isinstance(b, Region) or not b.backing.mapping)
+        return len(self.skeleton.data) + sum(map(blob_size, held)), sum(mapped.values())
+
     def with_proto(self, model: onnx.ModelProto) -> "Source":
         """Return a source with another ModelProto (with stubs) over the same tensors. It has no
         file."""

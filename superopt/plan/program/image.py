@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -83,6 +84,17 @@ class LoadedProgram:
         """Return the contexts that are idle or in a call."""
         return [c for ref in self.contexts.valuerefs() if (c := ref()) is not None]
 
+    def is_running(self) -> bool:
+        """True if a call has a context; not one that a signal handler has interrupted to ask."""
+        return len(self.live_contexts()) > len(self.idle) + self._interrupted_calls()
+
+    def _interrupted_calls(self) -> int:
+        """Return how many calls of this thread wait until the caller returns."""
+        frame, count = sys._getframe(), 0
+        while (frame := frame.f_back) is not None:
+            count += frame.f_code is _CALL_CODE and frame.f_locals["self"] is self
+        return count
+
     def make_context(self) -> CallContext:
         """Return a new context. Raises MemoryError."""
         made = make_context(
@@ -160,6 +172,9 @@ class LoadedProgram:
             others = [w.ctypes.data for w in context.workspaces[1:]]
             pool = context.pool = start_pool(self.work, others, owns, self.call_count)
         return int(pool.state.ctypes.data)
+
+
+_CALL_CODE = LoadedProgram.call.__code__
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ def place(x: np.ndarray) -> int:
 
 
 def test_what_was_dropped_is_used_again() -> None:
-    new = output_allocator([((MANY,), np.dtype("f4")), ((3,), np.dtype("f4"))])
+    new = output_allocator([((MANY,), np.dtype("f4")), ((3,), np.dtype("f4"))], ([], []))
     seen = set()
     for _ in range(5):
         x, small = new()
@@ -55,7 +55,7 @@ HOLD: dict[str, Callable[[np.ndarray], Any]] = {
 
 @pytest.mark.parametrize("how", HOLD)
 def test_what_somebody_has_is_not(how: str) -> None:
-    new = output_allocator([((MANY,), np.dtype("f4"))])
+    new = output_allocator([((MANY,), np.dtype("f4"))], ([],))
     held = []
     for n in range(2 * MAX_KEPT_ARRAYS):
         (x,) = new()
@@ -91,7 +91,7 @@ def test_threads_get_results_of_their_own() -> None:
 
 
 def test_what_was_done_to_one_is_not_done_to_the_next() -> None:
-    new = output_allocator([((4, MANY), np.dtype("f4"))])
+    new = output_allocator([((4, MANY), np.dtype("f4"))], ([],))
     (x,) = new()
     x.flags.writeable = False
     x.shape = (2, 2 * MANY)
