@@ -117,8 +117,12 @@ def compile(
             from superopt.onnx_io.read.source import read_model
 
             exe = open_model.open_source(read_model(model), options, known)
-        for sizes in open_model.bind_shapes(exe, shapes):
+        chosen = open_model.bind_shapes(exe, shapes)
+        for sizes in chosen:
             exe.runnable(sizes)
+        if isinstance(exe.reference, open_model.FileReference):
+            keys = tuple(tuple(sorted(sizes.items())) for sizes in chosen)
+            exe.reference = replace(exe.reference, sizes=keys)
         return exe
 
 
@@ -261,19 +265,14 @@ def load(
         >>> superopt.load("model.superopt").output_names
         ('p', 'q')
     """
-    from superopt.compilation.model import saved_model
+    from superopt.api import open_model
 
     _check_threads(threads)
     if not isinstance(path, str | Path):
         raise UsageError(
             f"{type(path).__name__} is not a path", "load reads a file", "pass its path"
         )
-    known = check_specialize(specialize)
-    held = saved_model.read_saved_model(Path(path))
-    check_target(held.target, held.precision, held.vendor)
-    exe: Executable = TARGETS[held.target].load("load_compiler").load_saved(held, threads)
-    exe.shape_policy.specialize = known
-    return exe
+    return open_model.open_saved(Path(path), threads, check_specialize(specialize))
 
 
 def _store_path(store: object) -> Path | None:

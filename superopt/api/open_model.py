@@ -6,18 +6,21 @@ loaded if the model is known to fall back to onnxruntime.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from superopt import guard
 from superopt.compilation.cache import entries
 from superopt.compilation.fallback.fallback_cache import FallbackCache, interface_key
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import Sizes, check_sizes, has_symbolic_sizes
-from superopt.compilation.frontend.targets import TARGETS
+from superopt.compilation.frontend.targets import TARGETS, check_target
 from superopt.compilation.model.compile_model import make_compiler, open_device
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.shape_policy import ShapePolicy, Shapes, Specialize
@@ -31,6 +34,39 @@ if TYPE_CHECKING:
     from superopt.onnx_io.read.source import Source
 
 LOG = logging.getLogger("superopt.compile")
+Reduced = tuple[Callable[..., Executable], tuple[Any, ...]]  # as of object.__reduce__
+
+
+@dataclass(frozen=True, slots=True)
+class FileReference:
+    """A compiled model in a pickle: its file, and how it is compiled. digest: SHA-256 of its files.
+    sizes: for which it is compiled at once."""
+
+    path: Path
+    digest: str
+    options: CompileOptions
+    specialize: Specialize
+    sizes: tuple[Sizes, ...] = ()
+
+    def reduce(self) -> Reduced:
+        return open_file_reference, (self,)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedReference:
+    """A saved model: its file, and what `load` was given. state: of the file when it was read."""
+
+    path: Path
+    state: list[int] | None
+    threads: int | None
+    specialize: Specialize
+
+    def reduce(self) -> Reduced:
+        """Return how to load it in another process. Raises ModelError if the file has changed."""
+        if entries.file_state(self.path) != self.state:
+            raise changed_file_error(self.path)
+        digest = _file_digest(self.path)
+        return open_saved_reference, (self.path, digest, self.threads, self.specialize)
 
 
 def open_source(source: Source, options: CompileOptions, specialize: Specialize) -> Executable:
@@ -49,8 +85,13 @@ def open_source(source: Source, options: CompileOptions, specialize: Specialize)
     return out
 
 
-def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Executable:
-    """Open a model file."""
+def open_file(
+    path: Path,
+    options: CompileOptions,
+    specialize: Specialize,
+    expected_digest: str | None = None,
+) -> Executable:
+    """Open a model file. Raises ModelError if it does not have the expected digest."""
     device = open_device(options)
     snapshot = entries.FileSnapshot.take(path)
     digest = entries.known_digest(path)
@@ -66,6 +107,9 @@ def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Ex
         interface = entries.ModelInterface(compiler.input_ports(), compiler.output_names())
         if not any(p.has_default for p in interface.input_ports):
             entries.write_interface(interface_key(options, digest), interface)
+
+    if expected_digest not in (None, digest):
+        raise changed_file_error(path)
 
     @cache
     def load_compiler() -> Compiler:
@@ -103,7 +147,64 @@ def open_file(path: Path, options: CompileOptions, specialize: Specialize) -> Ex
     ports, names = interface.input_ports, interface.output_names
     out = Executable(ports, names, device, load_compiler, find, store_variant, shape_policy=policy)
     out.size_classes.cache = programs
+    store = None if options.store is None else options.store.absolute()
+    known = replace(options, store=store)
+    out.reference = FileReference(path.absolute(), digest, known, specialize)
     return out
+
+
+def open_saved(path: Path, threads: int | None, specialize: Specialize) -> Executable:
+    """Open a saved model. Raises UsageError if the file is not one."""
+    from superopt.compilation.model.saved_model import read_saved_model
+
+    state = entries.file_state(path)
+    held = read_saved_model(path)
+    check_target(held.target, held.precision, held.vendor)
+    out: Executable = TARGETS[held.target].load("load_compiler").load_saved(held, threads)
+    out.shape_policy.specialize = specialize
+    out.reference = SavedReference(path.absolute(), state, threads, specialize)
+    return out
+
+
+def open_file_reference(reference: FileReference) -> Executable:
+    """Return the compiled model of a pickle. Raises ModelError if its file is missing or has
+    changed."""
+    with guard.limit_call(None, guard.parse_max_memory(None)):
+        out = open_file(reference.path, reference.options, reference.specialize, reference.digest)
+        out.reference = reference
+        for sizes in reference.sizes:
+            out.runnable(dict(sizes))
+        return out
+
+
+def open_saved_reference(
+    path: Path, digest: str, threads: int | None, specialize: Specialize
+) -> Executable:
+    """Return the saved model of a pickle. Raises ModelError if its file is missing or has
+    changed."""
+    if _file_digest(path) != digest:
+        raise changed_file_error(path)
+    return open_saved(path, threads, specialize)
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as e:
+        raise ModelError(
+            f"{path} cannot be read",
+            e.strerror or str(e),
+            "put the file of the compiled model there",
+        ) from None
+
+
+def changed_file_error(path: Path) -> ModelError:
+    return ModelError(
+        f"{path} has changed",
+        "its digest differs from that of the compiled model",
+        "compile it again",
+    )
 
 
 def bind_shapes(exe: Executable, shapes: Shapes | None) -> list[dict[str, int]]:
@@ -205,9 +306,5 @@ def reread_model(path: Path, digest: str | None) -> Source:
 
     source = read_model(path)
     if source.sha256 != digest:
-        raise ModelError(
-            f"{path} has changed",
-            "its digest differs from that of the compiled model",
-            "compile it again",
-        )
+        raise changed_file_error(path)
     return source

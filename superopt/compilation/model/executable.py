@@ -185,10 +185,17 @@ class Executable(ModelPrograms):
         return [found for key in self.known_sizes() for found in self.fallback_nodes(dict(key))]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise UsageError(
-            "a compiled model cannot be pickled or copied", "it holds machine code of this process",
-            "use save and superopt.load, or compile the model in the other process",
-        )  # fmt: skip
+        """Return the model's file, its digest and the options: unpickling compiles the file, or
+        finds its programs in the cache. Raises UsageError for a model without a file."""
+        if self.is_closed:
+            raise closed_error()
+        if self.reference is None:
+            raise UsageError(
+                "a model compiled from memory cannot be pickled or copied",
+                "a pickle names the model's file, and this one has none",
+                "compile the model from a file, or use save and superopt.load",
+            )
+        return self.reference.reduce()
 
     def buffers(self, shapes: Mapping[str, int] | None = None) -> dict[str, Any]:
         """Return the memory from which kernels read inputs, as tensors on the device, by name. A

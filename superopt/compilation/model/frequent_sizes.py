@@ -81,7 +81,7 @@ def _submit(exe: Executable, key: Sizes, arrays: Sequence[np.ndarray]) -> None:
 def _compile_fixed(
     ref: weakref.ref[Executable], key: Sizes, bound: Variant, inputs: list[Any]
 ) -> None:
-    if (exe := ref()) is None or exe.is_closed:
+    if (exe := ref()) is None:
         return
     variant, why = None, ""
     try:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from superopt.compilation.frontend.input_arrays import (
     InputPort,
@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 CLOSE_POLL_S: Final = 0.001  # until `close` looks again whether calls have ended
 
 
+class ModelReference(Protocol):
+    """How to open the model in another process."""
+
+    def reduce(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Return a function and its arguments, as object.__reduce__ does."""
+        ...
+
+
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class ModelPrograms:
     """A model and its programs. The least recently used variants are dropped when all take more
@@ -58,6 +66,7 @@ class ModelPrograms:
     last_call: RepeatedCall | None = None  # runs inputs like the last ones
     bound_calls: weakref.WeakSet[BoundCall] = field(default_factory=weakref.WeakSet)
     is_closed: bool = False
+    reference: ModelReference | None = None  # None: it has no file
 
     def __post_init__(self) -> None:
         fork_safety.lock_owners.add(self)

@@ -44,7 +44,7 @@ def submit_specialization(exe: Executable, key: Sizes, inputs: Sequence[Any]) ->
 
 
 def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> None:
-    if (exe := ref()) is None or exe.is_closed:
+    if (exe := ref()) is None:
         return
     policy, why = exe.shape_policy, ""
     made: SizeClass | None = None

@@ -90,9 +90,10 @@ class LoadedProgram:
 
     def _interrupted_calls(self) -> int:
         """Return how many calls of this thread wait until the caller returns."""
-        frame, count = sys._getframe(), 0
-        while (frame := frame.f_back) is not None:
+        frame, count = sys._getframe().f_back, 0
+        while frame is not None:
             count += frame.f_code is _CALL_CODE and frame.f_locals["self"] is self
+            frame = frame.f_back
         return count
 
     def make_context(self) -> CallContext:
