@@ -87,13 +87,15 @@ class Executable(ModelPrograms):
                 return {n: self.device.to_device(x) for n, x in out.items()} if on_device else out
         concurrent = self.device.has_concurrent_calls
         with NO_CONTEXT if concurrent else self.exclusive():
-            with self.exclusive():
-                if key not in self.variants:  # another call may have dropped it
-                    bind_size_class(self, key)
-                variant = self.runnable(sizes)
-                self.device.check_inputs(self.input_ports, given, variant)
-                call = partial(self.device.repeated_call, self, variant, given)
-                self.last_call = call(on_device=on_device) if len(fed) == len(given) else None
+            variant = self.variants.get(key) if concurrent and self.is_locked() else None
+            if variant is None:  # else it does not wait for a thread that compiles
+                with self.exclusive():
+                    if key not in self.variants:  # another call may have dropped it
+                        bind_size_class(self, key)
+                    variant = self.runnable(sizes)
+                    self.device.check_inputs(self.input_ports, given, variant)
+                    call = partial(self.device.repeated_call, self, variant, given)
+                    self.last_call = call(on_device=on_device) if len(fed) == len(given) else None
             try:
                 return self.run_variant(variant, given, on_device=on_device)
             except RuntimeMismatch as e:

@@ -86,6 +86,13 @@ class ModelPrograms:
                 raise closed_error()
             yield
 
+    def is_locked(self) -> bool:
+        """True if another thread has the lock now."""
+        if not self.lock.acquire(blocking=False):
+            return True
+        self.lock.release()
+        return False
+
     def input_arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the arrays of the inputs. Raises UsageError if they do not fit the model."""
         return self.device.as_inputs(self.input_ports, feeds, self._default_input)
