@@ -22,7 +22,7 @@ from superopt.te.expr.node import Apply, Axis, Const, Dim, Expr, Size
 from superopt.te.expr.size_ranges import SizeRanges
 
 # The least sizes of levels: a class of sizes has tiles that fit in the least size of its level.
-SIZE_LEVELS = (1, 2, 4, 16, 64)
+SIZE_LEVELS = (1, 2, 4, 8, 16, 64)
 MIN_WIDE_TILE = 8  # steps of a tile that serves all larger images
 
 

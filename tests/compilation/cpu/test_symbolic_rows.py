@@ -123,7 +123,7 @@ def test_results_are_right_at_all_sizes_of_a_class(what: str, n: int) -> None:
     assert check_results(what, found, session, some) > 0
 
 
-LEVELS = {2: (2, 3), 5: (4, 15), 12: (4, 15), 20: (16, 63), 37: (16, 63), 150: (64, None)}
+LEVELS = {2: (2, 3), 5: (4, 7), 12: (8, 15), 20: (16, 63), 37: (16, 63), 150: (64, None)}
 
 
 @pytest.mark.parametrize(("n", "least", "greatest"), [(n, *ends) for n, ends in LEVELS.items()])
