@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +90,32 @@ def test_threads_get_results_of_their_own() -> None:
     for t in some:
         t.join(60)
     assert not wrong
+
+
+def test_threads_never_get_an_array_that_another_has() -> None:
+    new = output_allocator([((MANY,), np.dtype("f4"))], ([],))
+    end, interval, shared = time.monotonic() + 2.0, sys.getswitchinterval(), []
+
+    def work(number: int) -> None:
+        while time.monotonic() < end and not shared:
+            (x,) = new()
+            x[0] = number
+            for _ in range(20):
+                pass
+            if x[0] != number:
+                shared.append(number)
+            del x
+
+    sys.setswitchinterval(1e-6)
+    try:
+        some = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for t in some:
+            t.start()
+        for t in some:
+            t.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not shared
 
 
 def test_what_was_done_to_one_is_not_done_to_the_next() -> None:
