@@ -17,7 +17,7 @@ import pytest
 from onnx import helper
 
 import superopt
-from tests.compilation.model.test_concurrent_calls import TIMEOUT_S, mlp, programs, rows
+from tests.support.compilation.concurrent_calls import TIMEOUT_S, mlp, programs, rows
 from tests.support.compilation.models import F, model
 
 CLOSED = "the compiled model is closed"

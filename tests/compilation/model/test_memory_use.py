@@ -13,7 +13,7 @@ from onnx import helper
 import superopt
 from superopt.plan.program.call_context import CallContext
 from superopt.plan.program.image import LoadedProgram, ProgramImage
-from tests.compilation.model.test_concurrent_calls import in_threads, mlp, programs, rows
+from tests.support.compilation.concurrent_calls import in_threads, mlp, programs, rows
 from tests.support.compilation.models import F, model
 
 

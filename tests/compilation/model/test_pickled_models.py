@@ -19,7 +19,7 @@ import pytest
 
 import superopt
 from superopt.errors import ModelError, UsageError
-from tests.compilation.model.test_concurrent_calls import mlp, rows
+from tests.support.compilation.concurrent_calls import mlp, rows
 
 W2 = np.full((32, 48), 0.25, np.float32)
 REST_S = 0.5  # after which a file counts as at rest
