@@ -1,10 +1,14 @@
 """Numbers and codes as text, shared by the text and HTML reports."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from superopt.report.data.report import Interval, Reason, UnusedReason, WorstStep
+if TYPE_CHECKING:
+    from superopt.report.data.report import Interval, Reason, UnusedReason, WorstStep
 
 MAX_NAMES = 4  # names in a sentence
 
