@@ -61,7 +61,7 @@ def bind_arrays(
     with exe.exclusive():
         key = sorted_sizes(sizes)
         if key not in exe.variants:
-            bind_size_class(exe, key)
+            bind_size_class(exe, key, compile_new=True)
         step = exe.runnable(sizes).bound_step
         specs = None if step is None else step.named_output_specs()
         if step is None or specs is None:

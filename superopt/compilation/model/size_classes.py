@@ -138,9 +138,9 @@ class SizeClasses:
         self.cache = None
 
 
-def bind_size_class(exe: Executable, key: Sizes) -> bool:
+def bind_size_class(exe: Executable, key: Sizes, *, compile_new: bool = False) -> bool:
     """Let an executable run code of a class of sizes, or cached code, at these sizes; the first
-    class is compiled for them. False if there is none."""
+    class is compiled for them, with compile_new any class. False if there is none."""
     policy, classes, sizes = exe.shape_policy, exe.size_classes, dict(key)
     if not key or policy.specialize == "eager" or key in policy.fallback_reasons:
         return False
@@ -160,7 +160,8 @@ def bind_size_class(exe: Executable, key: Sizes) -> bool:
         if found is not None:
             _set_bound(exe, key, found)
             return True
-        if not classes.is_supported or classes.classes or exe.variants:
+        is_first = not classes.classes and not exe.variants
+        if not classes.is_supported or not (is_first or compile_new):
             policy.compiles_classes = classes.is_supported
             return False  # a call compiles only what is first
         if policy.specialize != "never" and exe.compiler.prefers_fixed_sizes(sizes):

@@ -13,7 +13,8 @@ from onnx import helper, numpy_helper
 
 import superopt
 from superopt import ort
-from tests.support.compilation.models import F, model, net, picture
+from tests.support.compilation.concurrent_calls import mlp, rows
+from tests.support.compilation.models import F, model, near, net, picture, reference
 
 
 def sum_and_twice(rows: int | str = 3) -> Any:
@@ -57,6 +58,31 @@ def test_bound_calls_give_what_run_gives_at_all_sizes() -> None:
             assert call.outputs[name] is before[name]
             np.testing.assert_array_equal(mine[name], exe.run({"x": x})[name])
             np.testing.assert_allclose(mine[name], a, rtol=1e-4, atol=1e-5)
+
+
+def test_bind_compiles_a_class_where_no_program_has_the_sizes() -> None:
+    exe = superopt.compile(mlp(), specialize="never")
+    wanted = exe.run({"x": rows(64)})["y"]
+    (first,) = exe.size_classes.classes
+    small = next(n for n in (7, 3, 1) if not first.formulas.admits({"n": n}))
+    for n in (small, 64):
+        call = exe.bind(inputs={"x": rows(n)})
+        near(call(), reference(mlp(), {"x": rows(n)}))
+        assert exe.variants[(("n", n),)].is_of_class
+    np.testing.assert_array_equal(call.outputs["y"], wanted)
+    assert len(exe.size_classes.classes) == 2
+
+
+def test_a_target_without_bound_calls_copies() -> None:
+    exe = superopt.compile(sum_and_twice(), target="reference")
+    x, b, y = np.ones((3, 4), np.float32), np.ones(4, np.float32), np.empty((3, 4), np.float32)
+    call = exe.bind(inputs={"x": x, "b": b}, outputs={"y": y})
+    assert not call.is_direct
+    assert call()["y"] is y
+    np.testing.assert_array_equal(y, 2 * x)
+    exe.close()
+    with pytest.raises(superopt.UsageError, match="closed"):
+        call()
 
 
 def test_kernels_write_to_the_arrays_without_a_copy() -> None:
