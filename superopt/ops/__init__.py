@@ -7,7 +7,15 @@ from types import MappingProxyType, ModuleType
 
 from superopt.ir.op import Op
 from superopt.ops.image import fourier, grid_sample, resize, window_functions
-from superopt.ops.movement import depth_space, gather, generators, layout, padding, slicing
+from superopt.ops.movement import (
+    cache,
+    depth_space,
+    gather,
+    generators,
+    layout,
+    padding,
+    slicing,
+)
 from superopt.ops.nn import (
     attention,
     causal_conv,
@@ -26,6 +34,7 @@ from superopt.ops.reductions import einsum, matmul, reduce, search, tree_weights
 _MODULES: tuple[ModuleType, ...] = (
     activation,
     attention,
+    cache,
     depth_space,
     cast,
     causal_conv,

@@ -43,7 +43,6 @@ OPAQUE: Mapping[str, str] = {
     "random": "Bernoulli RandomUniformLike",
     "recurrent": "GRU LSTM RNN LinearAttention",
     "samples at places that depend on the data": "DeformConv MaxUnpool RoiAlign",
-    "writes at places that depend on the data": "TensorScatter",
     "deprecated": "Scatter",
     "an operator not defined yet": "Det MelWeightMatrix",
 }
