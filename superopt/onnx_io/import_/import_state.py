@@ -13,7 +13,7 @@ import onnx_ir as oir
 
 from superopt.ir import graph
 from superopt.ir.evaluate import evaluate
-from superopt.ir.op import Attr
+from superopt.ir.op import Attr, InferError
 from superopt.onnx_io.import_.constants import ConstantPool
 from superopt.onnx_io.import_.data_propagation import (
     MAX_READ_BYTES,
@@ -28,6 +28,7 @@ from superopt.onnx_io.import_.model import Expansion, Origin
 from superopt.onnx_io.import_.symbols import Symbols
 from superopt.onnx_io.import_.type_inference import DeclaredType
 from superopt.te.expr.dtype import STRING
+from superopt.te.expr.node import Dim, Expr
 from superopt.te.expr.tensor import TensorType
 
 
@@ -120,3 +121,14 @@ def value_as_attr(state: ImportState, value: graph.Value, name: str) -> Attr:
         if array is not None and array.ndim <= 1:
             return array.item() if array.ndim == 0 else tuple(array.tolist())
     return operand_as_attr(state.elements, value, name)
+
+
+def known_size(state: ImportState, value: graph.Value) -> Dim | None:
+    """Return the value of a tensor of one integer as a size, or None if it depends on data."""
+    try:
+        found = value_as_attr(state, value, "size")
+    except InferError:
+        return None
+    if isinstance(found, tuple) and len(found) == 1:
+        (found,) = found
+    return found if isinstance(found, int | Expr) else None

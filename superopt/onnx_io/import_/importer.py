@@ -7,6 +7,8 @@ values from there.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as oir
 
@@ -14,12 +16,14 @@ from superopt import guard
 from superopt.ir import graph
 from superopt.ir.op import Attr, InferError, Op, Payload, canonical_attrs, expression, opaque_op
 from superopt.onnx_io.import_.constants import constant_node_tensor, sparse_constant_node_tensor
+from superopt.onnx_io.import_.contrib.expand import expand_contrib_node, is_expanded
 from superopt.onnx_io.import_.data_propagation import attr_symbols, type_symbols
 from superopt.onnx_io.import_.dtypes import dtype_of
 from superopt.onnx_io.import_.import_state import (
     ImportState,
     bind_value,
     fold_integers,
+    known_size,
     value_as_attr,
 )
 from superopt.onnx_io.import_.ml.expand import ML_DOMAIN as ML
@@ -121,8 +125,8 @@ def _import_node(state: ImportState, n: oir.Node, position: int) -> None:
     if n.op_type == "Constant" and n.domain == "" and _import_constant(state, n, position):
         return
     try:
-        if n.domain == ML:
-            _import_ml_node(state, n, position)
+        if n.domain == ML or is_expanded(n):
+            _import_expanded_node(state, n, position)
             return
         made, bound = _import_operator(state, n)
     except (ValueError, TypeError, ArithmeticError) as e:  # InferError, or what no attribute can be
@@ -136,16 +140,22 @@ def _import_node(state: ImportState, n: oir.Node, position: int) -> None:
         bind_value(state, v, value)
 
 
-def _import_ml_node(state: ImportState, n: oir.Node, position: int) -> None:
-    """Define the results of an ai.onnx.ml node by nodes of ONNX operators.
+def _import_expanded_node(state: ImportState, n: oir.Node, position: int) -> None:
+    """Define the results of a node of ai.onnx.ml or com.microsoft by nodes of ONNX operators.
 
     Raises InferError with the reason if there is no expansion.
     """
-    version = state.domains.get(ML)
-    if version is None:
-        raise InferError(f"the model imports no opset of {ML}")
+    version = state.domains.get(n.domain)
+    if version is None or (n.domain, n.op_type) in state.functions:
+        raise InferError(f"the model imports no opset of {n.domain}, or has such a function")
     operands = [None if v is None else state.values[v] for v in n.inputs]
-    results = tuple(expand_node(n, operands, version))[: len(n.outputs)]
+    if n.domain == ML:
+        results = tuple(expand_node(n, operands, version))
+    else:
+        results = tuple(expand_contrib_node(n, operands, partial(known_size, state)))
+    results = results[: len(n.outputs)]
+    if len(results) < len(n.outputs):
+        raise InferError(f"{len(n.outputs)} results, of which {len(results)} are known")
     made = Op(n.op_type, None, domain=n.domain)
     carrier = graph.opaque_node(
         made, operands, Payload(n, _node_label(n)), [v.type for v in results]

@@ -11,11 +11,11 @@ import onnx_ir as oir
 from onnx import helper
 
 from superopt.onnx_io.check.checker_server import run_checker
+from superopt.onnx_io.import_.contrib.expand import CONTRIB_DOMAIN
 from superopt.onnx_io.read.protos import all_bodies, replace_nodes
 from superopt.onnx_io.read.source import Source
 from superopt.onnx_io.transform.contrib_ops import (
     CONTRIB_BEFORE_OPSET,
-    CONTRIB_DOMAIN,
     DECOMPOSITIONS,
     MIN_OPSET,
     NodeBuilder,
@@ -31,8 +31,8 @@ OTHER_FLOAT_TYPES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.T
 
 
 def decompose_contrib_ops(source: Source) -> Source | None:
-    """Return the model with its contrib operators decomposed; None if it has none, or one without a
-    decomposition."""
+    """Return the model with its contrib operators decomposed, except those without a decomposition;
+    None if none is decomposed."""
     model = source.skeleton.shared_proto
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
     if not any(_is_contrib(n, opset) for n in model.graph.node):
@@ -46,26 +46,14 @@ def decompose_contrib_ops(source: Source) -> Source | None:
     if known is None:
         return None
     asked: list[tuple[str, int, str]] = []
-    nodes: list[onnx.NodeProto] = []
-    try:
-        for node in graph.node:
-            if not _is_contrib(node, opset):
-                nodes.append(node)
-                continue
-            made = NodeBuilder(opset, kinds, shapes, node.output[0], known, asked)
-            _decompose_node(made, node)
-            for part in made.nodes:
-                part.metadata_props.add(key=REPLACES_KEY, value=node.output[0])
-            nodes += made.nodes
-    except (
-        NoDecomposition,
-        ValueError,
-        TypeError,
-        LookupError,
-        ArithmeticError,
-    ):  # of odd attributes
+    parts = [
+        _decompose_node(n, NodeBuilder(opset, kinds, shapes, n.output[0], known, asked))
+        for n in graph.node
+    ]
+    if not any(parts):
         return None
-    replace_nodes(graph, nodes)
+    pairs = zip(graph.node, parts, strict=True)
+    replace_nodes(graph, [m for n, some in pairs for m in some or [n]])
     if asked or not all(v.type.tensor_type.HasField("shape") for v in graph.output):
         found = _infer_shapes(model)
         if found is None or not _meets_rank_checks(_value_shapes(found), asked):
@@ -112,10 +100,24 @@ def _is_contrib(node: onnx.NodeProto, opset: int) -> bool:
     return node.domain == CONTRIB_DOMAIN or opset < before
 
 
-def _decompose_node(m: NodeBuilder, node: onnx.NodeProto) -> None:
-    """Add the decomposition of a node. Raises NoDecomposition."""
-    if node.op_type not in DECOMPOSITIONS or m.opset < MIN_OPSET:
-        raise NoDecomposition(node.op_type)
+def _decompose_node(node: onnx.NodeProto, m: NodeBuilder) -> list[onnx.NodeProto] | None:
+    """Return the nodes that replace a contrib node; None for other nodes, and those without a
+    decomposition."""
+    if not _is_contrib(node, m.opset) or node.op_type not in DECOMPOSITIONS or m.opset < MIN_OPSET:
+        return None
+    checks = len(m.rank_checks)
+    try:
+        _add_decomposition(m, node)
+    except (ValueError, TypeError, LookupError, ArithmeticError):  # of odd attributes
+        del m.rank_checks[checks:]
+        return None
+    for part in m.nodes:
+        part.metadata_props.add(key=REPLACES_KEY, value=node.output[0])
+    return m.nodes
+
+
+def _add_decomposition(m: NodeBuilder, node: onnx.NodeProto) -> None:
+    """Add the decomposition of a node. Raises NoDecomposition, or what odd attributes raise."""
     most, more, how = DECOMPOSITIONS[node.op_type]
     results = [k for k, name in enumerate(node.output) if name]
     if len(node.input) > most or not {*results} <= {0, *more}:

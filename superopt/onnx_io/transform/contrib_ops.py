@@ -1,8 +1,8 @@
 """Decompositions of ONNX Runtime's contrib operators into ONNX operators.
 
 Such operators occur in models that ONNX Runtime or its transformer optimizer wrote. They are
-specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. A model
-with an operator that has no decomposition here is not changed.
+specified in https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. Operators
+whose decomposition depends on types are expanded by the importer (onnx_io/import_/contrib).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-CONTRIB_DOMAIN = "com.microsoft"
 MIN_OPSET = 11  # opset
 
 
@@ -251,21 +250,6 @@ def _attention(m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequen
     _scaled_dot_product(m, m.split(x, sizes), attrs, mask, beside, sizes[0], outs[0])  # type: ignore[arg-type,index]
 
 
-def _multi_head_attention(
-    m: NodeBuilder, inputs: Sequence[str], attrs: Attrs, outs: Sequence[str]
-) -> None:
-    *qkv, bias, mask, beside, past, old, count, cache = inputs
-    if not all(qkv) or not bias or any((mask, past, old, count, cache)):
-        raise NoDecomposition("attention with a past, a padding or operands in one")
-    if attrs.get("unidirectional"):
-        raise NoDecomposition("attention of one direction")
-    (columns,) = m.initializer_shape(bias, 1)
-    m.rank_checks += [(x, 3, "") for x in qkv]
-    sizes = [columns // 3] * 3
-    some = [m.add_node("Add", pair) for pair in zip(qkv, m.split(bias, sizes), strict=True)]
-    _scaled_dot_product(m, some, attrs, "", beside, sizes[0], outs[0])
-
-
 def _scaled_dot_product(
     m: NodeBuilder,
     qkv: Sequence[str],
@@ -361,5 +345,5 @@ DECOMPOSITIONS: dict[str, tuple[int, tuple[int, ...], Decompose]] = {
     "SimplifiedLayerNormalization": (2, (), _simplified_layer_norm),
     "LayerNormalization": (3, (), _contrib_layer_norm),
     "EmbedLayerNormalization": (9, (1, 2), _embed_layer_norm),
-    "Attention": (7, (), _attention), "MultiHeadAttention": (10, (), _multi_head_attention),
+    "Attention": (7, (), _attention),
 }  # fmt: skip

@@ -65,8 +65,6 @@ CASES: dict[str, tuple[str, list[np.ndarray | None], int, dict[str, object], int
     "attention, bias": ("Attention", [X, floats(32, 80), floats(80), None, None,
                                       floats(1, 4, 6, 6)], 1,
                         {"num_heads": 4, "qkv_hidden_sizes": [24, 24, 32]}, 1),
-    "heads": ("MultiHeadAttention", [X, floats(2, 5, 32), floats(2, 5, 32) * 2, floats(96)], 3,
-              {"num_heads": 4}, 1),
 }  # fmt: skip
 MASKS = {"attention, mask", "attention, lengths"}  # given at run time, too
 
@@ -126,8 +124,6 @@ def test_as_onnxruntime_computes_it(name: str, opset: int) -> None:
 OTHERS: dict[str, tuple[str, list[np.ndarray | None], dict[str, object]]] = {
     "one direction": ("Attention", [X, floats(32, 96), floats(96)],
                       {"num_heads": 4, "unidirectional": 1}),
-    "a filter of keys": ("MultiHeadAttention", [X, X, X, None, counts([1] * 6, [0] + [1] * 5)],
-                         {"num_heads": 4}),
     "another operator": ("Inverse", [floats(4, 4)], {}),
 }  # fmt: skip
 
