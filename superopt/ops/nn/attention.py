@@ -14,8 +14,9 @@ from superopt.ops.nn.attention_steps import (
     attention_scores,
     attention_weights,
     default_scale,
+    group_heads,
+    join_groups,
     mask_bias,
-    repeat_heads,
     weighted_values,
 )
 from superopt.ops.shared.scalars import canonical_flags, canonical_floats, expect_kinds
@@ -151,14 +152,12 @@ def attention(
         _append_past(past_key, new_keys),
         _append_past(past_value, new_values),
     )
-    heads = queries.shape[1]
-    raw = attention_scores(
-        queries, repeat_heads(what, present_key, heads), default_scale(what, scale, queries)
-    )
+    grouped = group_heads(what, queries, present_key.shape[1])
+    raw = attention_scores(grouped, present_key, default_scale(what, scale, queries))
     bias = mask_bias(
         what,
         q.dtype,
-        raw.shape,
+        (*queries.shape[:3], present_key.shape[2]),
         attn_mask,
         nonpad_kv_seqlen,
         0 if past_key is None else past_key.shape[2],
@@ -172,8 +171,8 @@ def attention(
     some_see_none = attn_mask is not None or nonpad_kv_seqlen is not None or left_window_size >= 0
     hiding = bias if some_see_none else None
     weights = attention_weights(biased, hiding, softmax_precision or q.dtype)
-    y = weighted_values(weights, repeat_heads(what, present_value, heads))
-    shown = (raw, below, biased, weights)[qk_matmul_output_mode]
+    y = join_groups(weighted_values(weights, present_value))
+    shown = join_groups((raw, below, biased, weights)[qk_matmul_output_mode])
     return (join_heads(y) if q.rank == 3 else y), present_key, present_value, shown
 
 
@@ -204,6 +203,6 @@ def flex_attention(
     if not q.rank == k.rank == v.rank == 4 or not q.dtype == k.dtype == v.dtype:
         raise InferError(f"{what}: it takes four axes and one dtype")
     _check_shapes(what, q, k, v)
-    keys, values = (repeat_heads(what, x, q.shape[1]) for x in (k, v))
-    raw = attention_scores(q, keys, default_scale(what, scale, q))
-    return weighted_values(attention_weights(raw, None, softmax_precision or q.dtype), values)
+    raw = attention_scores(group_heads(what, q, k.shape[1]), k, default_scale(what, scale, q))
+    weights = attention_weights(raw, None, softmax_precision or q.dtype)
+    return join_groups(weighted_values(weights, v))

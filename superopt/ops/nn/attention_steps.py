@@ -1,6 +1,7 @@
 """The steps of attention: scores, their cap and bias, softmax, the weighted sum of values.
 
-Operands have four axes: (batch, heads, sequence, size).
+Operands have four axes: (batch, heads, sequence, size). Queries of more heads than keys have five
+(grouped-query attention): (batch, heads of keys, queries of one of these, sequence, size).
 """
 
 from __future__ import annotations
@@ -30,29 +31,40 @@ from superopt.te.expr.tensor import (
 )
 
 
-def repeat_heads(context: str, x: Tensor, heads: Dim) -> Tensor:
-    """Repeat the heads of `x` to `heads` heads (grouped-query attention)."""
-    own = x.shape[1]
+def group_heads(context: str, q: Tensor, own: Dim) -> Tensor:
+    """Return the queries in `own` groups of heads."""
+    batch, heads, *rest = q.shape
     if own == heads:
-        return x
+        return q
     if not isinstance(own, int) or not isinstance(heads, int) or heads % own:
         raise InferError(f"{context}: {heads} heads of q are not a multiple of {own} of k and v")
     times = heads // own
-    shape = (x.shape[0], heads, *x.shape[2:])
-    return compute(shape, lambda b, h, t, d: x[b, h // times, t, d])
+    return compute((batch, own, times, *rest), lambda b, g, r, s, d: q[b, g * times + r, s, d])
+
+
+def join_groups(x: Tensor) -> Tensor:
+    """Return heads on one axis."""
+    if x.rank == 4:
+        return x
+    batch, groups, times, *rest = x.shape
+    heads = index.dim(index.as_index(groups) * times)
+    return compute((batch, heads, *rest), lambda b, h, s, t: x[b, h // times, h % times, s, t])
 
 
 def attention_scores(q: Tensor, k: Tensor, scale: Expr) -> Tensor:
-    """Return scale * q k^T, (batch, heads, queries, keys); each operand is scaled by
-    sqrt(scale)."""
-    root = cast(apply("sqrt", scale), q.dtype)
+    """Return scale * q k^T, (batch, heads, queries, keys). Operands of 16 bits are each scaled by
+    sqrt(scale), wider ones by one factor, which gives the same up to rounding."""
+    exact = accumulation_dtype(q.dtype) == q.dtype
+    root = cast(scale if exact else apply("sqrt", scale), q.dtype)
     left = widen_tensor(compute(q.shape, lambda *i: q[i] * root, name="q"))
-    right = widen_tensor(compute(k.shape, lambda *i: k[i] * root, name="k"))
-    out = compute(
-        (*q.shape[:3], k.shape[2]),
-        lambda b, h, s, t: reduce_sum(q.shape[3], lambda d: left[b, h, s, d] * right[b, h, t, d]),
-        name="scores",
-    )
+    right = k if exact else widen_tensor(compute(k.shape, lambda *i: k[i] * root, name="k"))
+    size = q.shape[-1]
+
+    def element(*i: Expr) -> Expr:
+        *own, t = i
+        return reduce_sum(size, lambda d: left[(*own, d)] * right[(*own[:2], t, d)])
+
+    out = compute((*q.shape[:-1], k.shape[2]), element, name="scores")
     return narrow_tensor(out, q.dtype)
 
 
@@ -82,7 +94,7 @@ def attention_weights(x: Tensor, bias: Tensor | None, precision: DType) -> Tenso
     )
 
     def guarded(*i: Expr) -> Expr:
-        row = tuple(0 if n == 1 else e for n, e in zip(allowed.shape, i[:-1], strict=True))
+        row = _bias_index(allowed, x, i)
         return cast(select(allowed[row], share(*i), const(0, precision)), x.dtype)
 
     return compute(x.shape, guarded, name="weights")
@@ -91,13 +103,12 @@ def attention_weights(x: Tensor, bias: Tensor | None, precision: DType) -> Tenso
 def weighted_values(weights: Tensor, v: Tensor) -> Tensor:
     """Return the weighted sum of the values."""
     shares, values = widen_tensor(weights), widen_tensor(v)
-    out = compute(
-        (*weights.shape[:3], v.shape[3]),
-        lambda b, h, s, d: reduce_sum(
-            v.shape[2], lambda t: shares[b, h, s, t] * values[b, h, t, d]
-        ),
-        name="attended",
-    )
+
+    def element(*i: Expr) -> Expr:
+        *own, d = i
+        return reduce_sum(v.shape[2], lambda t: shares[(*own, t)] * values[(*own[:2], t, d)])
+
+    out = compute((*weights.shape[:-1], v.shape[3]), element, name="attended")
     return narrow_tensor(out, v.dtype)
 
 
@@ -195,10 +206,12 @@ def apply_softcap(x: Tensor, softcap: float) -> Tensor:
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
-    return compute(
-        x.shape,
-        lambda *i: (
-            x[i] + bias[tuple(0 if n == 1 else e for n, e in zip(bias.shape, i, strict=True))]
-        ),
-        name="biased",
-    )
+    return compute(x.shape, lambda *i: x[i] + bias[_bias_index(bias, x, i)], name="biased")
+
+
+def _bias_index(bias: Tensor, x: Tensor, i: Sequence[Expr]) -> tuple[Dim | Expr, ...]:
+    """Return the index in a bias, or in its first axes, of the scores' element `i`."""
+    b, *heads, s, t = i
+    head = heads[0] if len(heads) == 1 else index.as_index(heads[0] * x.shape[2] + heads[1])
+    full = (b, head, s, t)[: bias.rank]
+    return tuple(0 if n == 1 else e for n, e in zip(bias.shape, full, strict=True))
