@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from superopt.compilation.frontend.input_arrays import InputPort
+from superopt.compilation.frontend.input_arrays import InputPort, ValueLimit
 from superopt.cost.cache_folders import ready_folder
 from superopt.cost.disk_cache import limit_bytes, record_written
 from superopt.kernels.runtime import file_cache as files
@@ -186,7 +186,8 @@ def parse_dtype(name: str) -> np.dtype[Any]:
 def _parse_port(data: dict[str, Any]) -> InputPort:
     dtype = None if data["dtype"] is None else parse_dtype(data["dtype"])
     shape = None if data["shape"] is None else tuple(data["shape"])
-    return InputPort(data["name"], dtype, shape, data["type_text"], data["has_default"])
+    limits = tuple(ValueLimit(**x) for x in data["limits"])
+    return InputPort(data["name"], dtype, shape, data["type_text"], data["has_default"], limits)
 
 
 def _chunk_sums(constants: np.ndarray) -> Iterator[int]:

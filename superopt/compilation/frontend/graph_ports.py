@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from superopt.compilation.frontend.input_arrays import InputPort
+from superopt.compilation.frontend.input_arrays import InputPort, ValueLimit
 from superopt.errors import ModelError, UsageError
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import infer_sizes
@@ -17,12 +17,15 @@ from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.tensor import TensorType
 
 
-def input_port(i: ir_graph.Input, has_default: bool) -> InputPort:
-    """Return an input as users see it. has_default: the model has a value for it."""
+def input_port(
+    i: ir_graph.Input, has_default: bool, limits: tuple[ValueLimit, ...] = ()
+) -> InputPort:
+    """Return an input as users see it. has_default: the model has a value for it. limits: those of
+    its values."""
     t = i.type
     dtype = None if t.dtype is None else numpy_dtype(t)
     shape = None if t.shape is None else tuple(d if isinstance(d, int) else str(d) for d in t.shape)
-    return InputPort(i.name, dtype, shape, str(t), has_default)
+    return InputPort(i.name, dtype, shape, str(t), has_default, limits)
 
 
 def static_shape(t: TensorType, sizes: Mapping[str, int]) -> tuple[int, ...]:

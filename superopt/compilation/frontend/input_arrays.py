@@ -17,16 +17,27 @@ _MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
+class ValueLimit:
+    """Limits of the elements of an integer input: formulas of symbolic sizes, "" for none. what:
+    the reason, for messages."""
+
+    least: str
+    greatest: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class InputPort:
     """An input of a model. dtype: None for a non-tensor; shape: numbers, names of symbolic sizes,
     or expressions of these; None if unknown; type_text: its type, for messages; has_default: the
-    model has a value for it."""
+    model has a value for it; limits: those of its values."""
 
     name: str
     dtype: np.dtype | None
     shape: tuple[int | str, ...] | None
     type_text: str
     has_default: bool = False
+    limits: tuple[ValueLimit, ...] = ()
 
 
 def signature_text(ports: Sequence[InputPort], output_names: Sequence[str]) -> str:
@@ -52,6 +63,34 @@ def check_sizes(ports: Sequence[InputPort], sizes: Mapping[str, int]) -> None:
             f"the symbolic sizes are {', '.join(sorted(dims)) or 'none'}",
             "pass the size of each",
         )
+
+
+def numeric_limits(port: InputPort, sizes: Mapping[str, int]) -> list[tuple[float, float]]:
+    """Return the least and the greatest value that each limit allows at these sizes."""
+    names = {"__builtins__": {}, "max": max, "min": min, **sizes}
+
+    def number(formula: str, default: float) -> float:
+        return eval(formula, names) if formula else default  # type: ignore[no-any-return]
+
+    return [(number(x.least, -np.inf), number(x.greatest, np.inf)) for x in port.limits]
+
+
+def check_values(
+    ports: Sequence[InputPort], arrays: Sequence[Any], sizes: Mapping[str, int]
+) -> None:
+    """Raise UsageError if an input has a value beyond its limits."""
+    for port, array in zip(ports, arrays, strict=True):
+        if not port.limits or not isinstance(array, np.ndarray) or not array.size:
+            continue
+        low, high = int(array.min()), int(array.max())
+        for limit, (least, greatest) in zip(port.limits, numeric_limits(port, sizes), strict=True):
+            if low < least or high > greatest:
+                start = f"from {least} " if least > -np.inf else ""
+                raise UsageError(
+                    f"input {port.name!r} has the value {low if low < least else high}",
+                    f"{limit.what}: values {start}up to {greatest} are possible",
+                    "pass other values, or larger caches",
+                )
 
 
 def match_sizes(ports: Sequence[InputPort], arrays: Sequence[Any]) -> dict[str, int] | None:

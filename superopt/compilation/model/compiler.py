@@ -29,6 +29,7 @@ from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_port
 from superopt.compilation.frontend.input_arrays import InputPort, Sizes
 from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
+from superopt.compilation.frontend.value_limits import input_limits
 from superopt.compilation.model.compile_class import (
     compile_levels,
     compile_size_class,
@@ -155,7 +156,10 @@ class Compiler:
         return Executable(*about, lambda: self, shape_policy=policy)
 
     def input_ports(self) -> tuple[InputPort, ...]:
-        return tuple(input_port(i, i in self.model.input_defaults) for i in self.model.graph.inputs)
+        limits, defaults = input_limits(self.model.graph), self.model.input_defaults
+        return tuple(
+            input_port(i, i in defaults, limits.get(i, ())) for i in self.model.graph.inputs
+        )
 
     def output_names(self) -> tuple[str, ...]:
         """Return the names of the outputs."""

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from superopt.compilation.frontend.input_arrays import check_sizes, signature_text
+from superopt.compilation.frontend.input_arrays import check_sizes, check_values, signature_text
 from superopt.compilation.model.bound_call import BoundCall, bind_arrays
 from superopt.compilation.model.device import NO_CONTEXT
 from superopt.compilation.model.explain_memory import explain_memory
@@ -78,6 +78,7 @@ class Executable(ModelPrograms):
             raise closed_error()
         given = self.input_arrays(feeds)
         sizes = self.infer_sizes(given)
+        check_values(self.input_ports, given, sizes)
         key = sorted_sizes(sizes)
         fed = [x for p, x in zip(self.input_ports, given, strict=True) if p.name in feeds]
         on_device = bool(fed) and all(map(self.device.is_on_device, fed))

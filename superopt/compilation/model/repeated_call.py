@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.compilation.fallback.whole_model import NamedCall
-from superopt.compilation.frontend.input_arrays import InputPort
+from superopt.compilation.frontend.input_arrays import InputPort, match_sizes, numeric_limits
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
@@ -63,12 +63,30 @@ def _input_kinds(ports: Sequence[InputPort], arrays: Sequence[Any]) -> tuple[Inp
     return tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, arrays, strict=True))
 
 
+def _value_limits(
+    ports: Sequence[InputPort], arrays: Sequence[Any]
+) -> list[tuple[int, float, float]]:
+    """Return the number of each input that has limits, its least and its greatest value."""
+    if not any(p.limits for p in ports):
+        return []
+    sizes = match_sizes(ports, arrays)
+    out = []
+    for n, (port, array) in enumerate(zip(ports, arrays, strict=True)):
+        if port.limits and sizes is None:
+            out.append((n, np.inf, -np.inf))  # nothing is allowed: the slow path decides
+        elif port.limits and sizes is not None and array.size:
+            least, greatest = zip(*numeric_limits(port, sizes), strict=True)
+            out.append((n, max(least), min(greatest)))
+    return out
+
+
 def match_inputs(
     ports: Sequence[InputPort], arrays: Sequence[Any]
 ) -> Callable[[Mapping[str, Any]], list[np.ndarray] | None]:
     """Return a function that returns the inputs in order if they are contiguous arrays of the types
-    and shapes of `arrays`; else None."""
+    and shapes of `arrays`, with values that are allowed; else None."""
     inputs = _input_kinds(ports, arrays)
+    limits = _value_limits(ports, arrays)
 
     def match(feeds: Mapping[str, Any]) -> list[np.ndarray] | None:
         if type(feeds) is not dict or len(feeds) != len(inputs):
@@ -82,6 +100,9 @@ def match_inputs(
             ):  # fmt: skip
                 return None
             given.append(a)
+        for n, least, greatest in limits:
+            if given[n].min() < least or given[n].max() > greatest:
+                return None  # the slow path reports the error
         return given
 
     return match

@@ -62,7 +62,7 @@ def multi_head_attention(
     queries, total = shape_of(scores, 4)[2:]
     if mask is not None:
         least = float_attribute(n, "mask_filter_value", MASK_FILTER_VALUE)
-        seen = _visible_keys(mask, shape_of(scores, 4)[0], queries, total)
+        seen = _visible_keys(mask, shape_of(scores, 4)[0], total)
         filtered = apply("Where", seen, scalar_like(0.0, scores), scalar_like(least, scores))
         scores = add(scores, filtered)
     if scores_bias is not None:
@@ -105,20 +105,18 @@ def _append(past: graph.Value | None, x: graph.Value) -> graph.Value:
     return x if past is None else apply("Concat", past, x, axis=2)
 
 
-def _visible_keys(mask: graph.Value, batch: Dim, queries: Dim, total: Dim) -> graph.Value:
+def _visible_keys(mask: graph.Value, batch: Dim, total: Dim) -> graph.Value:
     """Return where keys are visible, in four axes.
 
-    mask: the number of keys, or positive where a key (or a key for a query) is visible.
+    mask: (batch) numbers of keys, or positive where a key is visible: (batch, keys) or (batch,
+    queries, keys).
     """
-    shape = shape_of(mask, 1, 2, 3)
-    if shape == (batch,):
-        count = unsqueeze(as_i64(mask), 1, 2, 3)
-        return apply("Less", positions(total), count)
-    if shape == (batch, total):
-        return unsqueeze(apply("Greater", as_i64(mask), i64(0)), 1, 2)
-    if shape == (batch, queries, total):
-        return unsqueeze(apply("Greater", as_i64(mask), i64(0)), 1)
-    raise InferError(f"a mask {mask.type} of ({batch}, {queries}, {total})")
+    shape, values = shape_of(mask, 1, 2, 3), as_i64(mask)
+    if isinstance(shape[0], int) and isinstance(batch, int) and shape[0] != batch:
+        raise InferError(f"a mask {mask.type} of {batch} sequences")
+    if len(shape) == 1:
+        return apply("Less", positions(total), unsqueeze(values, 1, 2, 3))
+    return unsqueeze(apply("Greater", values, i64(0)), *((1, 2) if len(shape) == 2 else (1,)))
 
 
 def _causal_mask(queries: Dim, total: Dim, before: Dim) -> graph.Value:

@@ -1,0 +1,135 @@
+"""Limits of the values of integer inputs: where new keys are written into a cache, how many keys
+are valid, which positions are rotated. A call with other values is refused before kernels run.
+
+An operand is followed back to the input that it is computed from by adding sizes and constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from superopt.compilation.frontend.input_arrays import ValueLimit
+from superopt.ir import graph as ir_graph
+from superopt.te.expr import index
+from superopt.te.expr.node import Dim, Expr
+
+MAX_CONSTANT_ELEMENTS = 64  # of a constant that is added
+NONE_ALLOWED = -(1 << 63)  # a greatest value below all others
+_UNCHANGED = frozenset({"Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Expand"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Shifted:
+    """The values of `source` plus numbers from `low` to `high`. is_clamped: negative ones are
+    replaced by 0."""
+
+    source: ir_graph.Input
+    low: Expr
+    high: Expr
+    is_clamped: bool = False
+
+
+def input_limits(g: ir_graph.Graph) -> dict[ir_graph.Input, tuple[ValueLimit, ...]]:
+    """Return the limits of the inputs' values."""
+    out: dict[ir_graph.Input, dict[ValueLimit, None]] = {}
+    for n in ir_graph.nodes(g):
+        found = _LIMITS.get(n.op.name)
+        for value, most, what in found(n) if found is not None else ():
+            x = _follow(value)
+            if x is not None:
+                out.setdefault(x.source, {})[_input_limit(x, most, what)] = None
+    return {i: tuple(some) for i, some in out.items()}
+
+
+def _input_limit(x: _Shifted, most: Dim | None, what: str) -> ValueLimit:
+    """Return the limit of an input if shifted values must be from 0 to `most`; None: any."""
+    least = "" if x.is_clamped else str(index.dim(-x.low))
+    if most is None:
+        return ValueLimit(least, "", what)
+    greatest = str(index.dim(index.as_index(most) - x.high))
+    if x.is_clamped:  # 0 must be allowed
+        greatest = f"({greatest}) if ({most}) >= 0 else {NONE_ALLOWED}"
+    return ValueLimit(least, greatest, what)
+
+
+def _follow(v: ir_graph.Value | None) -> _Shifted | None:
+    """Return the input that a value is computed from; None if by more than shifts."""
+    if isinstance(v, ir_graph.Input):
+        zero = index.as_index(0)
+        is_integer = v.type.dtype is not None and v.type.dtype.is_int
+        return _Shifted(v, zero, zero) if is_integer else None
+    n = None if v is None else ir_graph.producer(v)
+    if n is None:
+        return None
+    if n.op.name in _UNCHANGED:
+        return _follow(n.inputs[0])
+    if n.op.name not in ("Add", "Sub", "Max") or len(n.inputs) != 2:
+        return None
+    x, span = _follow(n.inputs[0]), _span(n.inputs[1])
+    if x is None or span is None or (x.is_clamped and n.op.name != "Add"):
+        return None
+    low, high = span
+    if n.op.name == "Max":
+        return replace(x, is_clamped=True) if index.dim(low) == index.dim(high) == 0 else None
+    if n.op.name == "Sub":
+        low, high = index.as_index(0) - high, index.as_index(0) - low
+    if x.is_clamped and index.dim(low) != 0:
+        return None
+    return replace(x, low=index.as_index(x.low + low), high=index.as_index(x.high + high))
+
+
+def _span(v: ir_graph.Value | None) -> tuple[Expr, Expr] | None:
+    """Return the least and the greatest element of a constant, a size or a range of positions."""
+    n = ir_graph.producer(v) if v is not None else None
+    if n is not None and n.op.name in _UNCHANGED:
+        return _span(n.inputs[0])
+    if isinstance(v, ir_graph.Constant) and 0 < v.nbytes <= 8 * MAX_CONSTANT_ELEMENTS:
+        a = v.load()
+        return index.as_index(int(a.min())), index.as_index(int(a.max()))
+    attrs = {} if n is None else dict(n.attrs)
+    if n is not None and n.op.name == "Shape" and n.inputs[0] is not None:
+        shape, start = n.inputs[0].type.shape, attrs["start"]
+        if shape is not None and isinstance(start, int) and attrs["end"] == start + 1:
+            return (index.as_index(shape[start]),) * 2  # type: ignore[return-value]
+    if n is not None and n.op.name == "Range" and attrs["delta"] == 1:
+        return index.as_index(attrs["start"]), index.as_index(attrs["limit"]) - 1  # type: ignore[arg-type]
+    return None
+
+
+_Limit = tuple[ir_graph.Value | None, Dim | None, str]
+
+
+def _shape(n: ir_graph.Node, operand: int) -> tuple[Dim, ...]:
+    v = n.inputs[operand] if operand < len(n.inputs) else None
+    return () if v is None or v.type.shape is None else v.type.shape
+
+
+def _scatter_limits(n: ir_graph.Node) -> Iterator[_Limit]:
+    attrs = dict(n.attrs)
+    axis = attrs["axis"]
+    assert isinstance(axis, int)
+    if len(n.inputs) > 2:
+        room = index.as_index(_shape(n, 0)[axis]) - _shape(n, 1)[axis]
+        most = index.dim(room) if attrs["mode"] == "linear" else None
+        yield n.inputs[2], most, "the cache has no room for what TensorScatter writes there"
+
+
+def _attention_limits(n: ir_graph.Node) -> Iterator[_Limit]:
+    keys = _shape(n, 1)
+    if len(n.inputs) > 6 and keys:
+        length = keys[2] if len(keys) == 4 else keys[1]
+        yield n.inputs[6], length, "Attention has fewer keys"
+
+
+def _rotary_limits(n: ir_graph.Node) -> Iterator[_Limit]:
+    if len(n.inputs) > 3:
+        last = index.dim(index.as_index(_shape(n, 1)[0]) - 1)
+        yield n.inputs[3], last, "RotaryEmbedding has no angles for such positions"
+
+
+_LIMITS: Mapping[str, Callable[[ir_graph.Node], Iterator[_Limit]]] = {
+    "Attention": _attention_limits,
+    "RotaryEmbedding": _rotary_limits,
+    "TensorScatter": _scatter_limits,
+}

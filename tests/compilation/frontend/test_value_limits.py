@@ -1,0 +1,128 @@
+"""Calls with values that caches have no room for are refused before anything is written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+import superopt
+from superopt.compilation.frontend.input_arrays import ValueLimit
+from superopt.errors import UsageError
+from tests.support.onnx_io.decoder_operators import Case, Feeds
+
+CAPACITY, BATCH, GROUPS, SIZE = 8, 2, 1, 16
+I32, I64 = TensorProto.INT32, TensorProto.INT64
+
+
+def cache_case() -> Case:
+    """A write into a cache, and attention to its valid keys."""
+    case = Case("cache")
+    case.inputs = {"q": ("b", GROUPS, "s", SIZE), "pk": ("b", GROUPS, "c", SIZE)}
+    case.integer_inputs = {"at": (I64, ("b",)), "valid": (I64, ("b",))}
+    case.outputs = {"y": case.inputs["q"], "nk": case.inputs["pk"]}
+    case.add("TensorScatter", ["pk", "q", "at"], ["nk"], axis=2)
+    case.add("Attention", ["q", "nk", "nk", "", "", "", "valid"], ["y"])
+    return case
+
+
+def grouped_case() -> Case:
+    """GroupQueryAttention with caches of a fixed capacity."""
+    case = Case("grouped")
+    case.inputs = {"q": ("b", "s", SIZE), "pk": ("b", GROUPS, "c", SIZE)}
+    case.integer_inputs = {"last": (I32, ("b",)), "total": (I32, ())}
+    case.outputs = {"y": case.inputs["q"], "nk": case.inputs["pk"], "nv": case.inputs["pk"]}
+    names = ["q", "q", "q", "pk", "pk", "last", "total"]
+    heads = {"num_heads": GROUPS, "kv_num_heads": GROUPS}
+    case.add("GroupQueryAttention", names, [*case.outputs], "com.microsoft", **heads)
+    return case
+
+
+def rotary_case() -> Case:
+    """Rotation at given positions."""
+    case = Case("rotary")
+    case.inputs = {"q": ("b", GROUPS, "s", SIZE)}
+    case.integer_inputs = {"places": (I64, (1,))}
+    case.constants = {n: np.ones((CAPACITY, SIZE // 2), np.float32) for n in ("cos", "sin")}
+    case.outputs = {"y": case.inputs["q"]}
+    case.add("RotaryEmbedding", ["q", "places", "cos", "sin"], ["y"], "com.microsoft")
+    return case
+
+
+def feeds(case: Case, length: int, **values: int) -> Feeds:
+    sizes = {"b": BATCH, "s": length, "c": CAPACITY}
+    out = case.feeds(np.random.default_rng(0), sizes)
+    for name, value in values.items():
+        kind, shape = case.integer_inputs[name]
+        dims = [sizes[d] if isinstance(d, str) else d for d in shape]
+        out[name] = np.full(dims, value, np.int32 if kind == I32 else np.int64)
+    return out
+
+
+ALLOWED = [
+    (cache_case, 3, {"at": 5, "valid": 8}),
+    (cache_case, 8, {"at": 0, "valid": 0}),
+    (grouped_case, 1, {"last": 7, "total": 8}),
+    (grouped_case, 8, {"last": 7, "total": 8}),
+    (rotary_case, 3, {"places": 5}),
+]
+REFUSED = [
+    (cache_case, 3, {"at": 6, "valid": 8}, "'at' has the value 6", "from 0 up to 5"),
+    (cache_case, 3, {"at": -1, "valid": 8}, "'at' has the value -1", "from 0 up to 5"),
+    (cache_case, 9, {"at": 0, "valid": 8}, "'at' has the value 0", "from 0 up to -1"),
+    (cache_case, 1, {"at": 0, "valid": 9}, "'valid' has the value 9", "Attention has fewer keys"),
+    (grouped_case, 1, {"last": 8, "total": 9}, "'last' has the value 8", "up to 7"),
+    (grouped_case, 9, {"last": 0, "total": 9}, "'last' has the value 0", "the cache has no room"),
+    (rotary_case, 3, {"places": 6}, "'places' has the value 6", "from 0 up to 5"),
+]
+
+
+@pytest.mark.parametrize(("make", "length", "values"), ALLOWED)
+def test_values_within_the_limits_are_run(make: object, length: int, values: dict) -> None:
+    case = make()  # type: ignore[operator]
+    exe = superopt.compile(case.model(), threads=1, specialize="never")
+    exe.run(feeds(case, length, **values))
+
+
+@pytest.mark.parametrize(("make", "length", "values", "what", "why"), REFUSED)
+def test_values_beyond_the_limits_are_refused(
+    make: object, length: int, values: dict, what: str, why: str
+) -> None:
+    case = make()  # type: ignore[operator]
+    exe = superopt.compile(case.model(), threads=1, specialize="never")
+    with pytest.raises(UsageError, match=what) as error:
+        exe.run(feeds(case, length, **values))
+    assert why in str(error.value)
+
+
+def test_a_repeated_call_checks_values() -> None:
+    case = cache_case()
+    exe = superopt.compile(case.model(), threads=1, specialize="never")
+    for _ in range(3):
+        exe.run(feeds(case, 1, at=7, valid=8))
+    assert exe.last_call is not None
+    with pytest.raises(UsageError, match="'at' has the value 8"):
+        exe.run(feeds(case, 1, at=8, valid=8))
+
+
+def test_circular_writes_have_no_greatest_index() -> None:
+    case = cache_case()
+    case.nodes.clear()
+    case.outputs.pop("y")
+    case.add("TensorScatter", ["pk", "q", "at"], ["nk"], axis=2, mode="circular")
+    exe = superopt.compile(case.model(), threads=1, specialize="never")
+    (port,) = (p for p in exe.input_ports if p.name == "at")
+    (limit,) = port.limits
+    assert isinstance(limit, ValueLimit)
+    assert (limit.least, limit.greatest) == ("0", "")
+    exe.run(feeds(case, 2, at=1000, valid=8))
+
+
+def test_a_saved_model_keeps_the_limits(tmp_path: object) -> None:
+    case = cache_case()
+    exe = superopt.compile(case.model(), threads=1, specialize="never")
+    exe.run(feeds(case, 1, at=7, valid=8))
+    exe.save(tmp_path / "model.so")  # type: ignore[operator]
+    other = superopt.load(tmp_path / "model.so")  # type: ignore[operator]
+    with pytest.raises(UsageError, match="'at' has the value 8"):
+        other.run(feeds(case, 1, at=8, valid=8))
