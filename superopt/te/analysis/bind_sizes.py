@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from superopt.te.analysis.affine import rebuild
-from superopt.te.analysis.walk import reductions
 from superopt.te.expr import index
 from superopt.te.expr.dtype import INDEX
 from superopt.te.expr.node import Apply, Axis, Const, Dim, Expr, Index, Load, Reduce, Size
@@ -71,13 +70,7 @@ class Binding:
 
 
 def has_symbolic_size(t: Tensor) -> bool:
-    """True if an extent of the tensor, or of what it loads, is symbolic."""
+    """True if the tensor, or what it loads, has a symbolic size, as an extent or as a value."""
     found = Binding({})
     found.tensor(t)
-    axes = (a for x in found.tensors for a in (*x.axes, *_reduction_axes(x)))
-    shapes = (n for x in found.tensors for n in x.shape)
-    return not all(isinstance(n, int) for n in (*shapes, *(a.extent for a in axes)))
-
-
-def _reduction_axes(t: Tensor) -> Iterator[Axis]:
-    return (a for r in reductions(t.body) for a in r.axes)
+    return any(isinstance(e, Size) for e, _ in found.memo.values())
