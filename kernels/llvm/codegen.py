@@ -20,7 +20,7 @@ from superopt.kernels.llvm.writer import Writer, load_sizes, table_value
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update
 from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
-from superopt.te.expr.dtype import INDEX
+from superopt.te.expr.dtype import BOOL, I64, INDEX
 from superopt.te.expr.functions import REDUCTION_COMBINERS
 from superopt.te.expr.node import Apply, Axis
 from superopt.te.expr.size_ranges import SizeRanges
@@ -132,7 +132,11 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
 
 def _emit_loop(w: Writer, s: For) -> None:
     if s.until is not None:
-        raise NotImplementedError(f"the loop {s.axis.name} ends at {s.until}")
+        if s.kind not in ("serial", "parallel"):
+            raise NotImplementedError(f"the {s.kind} loop {s.axis.name} ends at {s.until}")
+        with w.loop(s.axis, _emit_end(w, s), may_be_empty=True):
+            _emit_body(w, s.body)
+        return
     if (found := match_window(s)) is not None and emit_window_extrema(w, found):
         return
     if s.kind == "unroll":
@@ -148,6 +152,15 @@ def _emit_loop(w: Writer, s: For) -> None:
     may_be_empty = not SizeRanges().is_nonnegative(te_index.as_index(extent - 1))
     with w.loop(s.axis, emit_index(w, extent, TilePosition()).text, may_be_empty):
         _emit_body(w, s.body)
+
+
+def _emit_end(w: Writer, s: For) -> str:
+    """Emit the number of iterations of a loop that ends at a value."""
+    assert s.until is not None
+    extent = emit_index(w, te_index.as_index(s.axis.extent), TilePosition()).text
+    until = emit_cast(w.t, emit_value(w, s.until, TilePosition()), I64).text
+    is_less = w.t.make(f"icmp slt i64 {until}, {extent}", BOOL, 0)
+    return w.t.make(f"select {is_less}, i64 {until}, i64 {extent}", I64, 0).text
 
 
 def _emit_tile_store(w: Writer, s: Store) -> None:

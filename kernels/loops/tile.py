@@ -64,8 +64,8 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """The body for each value of `axis` below its extent, and below `until` if given: a 32-bit
-    expression, evaluated when the loop begins."""
+    """The body for each value of `axis` below its extent, and below `until` if given: an integer
+    expression, of 32 bits on a GPU and 64 bits on a CPU, evaluated when the loop begins."""
 
     axis: Axis
     body: tuple[Stmt, ...]

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import prod
 
-from superopt.kernels.algorithms.build import build_kernels, input_buffers
-from superopt.kernels.algorithms.digests import problem_digest
+from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_buffers
+from superopt.kernels.algorithms.digests import kernel_digest, problem_digest
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.space import options
 from superopt.kernels.llvm.calls import Ref
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
+from superopt.kernels.loops.limit_loops import limit_loops
 from superopt.plan.lowering.polyphase import StridedPart
 from superopt.plan.program.buffer_reads import read_from_buffers
 from superopt.plan.program.plan import Plan, Settings, Step
@@ -24,6 +25,8 @@ from superopt.plan.program.symbolic_choice import (
 from superopt.plan.program.transformed_constants import TransformedConstants
 from superopt.plan.rewrites.fusion.buffer_views import BufferView, use_views
 from superopt.plan.rewrites.matmul.duplicated_constants import duplicate_constants
+from superopt.plan.rewrites.matmul.valid_keys import KeyLimit, find_key_limits
+from superopt.plan.rewrites.reductions.row_fusion import replace_tensors
 from superopt.te.analysis.bind_sizes import has_symbolic_size
 from superopt.te.expr import index
 from superopt.te.expr.symbolic_int import example_sizes, level_guards
@@ -52,6 +55,7 @@ def select_kernels(p: Plan) -> None:
     duplicates: dict[Tensor, Tensor] = {}
     transformed = TransformedConstants(p.tensors.constants)
     costly = costly_tensors(p.definitions)
+    limits = _key_limits(p)
     for t, definition in p.definitions.items():
         root, views = _definition_of_buffers(p, t, definition, buffers, tensor_of, duplicates)
         inputs = input_buffers(root)
@@ -79,6 +83,8 @@ def select_kernels(p: Plan) -> None:
         with level_guards(t in costly):
             kernels = build_kernels(problem, choice)
             keep_unit_level(problem)
+        if t in limits:
+            kernels[-1] = _limit_kernel(kernels[-1], choice, limits[t], buffers)
         for built in kernels:
             target = built.writes
             if target is root:
@@ -87,6 +93,29 @@ def select_kernels(p: Plan) -> None:
             reads = tuple(tensor_of.get(v.buffer, v.buffer) for v in read)
             offsets = tuple(v.offset for v in read)
             p.steps.append(Step(built.kernel, reads, target, key, t, offsets))
+
+
+def _key_limits(p: Plan) -> dict[Tensor, KeyLimit]:
+    """Return the limits of products, on targets whose loops end at values."""
+    if p.target.fuses_horizontally:
+        return {}
+    parts = (x.tensor for some in p.tensors.parts.values() for x in some)
+    return find_key_limits(
+        p.definitions, p.tensors.constants, {*p.outputs, *p.partial_sums, *parts}
+    )
+
+
+def _limit_kernel(
+    built: BuiltKernel, choice: Choice, limit: KeyLimit, buffers: Mapping[Tensor, Tensor]
+) -> BuiltKernel:
+    """Return the kernel with a limit, if its loops allow it."""
+    end = replace_tensors(limit.end, buffers)
+    made = limit_loops(built.kernel, choice.schedules.get(choice.root, ()), limit.axis, end)
+    if made is None:
+        return built
+    more = made.params[len(built.kernel.params) - 1 : -1]
+    named = replace(made, name=f"k{kernel_digest(made)}")
+    return BuiltKernel(named, (*built.reads, *more), built.writes)
 
 
 def _argument_places(p: Plan) -> dict[Tensor, Ref]:

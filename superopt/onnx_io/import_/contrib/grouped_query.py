@@ -92,7 +92,8 @@ def grouped_query_attention(
     if bias is not None:
         scores = add(scores, _grouped_bias(bias, heads, groups, capacity))
     window = integer_attribute(n, "local_window_size", -1)
-    scores = hide(scores, unsqueeze(_visible_keys(places, capacity, window), 2), -math.inf)
+    visible = _visible_keys(places, apply("Add", start, _length_value(query)), capacity, window)
+    scores = hide(scores, unsqueeze(visible, 2), -math.inf)
     sink = optional_operand(operands, 11)
     if sink is None and integer_attribute(n, "smooth_softmax", 0) == 1:
         sink = scalar_like(0.0, scores)
@@ -208,13 +209,15 @@ def _grouped_bias(bias: graph.Value, heads: int, groups: int, capacity: Dim) -> 
     return apply("Reshape", bias, shape=(*shape, length, capacity))
 
 
-def _visible_keys(places: graph.Value, capacity: Dim, window: int) -> graph.Value:
-    """Return which keys the query at each place sees: (batch, 1, queries, keys)."""
+def _visible_keys(places: graph.Value, end: graph.Value, capacity: Dim, window: int) -> graph.Value:
+    """Return which keys the query at each place sees: (batch, 1, queries, keys). end: the number of
+    keys of each sequence."""
     rows, columns = unsqueeze(places, 1, 3), positions(capacity)
     visible = apply("LessOrEqual", columns, rows)
-    if window < 0:
-        return visible
-    return apply("And", visible, apply("Less", apply("Sub", rows, i64(window)), columns))
+    if window >= 0:
+        near = apply("Less", apply("Sub", rows, i64(window)), columns)
+        visible = apply("And", visible, near)
+    return apply("And", visible, apply("Less", columns, unsqueeze(end, 1, 2, 3)))
 
 
 def _softmax_with_sink(scores: graph.Value, sink: graph.Value) -> graph.Value:

@@ -1,0 +1,185 @@
+"""Find products that attention to a cache limits to its valid keys.
+
+s[i, t] = sum(q[i, c] * k[t, c] for c)
+w[i, t] = softmax(s[i, t] if t < valid and ... else -inf)
+y[i, d] = sum(w[i, t] * v[t, d] for t)
+
+From `valid` on, w is 0 and s is not read: y needs no more terms, and s no more elements. So the
+work follows the number of valid keys, and what the cache holds behind them has no effect.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from superopt.kernels.algorithms.contraction import match_contraction
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.plan.lowering.kernel_stages import kernel_inputs
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.analysis.walk import index_axes, loads, subexpressions
+from superopt.te.expr.dtype import BOOL, I64
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor
+
+Definitions = Mapping[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimit:
+    """Elements along an axis of a definition, or of its reduction, that need not be computed: those
+    from `end` on, an i64 expression of the definition's axes."""
+
+    axis: Axis
+    end: Expr
+
+
+def find_key_limits(
+    definitions: Definitions, constants: Collection[Tensor], kept: Collection[Tensor]
+) -> dict[Tensor, KeyLimit]:
+    """Return the limits of definitions. kept: tensors of which all elements are needed."""
+    readers: dict[Tensor, list[Tensor]] = {}
+    for t, now in definitions.items():
+        for x in kernel_inputs(now, definitions):
+            readers.setdefault(x, []).append(t)
+    order = {t: n for n, t in enumerate(definitions)}
+    out: dict[Tensor, KeyLimit] = {}
+
+    def add(t: Tensor, axis: Axis, end: Expr | None) -> None:
+        """Add a limit that is known when the kernel runs."""
+        if end is None or axis in index_axes(end):
+            return
+        if all(order.get(x.tensor, -1) < order[t] for x in loads(end)):
+            out[t] = KeyLimit(axis, end)
+
+    for t, now in definitions.items():
+        load = _weight_load(now, constants)
+        row = None if load is None else definitions.get(load.tensor, load.tensor)
+        if load is None or row is None or row.body is None:
+            continue
+        end = zero_from(row, definitions)
+        if end is None:
+            continue
+        over = load.index[-1]
+        assert isinstance(over, Axis)
+        add(t, over, substitute_axes(end, dict(zip(row.axes, load.index, strict=True))))
+        if load.tensor not in definitions:
+            continue
+        for s in kernel_inputs(row, definitions):
+            scores = definitions[s]
+            c = match_contraction(scores, constants)
+            if c is None or s in kept or readers[s] != [load.tensor] or len(s.shape) != row.rank:
+                continue
+            if not _reads_below(row, s, end, definitions):
+                continue
+            own = substitute_axes(end, dict(zip(row.axes, scores.axes, strict=True)))
+            add(s, scores.axes[-1], own)
+            keys = c.b
+            copy = definitions.get(keys.tensor)
+            if copy is None or keys.tensor in kept or readers[keys.tensor] != [s]:
+                continue
+            pairs = zip(keys.index, copy.axes, strict=True)
+            axes: dict[Axis, Axis] = {a: b for a, b in pairs if isinstance(a, Axis)}
+            if scores.axes[-1] in axes and index_axes(own) <= axes.keys():
+                add(keys.tensor, axes[scores.axes[-1]], substitute_axes(own, axes))
+    return out
+
+
+def _weight_load(t: Tensor, constants: Collection[Tensor]) -> Load | None:
+    """Return the operand of a product that is read along the axis that is summed over, and no other
+    axis of that operand is summed."""
+    over, c = reduction(t), match_contraction(t, constants)
+    if over is None or c is None or len(over.axes) != 1:
+        return None
+    return c.a if c.a.tensor.rank and c.a.index[-1] == over.axes[0] else None
+
+
+def zero_from(row: Tensor, definitions: Definitions) -> Expr | None:
+    """Return the index along the last axis from which on all elements are 0; None if unknown."""
+    assert row.body is not None
+    found = _masked_value(row.body, row.axes[-1], definitions)
+    return found[1] if found is not None and found[0] == 0 else None
+
+
+def _masked_value(e: Expr, t: Axis, definitions: Definitions) -> tuple[float, Expr] | None:
+    """Return the value, 0 or -inf, that `e` has from some index `t` on, and that index.
+
+    A row of which all elements are masked is NaN with and without the limit: it has one key.
+    """
+
+    def value(e: Expr) -> tuple[float, Expr] | None:
+        match e:
+            case Apply("select", (guard, yes, no)):
+                ends = guard_ends(guard, t, definitions)
+                if ends and isinstance(no, Const) and no.value in (0, -math.inf):
+                    return float(no.value), ends[0]
+                inner = value(yes)
+                same = isinstance(no, Const) and inner is not None and no.value == inner[0]
+                return inner if same else None
+            case Apply("exp" | "exp_below", (x,)):
+                found = value(x)
+                return (0.0, found[1]) if found and found[0] == -math.inf else None
+            case Apply("sub", (x, y)) if not _depends_on(y, t):
+                found = value(x)
+                return found if found and found[0] == -math.inf else None
+            case Apply("mul", (x, y)):
+                for a, b in ((x, y), (y, x)):
+                    found = value(a)
+                    if found and found[0] == 0 and not _depends_on(b, t):
+                        return found
+                return None
+            case Apply("div", (x, y)) if not _depends_on(y, t):
+                found = value(x)
+                return found if found and found[0] == 0 else None
+            case Load(x, index) if x.body is not None and x not in definitions:
+                return value(_stage_element(x, index))
+        return None
+
+    return value(e)
+
+
+def _depends_on(e: Expr, t: Axis) -> bool:
+    return any(x == t for x in subexpressions(e))
+
+
+def _stage_element(x: Tensor, index: Sequence[Expr]) -> Expr:
+    assert x.body is not None
+    return substitute_axes(x.body, dict(zip(x.axes, index, strict=True)))
+
+
+def guard_ends(guard: Expr, t: Expr, definitions: Definitions) -> list[Expr]:
+    """Return indices, as i64, such that the guard fails where `t` is not below one of them."""
+    match guard:
+        case Apply("and", args):
+            return [end for g in args for end in guard_ends(g, t, definitions)]
+        case Apply("lt", (Apply("cast", (x,), dtype), end)) if dtype == I64 and x == t:
+            return [] if isinstance(t, Axis) and t in index_axes(end) else [end]
+        case Load(x, index) if x.dtype == BOOL:
+            found = definitions.get(x, x)
+            if found.body is not None and found.rank == len(index):
+                return guard_ends(_stage_element(found, index), t, definitions)
+    return []
+
+
+def _reads_below(row: Tensor, s: Tensor, end: Expr, definitions: Definitions) -> bool:
+    """True if a row reads elements of `s` only below `end` along the last axis."""
+
+    def visit(e: Expr, guards: tuple[Expr, ...]) -> Iterator[bool]:
+        match e:
+            case Apply("select", (guard, yes, no)):
+                yield from visit(guard, guards)
+                yield from visit(yes, (*guards, guard))
+                yield from visit(no, guards)
+            case Apply(_, args):
+                for a in args:
+                    yield from visit(a, guards)
+            case Reduce(_, _, body):
+                yield from visit(body, guards)
+            case Load(x, index) if x is s:
+                yield any(end in guard_ends(g, index[-1], definitions) for g in guards)
+            case Load(x, index) if x.body is not None and x not in definitions:
+                yield from visit(_stage_element(x, index), guards)
+
+    assert row.body is not None
+    return all(visit(row.body, ()))
