@@ -15,6 +15,7 @@ from superopt.ops.nn.attention_steps import (
     attention_weights,
     default_scale,
     group_heads,
+    hide_padding,
     join_groups,
     mask_bias,
     weighted_values,
@@ -170,7 +171,8 @@ def attention(
     # Else each query sees the first key: only those behind its own place are hidden.
     some_see_none = attn_mask is not None or nonpad_kv_seqlen is not None or left_window_size >= 0
     hiding = bias if some_see_none else None
-    weights = attention_weights(biased, hiding, softmax_precision or q.dtype)
+    seen = biased if nonpad_kv_seqlen is None else hide_padding(biased, nonpad_kv_seqlen)
+    weights = attention_weights(seen, hiding, softmax_precision or q.dtype)
     y = join_groups(weighted_values(weights, present_value))
     shown = join_groups((raw, below, biased, weights)[qk_matmul_output_mode])
     return (join_heads(y) if q.rank == 3 else y), present_key, present_value, shown

@@ -209,6 +209,16 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
     return compute(x.shape, lambda *i: x[i] + bias[_bias_index(bias, x, i)], name="biased")
 
 
+def hide_padding(x: Tensor, valid_keys: Tensor) -> Tensor:
+    """Return the scores with -inf from the number of valid keys on, whatever they are there."""
+
+    def element(*i: Expr) -> Expr:
+        is_valid = compare("lt", cast(i[-1], I64), cast(valid_keys[i[0]], I64))
+        return select(is_valid, x[i], _negative_infinity(x.dtype))
+
+    return compute(x.shape, element, name="visible")
+
+
 def _bias_index(bias: Tensor, x: Tensor, i: Sequence[Expr]) -> tuple[Dim | Expr, ...]:
     """Return the index in a bias, or in its first axes, of the scores' element `i`."""
     b, *heads, s, t = i

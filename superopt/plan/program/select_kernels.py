@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_buffers
+from superopt.kernels.algorithms.contraction import match_contraction
 from superopt.kernels.algorithms.digests import kernel_digest, problem_digest
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.space import options
@@ -83,8 +84,8 @@ def select_kernels(p: Plan) -> None:
         with level_guards(t in costly):
             kernels = build_kernels(problem, choice)
             keep_unit_level(problem)
-        if t in limits:
-            kernels[-1] = _limit_kernel(kernels[-1], choice, limits[t], buffers)
+        for limit in limits.get(t, ()):
+            kernels[-1] = _limit_kernel(kernels[-1], choice, limit, buffers)
         for built in kernels:
             target = built.writes
             if target is root:
@@ -95,7 +96,7 @@ def select_kernels(p: Plan) -> None:
             p.steps.append(Step(built.kernel, reads, target, key, t, offsets))
 
 
-def _key_limits(p: Plan) -> dict[Tensor, KeyLimit]:
+def _key_limits(p: Plan) -> dict[Tensor, list[KeyLimit]]:
     """Return the limits of products, on targets whose loops end at values."""
     if p.target.fuses_horizontally:
         return {}
@@ -110,7 +111,14 @@ def _limit_kernel(
 ) -> BuiltKernel:
     """Return the kernel with a limit, if its loops allow it."""
     end = replace_tensors(limit.end, buffers)
-    made = limit_loops(built.kernel, choice.schedules.get(choice.root, ()), limit.axis, end)
+    owner: Tensor | None = choice.root
+    if limit.keys is not None:  # the stage with this axis is the one that is a product
+        stages = (x for x in choice.schedules if x is not choice.root)
+        owner = next((x for x in stages if match_contraction(x, ()) is not None), None)
+    if owner is None:
+        return built
+    keys = None if limit.keys is None else buffers.get(limit.keys, limit.keys)
+    made = limit_loops(built.kernel, choice.schedules.get(owner, ()), limit.axis, end, keys)
     if made is None:
         return built
     more = made.params[len(built.kernel.params) - 1 : -1]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from superopt.kernels.algorithms.contraction import match_contraction
 from superopt.kernels.loops.loop_transforms import reduction
-from superopt.plan.lowering.kernel_stages import kernel_inputs
+from superopt.plan.lowering.kernel_stages import kernel_inputs, kernel_stages
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import index_axes, loads, subexpressions
 from superopt.te.expr.dtype import BOOL, I64
@@ -29,61 +29,75 @@ Definitions = Mapping[Tensor, Tensor]
 @dataclass(frozen=True, slots=True)
 class KeyLimit:
     """Elements along an axis of a definition, or of its reduction, that need not be computed: those
-    from `end` on, an i64 expression of the definition's axes."""
+    from `end` on, an i64 expression of the definition's axes. keys: None; or the axis is that of a
+    stage of the definition, the only one that reads this tensor."""
 
     axis: Axis
     end: Expr
+    keys: Tensor | None = None
 
 
 def find_key_limits(
     definitions: Definitions, constants: Collection[Tensor], kept: Collection[Tensor]
-) -> dict[Tensor, KeyLimit]:
+) -> dict[Tensor, list[KeyLimit]]:
     """Return the limits of definitions. kept: tensors of which all elements are needed."""
     readers: dict[Tensor, list[Tensor]] = {}
     for t, now in definitions.items():
         for x in kernel_inputs(now, definitions):
             readers.setdefault(x, []).append(t)
     order = {t: n for n, t in enumerate(definitions)}
-    out: dict[Tensor, KeyLimit] = {}
+    out: dict[Tensor, list[KeyLimit]] = {}
 
-    def add(t: Tensor, axis: Axis, end: Expr | None) -> None:
+    def add(t: Tensor, x: KeyLimit) -> None:
         """Add a limit that is known when the kernel runs."""
-        if end is None or axis in index_axes(end):
-            return
-        if all(order.get(x.tensor, -1) < order[t] for x in loads(end)):
-            out[t] = KeyLimit(axis, end)
+        known = all(order.get(load.tensor, -1) < order[t] for load in loads(x.end))
+        if known and x.axis not in index_axes(x.end):
+            out.setdefault(t, []).append(x)
 
     for t, now in definitions.items():
         load = _weight_load(now, constants)
         row = None if load is None else definitions.get(load.tensor, load.tensor)
-        if load is None or row is None or row.body is None:
-            continue
-        end = zero_from(row, definitions)
-        if end is None:
+        end = None if row is None or row.body is None else zero_from(row, definitions)
+        if load is None or row is None or end is None:
             continue
         over = load.index[-1]
         assert isinstance(over, Axis)
-        add(t, over, substitute_axes(end, dict(zip(row.axes, load.index, strict=True))))
-        if load.tensor not in definitions:
-            continue
-        for s in kernel_inputs(row, definitions):
-            scores = definitions[s]
+        own = substitute_axes(end, dict(zip(row.axes, load.index, strict=True)))
+        add(t, KeyLimit(over, own))
+        fused = load.tensor not in definitions
+        stages = kernel_stages(row, definitions)[:-1] if fused else kernel_inputs(row, definitions)
+        for s in stages:
+            scores = definitions.get(s, s)
             c = match_contraction(scores, constants)
-            if c is None or s in kept or readers[s] != [load.tensor] or len(s.shape) != row.rank:
+            reader = t if fused else load.tensor
+            if c is None or s.rank != row.rank or not _reads_below(row, s, end, definitions):
                 continue
-            if not _reads_below(row, s, end, definitions):
+            if fused:
+                add(t, KeyLimit(scores.axes[-1], own, c.b.tensor))
+            elif s not in kept and readers[s] == [reader]:
+                at = dict(zip(row.axes, scores.axes, strict=True))
+                add(s, KeyLimit(scores.axes[-1], substitute_axes(end, at)))
+            else:
                 continue
-            own = substitute_axes(end, dict(zip(row.axes, scores.axes, strict=True)))
-            add(s, scores.axes[-1], own)
-            keys = c.b
-            copy = definitions.get(keys.tensor)
-            if copy is None or keys.tensor in kept or readers[keys.tensor] != [s]:
-                continue
-            pairs = zip(keys.index, copy.axes, strict=True)
-            axes: dict[Axis, Axis] = {a: b for a, b in pairs if isinstance(a, Axis)}
-            if scores.axes[-1] in axes and index_axes(own) <= axes.keys():
-                add(keys.tensor, axes[scores.axes[-1]], substitute_axes(own, axes))
+            copy = _limit_of_copy(c.b, scores, row, end, definitions)
+            if copy and c.b.tensor not in kept and readers[c.b.tensor] == [t if fused else s]:
+                add(c.b.tensor, copy)
     return out
+
+
+def _limit_of_copy(
+    keys: Load, scores: Tensor, row: Tensor, end: Expr, definitions: Definitions
+) -> KeyLimit | None:
+    """Return the limit of a copy of the keys of which all readers are limited."""
+    copy = definitions.get(keys.tensor)
+    if copy is None:
+        return None
+    pairs = zip(keys.index, copy.axes, strict=True)
+    axes: dict[Axis, Axis] = {a: b for a, b in pairs if isinstance(a, Axis)}
+    own = substitute_axes(end, dict(zip(row.axes, scores.axes, strict=True)))
+    if scores.axes[-1] not in axes or not index_axes(own) <= axes.keys():
+        return None
+    return KeyLimit(axes[scores.axes[-1]], substitute_axes(own, axes))
 
 
 def _weight_load(t: Tensor, constants: Collection[Tensor]) -> Load | None:
