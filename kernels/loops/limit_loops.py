@@ -2,54 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from superopt.kernels.loops.schedule import Schedule, Split
-from superopt.kernels.loops.tile import For, Kernel, Stmt, flat_statements
+from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update, flat_statements
 from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import I64
-from superopt.te.expr.node import Axis, Expr
+from superopt.te.expr.node import Axis, Dim, Expr
 from superopt.te.expr.tensor import Tensor, cast, compare, const, select
 
 
 def limit_loops(
-    kernel: Kernel, schedule: Schedule, axis: Axis, end: Expr, reads: Tensor | None = None
+    kernel: Kernel, axis: Axis, end: Expr, *, is_summed: bool = False, reads: Tensor | None = None
 ) -> Kernel | None:
-    """Return the kernel without the elements along `axis` from `end` on, in whole tiles; None if
-    its loops do not allow it.
+    """Return the kernel without the elements along `axis` from `end` on; None if its loops do not
+    allow it. Tiles of a result are computed whole.
 
-    schedule: of the tensor with this axis. end: an i64 expression of axes whose loops are not
-    split. The tensors that it loads become parameters, before the result. reads: None for the
+    end: an i64 expression of axes whose loops are not split. The tensors that it loads become
+    parameters, before the result. is_summed: the axis is that of a reduction. reads: None for the
     kernel's result; for a stage a tensor that no other stage reads.
     """
-    tile, name = 1, axis.name
-    splits = {s.axis: s.factor for s in schedule if isinstance(s, Split)}
-    while name in splits:
-        tile, name = tile * splits[name], f"{name}.o"
+    sizes = {a.name: a.extent for a in _all_axes(kernel.body)}
 
-    def is_limited(s: For) -> bool:
-        if reads is None:
-            return s.axis.name == name
-        is_stage = s.axis.name.partition(".")[2] == name  # the first part is the stage's buffer
-        return is_stage and any(
-            x.tensor is reads for inner in flat_statements(s.body) for x in loads(inner.value)
-        )
+    def tile_of(s: For) -> Dim | None:
+        """Return how many elements an iteration has; None if the loop is not limited."""
+        prefix, name = "" if reads is None else s.axis.name.partition(".")[0] + ".", axis.name
+        tile: Dim = 1
+        while f"{prefix}{name}.o" in sizes:
+            inner = sizes.get(f"{prefix}{name}.i")
+            if inner is None or (tile != 1 if is_summed else not isinstance(inner, int)):
+                return None
+            tile, name = te_index.dim(te_index.as_index(inner) * tile), f"{name}.o"
+        if s.axis.name != f"{prefix}{name}":
+            return None
+        found = flat_statements(s.body)
+        is_owner = reads is None or any(x.tensor is reads for y in found for x in loads(y.value))
+        return tile if is_owner else None
 
-    body = _limit_body(kernel.body, is_limited, tile, end, {})
+    body = _limit_body(kernel.body, tile_of, end, {}, is_summed)
     if body is None:
         return None
     new = dict.fromkeys(x.tensor for x in loads(end) if x.tensor not in kernel.params)
     return replace(kernel, body=body, params=(*kernel.params[:-1], *new, kernel.params[-1]))
 
 
+def _all_axes(body: Sequence[Stmt]) -> Iterator[Axis]:
+    """Yield the axes of loops and tiles."""
+    for s in body:
+        match s:
+            case For(axis, inner):
+                yield axis
+                yield from _all_axes(inner)
+            case Store():
+                yield from s.axes
+            case Update():
+                yield from (*s.axes, *s.over)
+
+
 def _limit_body(
     body: tuple[Stmt, ...],
-    is_limited: Callable[[For], bool],
-    tile: int,
+    tile_of: Callable[[For], Dim | None],
     end: Expr,
     loops: Mapping[str, Axis],
+    is_summed: bool,
 ) -> tuple[Stmt, ...] | None:
     """Return the statements with a loop limited; None if there is none, or the end is not known
     there."""
@@ -59,22 +75,43 @@ def _limit_body(
         if not isinstance(s, For):
             out.append(s)
             continue
-        if is_limited(s):
-            made = _limit_loop(s, tile, end, loops)
+        if (tile := tile_of(s)) is not None:
+            made = _limit_loop(s, tile, end, loops, is_summed)
         else:
-            inner = _limit_body(s.body, is_limited, tile, end, {**loops, s.axis.name: s.axis})
+            within = {**loops, s.axis.name: s.axis}
+            inner = _limit_body(s.body, tile_of, end, within, is_summed)
             made = None if inner is None else replace(s, body=inner)
         found |= made is not None
         out.append(s if made is None else made)
     return tuple(out) if found else None
 
 
-def _limit_loop(s: For, tile: int, end: Expr, loops: Mapping[str, Axis]) -> For | None:
+def _limit_loop(
+    s: For, tile: Dim, end: Expr, loops: Mapping[str, Axis], is_summed: bool
+) -> For | None:
     """Return a loop over tiles without those that begin at `end` or later."""
     if s.kind not in ("serial", "parallel") or any(loops.get(a.name) != a for a in index_axes(end)):
         return None
     if tile == 1 and s.kind == "serial":
         return replace(s, until=end)
     begin = cast(te_index.as_index(s.axis * tile), I64)
+    if is_summed:  # blocks of terms do not overlap, and each ends where all do
+        body = _limit_block(s.body, f"{s.axis.name.removesuffix('.o')}.i", end - begin)
+        return None if body is None else replace(s, body=body)
     once = select(compare("lt", begin, end), const(1, I64), const(0, I64))
     return replace(s, body=(For(Axis(f"{s.axis.name}.if", 1), s.body, until=once),))
+
+
+def _limit_block(body: tuple[Stmt, ...], name: str, end: Expr) -> tuple[Stmt, ...] | None:
+    """Return the statements with the serial loop of this name limited; None if there is none."""
+    out: list[Stmt] = []
+    found = False
+    for s in body:
+        made: For | None = None
+        if isinstance(s, For) and s.axis.name == name and s.kind == "serial":
+            made = replace(s, until=end)
+        elif isinstance(s, For) and (inner := _limit_block(s.body, name, end)) is not None:
+            made = replace(s, body=inner)
+        found |= made is not None
+        out.append(s if made is None else made)
+    return tuple(out) if found else None

@@ -91,7 +91,7 @@ def _span(v: ir_graph.Value | None) -> tuple[Expr, Expr] | None:
     if n is not None and n.op.name == "Shape" and n.inputs[0] is not None:
         shape, start = n.inputs[0].type.shape, attrs["start"]
         if shape is not None and isinstance(start, int) and attrs["end"] == start + 1:
-            return (index.as_index(shape[start]),) * 2  # type: ignore[return-value]
+            return (index.as_index(shape[start]),) * 2
     if n is not None and n.op.name == "Range" and attrs["delta"] == 1:
         return index.as_index(attrs["start"]), index.as_index(attrs["limit"]) - 1  # type: ignore[arg-type]
     return None

@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import prod
 
 from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_buffers
-from superopt.kernels.algorithms.contraction import match_contraction
 from superopt.kernels.algorithms.digests import kernel_digest, problem_digest
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.space import options
@@ -85,7 +84,7 @@ def select_kernels(p: Plan) -> None:
             kernels = build_kernels(problem, choice)
             keep_unit_level(problem)
         for limit in limits.get(t, ()):
-            kernels[-1] = _limit_kernel(kernels[-1], choice, limit, buffers)
+            kernels[-1] = _limit_kernel(kernels[-1], limit, buffers)
         for built in kernels:
             target = built.writes
             if target is root:
@@ -107,18 +106,12 @@ def _key_limits(p: Plan) -> dict[Tensor, list[KeyLimit]]:
 
 
 def _limit_kernel(
-    built: BuiltKernel, choice: Choice, limit: KeyLimit, buffers: Mapping[Tensor, Tensor]
+    built: BuiltKernel, limit: KeyLimit, buffers: Mapping[Tensor, Tensor]
 ) -> BuiltKernel:
     """Return the kernel with a limit, if its loops allow it."""
     end = replace_tensors(limit.end, buffers)
-    owner: Tensor | None = choice.root
-    if limit.keys is not None:  # the stage with this axis is the one that is a product
-        stages = (x for x in choice.schedules if x is not choice.root)
-        owner = next((x for x in stages if match_contraction(x, ()) is not None), None)
-    if owner is None:
-        return built
     keys = None if limit.keys is None else buffers.get(limit.keys, limit.keys)
-    made = limit_loops(built.kernel, choice.schedules.get(owner, ()), limit.axis, end, keys)
+    made = limit_loops(built.kernel, limit.axis, end, is_summed=limit.is_summed, reads=keys)
     if made is None:
         return built
     more = made.params[len(built.kernel.params) - 1 : -1]

@@ -29,11 +29,13 @@ Definitions = Mapping[Tensor, Tensor]
 @dataclass(frozen=True, slots=True)
 class KeyLimit:
     """Elements along an axis of a definition, or of its reduction, that need not be computed: those
-    from `end` on, an i64 expression of the definition's axes. keys: None; or the axis is that of a
-    stage of the definition, the only one that reads this tensor."""
+    from `end` on, an i64 expression of the definition's axes. is_summed: the axis is that of the
+    reduction. keys: None; or the axis is that of a stage of the definition, the only one that reads
+    this tensor."""
 
     axis: Axis
     end: Expr
+    is_summed: bool = False
     keys: Tensor | None = None
 
 
@@ -63,24 +65,25 @@ def find_key_limits(
         over = load.index[-1]
         assert isinstance(over, Axis)
         own = substitute_axes(end, dict(zip(row.axes, load.index, strict=True)))
-        add(t, KeyLimit(over, own))
+        add(t, KeyLimit(over, own, is_summed=True))
         fused = load.tensor not in definitions
-        stages = kernel_stages(row, definitions)[:-1] if fused else kernel_inputs(row, definitions)
-        for s in stages:
-            scores = definitions.get(s, s)
+        stages = kernel_stages(row, definitions)[:-1] if fused else []
+        reader = t if fused else load.tensor
+        for s in (*stages, *kernel_inputs(row, definitions)):
+            scores, in_memory = definitions.get(s, s), s in definitions
             c = match_contraction(scores, constants)
-            reader = t if fused else load.tensor
             if c is None or s.rank != row.rank or not _reads_below(row, s, end, definitions):
                 continue
-            if fused:
-                add(t, KeyLimit(scores.axes[-1], own, c.b.tensor))
-            elif s not in kept and readers[s] == [reader]:
+            if in_memory and (s in kept or readers[s] != [reader]):
+                continue
+            if in_memory:
                 at = dict(zip(row.axes, scores.axes, strict=True))
                 add(s, KeyLimit(scores.axes[-1], substitute_axes(end, at)))
             else:
-                continue
+                add(t, KeyLimit(scores.axes[-1], own, keys=c.b.tensor))
             copy = _limit_of_copy(c.b, scores, row, end, definitions)
-            if copy and c.b.tensor not in kept and readers[c.b.tensor] == [t if fused else s]:
+            own_reader = s if in_memory else t
+            if copy and c.b.tensor not in kept and readers[c.b.tensor] == [own_reader]:
                 add(c.b.tensor, copy)
     return out
 
