@@ -20,10 +20,8 @@ from superopt.compilation.fallback.ort_segment import (
     check_onnxruntime_available,
     explain_shape_errors,
     fallback_reasons,
-    has_contrib_parts,
     integer_product_fallbacks,
     make_ort_segment,
-    unsaveable_error,
 )
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_port
@@ -44,7 +42,8 @@ from superopt.compilation.model.device import CodeGenerator, Device, Progress
 from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
-from superopt.compilation.model.saved_model import SavedModel, write_saved_model
+from superopt.compilation.model.save_programs import saved_model_of
+from superopt.compilation.model.saved_model import write_saved_model
 from superopt.compilation.model.shape_policy import ShapePolicy, Specialize
 from superopt.compilation.model.size_classes import SizeClass, SizeClasses
 from superopt.compilation.model.steps import ModelBinding, Step, Variant
@@ -301,19 +300,7 @@ class Compiler:
 
     def save(self, variants: Mapping[Sizes, Variant], path: Path) -> None:
         """Write the model, the options of its kernels and packed constants to a file."""
-        if self.session is not None:
-            raise unsaveable_error(self.model, self.fallback_reasons)
-        steps = [s for v in variants.values() for s in v.kernel_steps]
-        held = SavedModel(
-            self.given_model.source if has_contrib_parts(self.model) else self.model.source,
-            allowed=self.generator.allowed,
-            options={key: o for s in steps for key, o in s.program.options.items()},
-            sizes=tuple(map(dict, variants)),
-            constants={key: a for s in steps for key, a in s.packed_constants().items()},
-            target=self.device.name,
-            **self.generator.saved_fields(),
-        )
-        write_saved_model(held, path)
+        write_saved_model(saved_model_of(self, variants), path)
 
     def partition(self, sizes: Mapping[str, int]) -> list[Segment]:
         native = partial(self.is_native, sizes=sizes)
