@@ -52,8 +52,8 @@ def lower_value(
     match e:
         case Load(t, at, dtype):
             place = tuple(lower_index(nest, i, env, axes, prologue) for i in at)
-            if t in nest.packed:
-                return _packed_load(nest, t, place)
+            if t in nest.packed and (packed := _packed_load(nest, t, place)) is not None:
+                return packed
             if t not in nest.stored:
                 return Load(t, place, dtype)
             s = nest.stored[t]
@@ -82,9 +82,10 @@ def lower_value(
             return e
 
 
-def _packed_load(nest: KernelState, t: Tensor, place: tuple[Expr, ...]) -> Expr:
+def _packed_load(nest: KernelState, t: Tensor, place: tuple[Expr, ...]) -> Expr | None:
     """Return the load of a constant that is packed in the order of the loops it depends on. A
-    masked-off load may read any element."""
+    masked-off load may read any element. None if it is not packed: loops of symbolic extent read
+    it."""
     known = nest.packed[t]
     place = tuple(_clamped_index(i, n) for i, n in zip(place, t.shape, strict=True))
     if known is None:
@@ -95,7 +96,8 @@ def _packed_load(nest: KernelState, t: Tensor, place: tuple[Expr, ...]) -> Expr:
         same = _clamped_loops(place)
         axes = tuple(same[a].axis if a in same else a for a in loops)
         if not all(isinstance(a.extent, int) for a in axes):
-            raise IllegalSchedule(f"{t.name} is packed, but read in loops of symbolic extent")
+            del nest.packed[t]
+            return None
         buffer = Tensor(f"{t.name}.packed", t.dtype, tuple(a.extent for a in axes))
         index = tuple(next((x.axis for x in same.values() if x.index == i), i) for i in place)
         at = tuple(same[a].index if a in same else a for a in loops)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Union
 
+from superopt.te.analysis.size_oracle import SizeOracle, use_size_oracle
 from superopt.te.expr.dtype import DType
 from superopt.te.expr.node import Expr
 from superopt.te.expr.symbolic_int import without_symbolic_sizes
@@ -143,6 +144,14 @@ def canonical_attrs(op: Op, types: Types, attrs: Mapping[str, Attr]) -> Attrs:
     return _canonical_attrs(op, types, given)
 
 
+def canonical_attrs_by(
+    oracle: SizeOracle, op: Op, types: Types, attrs: Mapping[str, Attr]
+) -> Attrs:
+    """Return canonical attributes where the oracle compares sizes; nothing is remembered."""
+    with use_size_oracle(oracle):
+        return _canonical_attrs.__wrapped__(op, types, tuple(attrs.items()))  # type: ignore[no-any-return]
+
+
 @lru_cache(maxsize=1 << 15)
 def _canonical_attrs(op: Op, types: Types, items: Attrs) -> Attrs:
     attrs = dict(items)
@@ -201,6 +210,12 @@ def expression(op: Op, types: Types, attrs: Attrs) -> tuple[Tensor, ...]:
         shown = ", ".join(map(str, types))
         raise InferError(f"{op.name}({shown}): {e}") from e
     return out if isinstance(out, tuple) else (out,)
+
+
+def expression_by(oracle: SizeOracle, op: Op, types: Types, attrs: Attrs) -> tuple[Tensor, ...]:
+    """Return `expression` where the oracle compares sizes; nothing is remembered."""
+    with use_size_oracle(oracle):
+        return expression.__wrapped__(op, types, attrs)  # type: ignore[no-any-return]
 
 
 def infer(op: Op, types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

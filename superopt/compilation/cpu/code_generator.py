@@ -18,6 +18,7 @@ from superopt.compilation.cpu.sequential_call import build_model_call
 from superopt.compilation.cpu.tune_kernels import tune_program
 from superopt.compilation.fallback.ort_segment import OrtSegment
 from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS, AllowedTransforms
+from superopt.compilation.frontend.class_sizes import Guards
 from superopt.compilation.frontend.graph_ports import (
     check_window_sizes,
     numpy_dtype,
@@ -98,13 +99,14 @@ class CpuCodeGenerator(CodeGenerator):
         return NativeSegment(code, specs, lambda: s, c.model_binding(s))
 
     def compile_for_classes(
-        self, c: Compiler, s: Segment, example: Mapping[str, int]
+        self, c: Compiler, s: Segment, example: Mapping[str, int], guards: Guards
     ) -> SymbolicSegment:
         """Return a segment for all sizes for which the same decisions are right as for the example.
+        guards: comparisons that the model assumes, and whether they hold.
 
         Raises one of NO_KERNEL_ERRORS if an operator has no kernel for symbolic sizes.
         """
-        with symbolic_sizes(example) as decided:
+        with symbolic_sizes(example, guards) as decided:
             if not all(extent(d) >= 0 for n in s.nodes for t in n.types for d in t.shape or ()):
                 raise NotImplementedError("a size is below 0")
             sizes = {name: extent(Size(name)) for name in example}
@@ -120,14 +122,15 @@ class CpuCodeGenerator(CodeGenerator):
         code = load_image(image, constants, self.machine, lambda: made)
         names = made.symbolic.names
         shapes = tuple(tuple(formula_text(d, names) for d in v.type.shape or ()) for v in s.outputs)
-        positive = (f"1 <= s{n}" for n in range(len(names)))  # expressions assume it
-        guards = (
+        # expressions assume that sizes are positive; the model has a 0 in place of a size of 0
+        positive = (f"1 <= s{n}" for n, name in enumerate(names) if example[name])
+        conditions = (
             ("" if holds else "not ") + formula_text(g, names)
             for g, holds in decided.required_guards().items()
         )
         formulas = SizeFormulas(
             names,
-            (*positive, *guards),
+            (*positive, *conditions),
             tuple(formula_text(w, names) for w in made.symbolic.words),
             formula_text(made.symbolic.memory_bytes, names),
             formula_text(made.symbolic.workspace_bytes, names),

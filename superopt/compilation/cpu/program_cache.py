@@ -155,8 +155,7 @@ class CpuProgramCache:
         """Return the code of a class; None if it is not intact."""
 
         def load_segment() -> Segment:
-            (found,) = self.load_compiler().partition(example)
-            return found
+            return self.load_compiler().class_segment(example)
 
         def no_plan() -> Program:
             raise NotImplementedError("the plan of a cached program for a class of sizes")

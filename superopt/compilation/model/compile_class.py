@@ -8,34 +8,57 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from superopt.compilation.frontend.class_sizes import Guards, with_class_sizes
 from superopt.compilation.model.size_classes import SizeClass
 from superopt.errors import SuperoptError
-from superopt.plan.graph.partition import NO_KERNEL_ERRORS
+from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
 from superopt.plan.graph.winograd_nodes import has_winograd_convolutions
 from superopt.te.expr.symbolic_int import SIZE_LEVELS
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.size_classes import SizeClasses
+    from superopt.plan.graph.partition import Segment
 
 LOG = logging.getLogger("superopt.compile")
 
 
 def compile_size_class(compiler: Compiler, sizes: Mapping[str, int]) -> SizeClass | None:
     """Return the model compiled for all sizes like these; None if it cannot be."""
-    if not sizes or 0 in sizes.values() or compiler.compiler_for(sizes) is not compiler:
+    if not any(sizes.values()):
         return None
     compiler.model.source.check_unchanged()
-    parts = compiler.partition(sizes)
-    if len(parts) != 1 or not parts[0].native or compiler.model_binding(parts[0]) is None:
+    found = class_compiler(compiler, sizes)
+    if found is None:
+        return None
+    own, guards = found
+    parts = own.partition(sizes)
+    if len(parts) != 1 or not parts[0].native or own.model_binding(parts[0]) is None:
         return None
     try:
-        made = compiler.generator.compile_for_classes(compiler, parts[0], sizes)
+        made = own.generator.compile_for_classes(own, parts[0], sizes, guards)
     except Exception as e:  # code that does not support symbolic sizes raises many types
         LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
         return None
     LOG.info("a program for all sizes with %s", " and ".join(made.formulas.guards) or "any values")
-    return SizeClass(made.formulas, lambda: made, lambda: compiler.model)
+    return SizeClass(made.formulas, lambda: made, lambda: own.model)
+
+
+def class_compiler(compiler: Compiler, sizes: Mapping[str, int]) -> tuple[Compiler, Guards] | None:
+    """Return the compiler of the model for a class that has these sizes, and the conditions under
+    which it is right; None if not all nodes have kernels there."""
+    if 0 not in sizes.values() and not fallback_nodes(compiler.partition(sizes)):
+        return compiler, {}
+    made = with_class_sizes(compiler.model, sizes)
+    return None if made is None else (compiler.with_model(made.model), made.guards)
+
+
+def class_segment(compiler: Compiler, sizes: Mapping[str, int]) -> Segment:
+    """Return the only segment of the model for a class that has these sizes."""
+    found = class_compiler(compiler, sizes)
+    assert found is not None
+    (segment,) = found[0].partition(sizes)
+    return segment
 
 
 def compile_levels(compiler: Compiler, classes: SizeClasses, sizes: Mapping[str, int]) -> None:

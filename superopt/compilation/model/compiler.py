@@ -29,6 +29,7 @@ from superopt.compilation.frontend.input_arrays import InputPort, Sizes
 from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
 from superopt.compilation.frontend.value_limits import input_limits
 from superopt.compilation.model.compile_class import (
+    class_segment,
     compile_levels,
     compile_size_class,
     prefers_fixed_sizes,
@@ -125,22 +126,18 @@ class Compiler:
                 and (has_empty or fallback_nodes(self.partition(sizes)))
             )
             model = with_static_sizes(self.model, sizes) if needs_static_model else None
-            found = self if model is None else self._with_model(model)
+            found = self if model is None else self.with_model(model)
             self.sized_compilers[key] = found
         return found
 
-    def _with_model(self, model: Model) -> Compiler:
-        """Return the compiler of this model with static sizes."""
+    def with_model(self, model: Model) -> Compiler:
+        """Return the compiler of this model at sizes that are known."""
         in_runtime = self.generator.prefers_integer_runtime and not self.prefer_kernels
         own = integer_product_fallbacks(model, in_runtime)
         return replace(
-            self,
-            model=model,
-            fallback_reasons=own,
-            sized_compilers={},
-            plan_cache={},
+            self, model=model, fallback_reasons=own, sized_compilers={}, plan_cache={},
             is_sized=True,
-        )
+        )  # fmt: skip
 
     @property
     def is_all_fallback(self) -> bool:
@@ -257,6 +254,10 @@ class Compiler:
     def compile_levels(self, classes: SizeClasses, sizes: Mapping[str, int]) -> None:
         """See `compile_levels`."""
         compile_levels(self, classes, sizes)
+
+    def class_segment(self, sizes: Mapping[str, int]) -> Segment:
+        """See `class_segment`."""
+        return class_segment(self, sizes)
 
     def prefers_fixed_sizes(self, sizes: Mapping[str, int]) -> bool:
         """See `prefers_fixed_sizes`."""

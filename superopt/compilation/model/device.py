@@ -23,6 +23,7 @@ from superopt.cost.machine import UNKNOWN_MEMORY_BYTES
 from superopt.errors import UsageError
 
 if TYPE_CHECKING:
+    from superopt.compilation.frontend.class_sizes import Guards
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
@@ -195,7 +196,7 @@ class CodeGenerator(ABC):
         constants. Raises one of NO_KERNEL_ERRORS if an operator has no kernel, MemoryError."""
 
     def compile_for_classes(
-        self, c: Compiler, s: Segment, example: Mapping[str, int]
+        self, c: Compiler, s: Segment, example: Mapping[str, int], guards: Guards
     ) -> SymbolicStep:
         """Compile a segment for all sizes for which the same decisions are right as for the
         example. Raises one of NO_KERNEL_ERRORS."""

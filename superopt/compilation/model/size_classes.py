@@ -144,7 +144,7 @@ def bind_size_class(exe: Executable, key: Sizes, *, compile_new: bool = False) -
     policy, classes, sizes = exe.shape_policy, exe.size_classes, dict(key)
     if not key or policy.specialize == "eager" or key in policy.fallback_reasons:
         return False
-    if 0 in sizes.values() or not exe.device.has_size_classes:
+    if not exe.device.has_size_classes:
         return False
     with exe.exclusive():
         if key in exe.variants:

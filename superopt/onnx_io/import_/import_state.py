@@ -27,6 +27,7 @@ from superopt.onnx_io.import_.data_propagation import (
 from superopt.onnx_io.import_.model import Expansion, Origin
 from superopt.onnx_io.import_.symbols import Symbols
 from superopt.onnx_io.import_.type_inference import DeclaredType
+from superopt.te.analysis.size_oracle import SizeOracle
 from superopt.te.expr.dtype import STRING
 from superopt.te.expr.node import Dim, Expr
 from superopt.te.expr.tensor import TensorType
@@ -40,6 +41,7 @@ class ImportState:
     functions: frozenset[tuple[str, str]]
     declared_type: Callable[[str], DeclaredType]
     symbols: Symbols
+    oracle: SizeOracle | None = None  # compares sizes that differ as expressions
     pool: ConstantPool = field(default_factory=ConstantPool)
     values: dict[oir.Value, graph.Value] = field(default_factory=dict)
     elements: dict[graph.Value, SizeArray] = field(default_factory=dict)

@@ -7,6 +7,7 @@ values from there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -14,7 +15,17 @@ import onnx_ir as oir
 
 from superopt import guard
 from superopt.ir import graph
-from superopt.ir.op import Attr, InferError, Op, Payload, canonical_attrs, expression, opaque_op
+from superopt.ir.op import (
+    Attr,
+    InferError,
+    Op,
+    Payload,
+    canonical_attrs,
+    canonical_attrs_by,
+    expression,
+    expression_by,
+    opaque_op,
+)
 from superopt.onnx_io.import_.constants import constant_node_tensor, sparse_constant_node_tensor
 from superopt.onnx_io.import_.contrib.expand import expand_contrib_node, is_expanded
 from superopt.onnx_io.import_.data_propagation import attr_symbols, type_symbols
@@ -43,23 +54,30 @@ from superopt.onnx_io.import_.symbols import FileDim, Symbols, dim_names
 from superopt.onnx_io.import_.type_inference import infer_result_types, type_lookup
 from superopt.onnx_io.read.source import Source
 from superopt.ops import OPS
+from superopt.te.analysis.size_oracle import SizeOracle
 from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.node import Size
-from superopt.te.expr.tensor import TensorType
+from superopt.te.expr.tensor import Dim, TensorType
 
 # Before this IR version every initializer is listed as an input, and none can be overridden.
 OVERRIDABLE_SINCE_IR_VERSION = 4
 
 
-def import_model(source: Source) -> Model:
-    """Return the graph of a validated `source`; symbolic sizes stay symbolic."""
+def import_model(
+    source: Source,
+    replaced: Mapping[str, Dim] | None = None,
+    oracle: SizeOracle | None = None,
+) -> Model:
+    """Return the graph of a validated `source`; symbolic sizes stay symbolic. replaced: what stands
+    for symbolic sizes, by our names. oracle: compares sizes that differ as expressions."""
     model = source.model
     top = model.graph
     state = ImportState(
         opset_versions(model),
         frozenset((f.domain, f.name) for f in model.functions.values()),
         type_lookup(source),
-        Symbols(dim_names(_declared_dims(v) for v in top.inputs)),
+        Symbols(dim_names(_declared_dims(v) for v in top.inputs), replaced or {}),
+        oracle,
     )
     inputs: list[graph.Input] = []
     overridable: dict[graph.Input, oir.Value] = {}
@@ -205,7 +223,11 @@ def _import_operator(state: ImportState, n: oir.Node) -> tuple[graph.Node, dict[
     found, s, how = told
     operands, attrs, bound = _bind_operands(state, n, found, s, how)
     types = tuple(None if v is None else v.type for v in operands)
-    full = canonical_attrs(found, types, attrs)
+    oracle = state.oracle
+    if oracle is None:
+        full = canonical_attrs(found, types, attrs)
+    else:
+        full = canonical_attrs_by(oracle, found, types, attrs)
     check_older_form(how, found, types[0] if types else None, dict(full))
     if how.same_results is not None and any(
         v.uses() or v.is_graph_output() for v in n.outputs[how.same_results :]
@@ -215,7 +237,12 @@ def _import_operator(state: ImportState, n: oir.Node) -> tuple[graph.Node, dict[
     hidden -= frozenset().union(*(type_symbols(t) for t in types))
     if hidden:  # its value would have to be computed first, and no operand says so
         raise InferError(f"{', '.join(sorted(hidden))} is known only from another node's result")
-    results = expression(found, types, full)
+    try:
+        results = expression(found, types, full)
+    except InferError:
+        if oracle is not None:  # raises what makes sizes equal as expressions
+            expression_by(oracle, found, types, full)
+        raise
     if len(n.outputs) > len(results):
         raise InferError(f"{len(n.outputs)} outputs declared, the expression has {len(results)}")
     kinds = tuple(t.type for t in results)

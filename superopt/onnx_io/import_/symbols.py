@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from superopt.ir.syntax import is_plain_name
@@ -15,11 +15,13 @@ FileDim = int | str | None  # None: the file does not say, and gives it no name
 
 @dataclass(slots=True)
 class Symbols:
-    """The symbolic sizes of one model; `names` maps the file's names to ours."""
+    """The symbolic sizes of one model; `names` maps the file's names to ours. replaced: what stands
+    for a size, by our names."""
 
     declared_names: frozenset[
         str
     ]  # names in the file, none of which may be given to a nameless size
+    replaced: Mapping[str, Dim] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
@@ -48,9 +50,14 @@ class Symbols:
         if dims is None:
             return None
         return tuple(
-            d if isinstance(d, int) else self.named_size(d) if d else self.unnamed_size(value, axis)
+            d
+            if isinstance(d, int)
+            else self._dim(self.named_size(d) if d else self.unnamed_size(value, axis))
             for axis, d in enumerate(dims)
         )
+
+    def _dim(self, size: Size) -> Dim:
+        return self.replaced.get(size.name, size)
 
 
 def dim_names(shapes: Iterable[Sequence[FileDim] | None]) -> frozenset[str]:

@@ -42,9 +42,8 @@ class SizeFormulas:
         return compile_formulas([*needs, *self.words, *shapes], len(self.names))
 
     def admits(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether the program is right for these sizes. None is right for a size of 0:
-        planning takes sizes to be at least 1."""
-        if sizes.keys() != {*self.names} or min(sizes.values(), default=1) < 1:
+        """Return whether the program is right for these sizes. The guards say which may be 0."""
+        if sizes.keys() != {*self.names}:
             return False
         try:
             return bool(self._admits(*self._ordered_values(sizes))[0])

@@ -77,6 +77,12 @@ class SizeEnvironment:
         for e in more:
             self.ranges.add_nonnegative(index.as_index(e))
 
+    def assume(self, guard: Expr, holds: bool) -> None:
+        """Add a guard: a comparison that holds at the hints, or does not."""
+        assert isinstance(guard, Apply)
+        self.guards[guard] = holds
+        self._learn(guard.fn, *guard.args, holds)
+
     def required_guards(self) -> dict[Expr, bool]:
         """Return the guards without those that follow from the others."""
         left = dict(self.guards)
@@ -97,9 +103,14 @@ _environment: ContextVar[SizeEnvironment | None] = ContextVar("symbolic sizes", 
 
 
 @contextmanager
-def symbolic_sizes(hints: Mapping[str, int]) -> Iterator[SizeEnvironment]:
-    """Let extents be symbolic in this context; yield what collects the guards."""
+def symbolic_sizes(
+    hints: Mapping[str, int], guards: Mapping[Expr, bool] | None = None
+) -> Iterator[SizeEnvironment]:
+    """Let extents be symbolic in this context; yield what collects the guards. guards: the first
+    ones."""
     made = SizeEnvironment(hints)
+    for guard, holds in (guards or {}).items():
+        made.assume(guard, holds)
     token = _environment.set(made)
     try:
         yield made
@@ -141,7 +152,10 @@ class SymbolicInt:
     def least_at_level(self) -> int:
         """Return the value at the least sizes of the level of the example sizes (SIZE_LEVELS)."""
         hints = self.environment.hints
-        least = {name: max(n for n in SIZE_LEVELS if n <= size) for name, size in hints.items()}
+        least = {
+            name: max((n for n in SIZE_LEVELS if n <= size), default=0)
+            for name, size in hints.items()
+        }
         return min(index.evaluate(self.expr, least), self.hint)
 
     def _apply(self, fn: str, a: object, b: object) -> object:
