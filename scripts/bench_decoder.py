@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Greedy decoding with a GPT-2-size decoder: superopt, onnxruntime and OpenVINO in turns.
+
+    scripts/bench_decoder.py [--kind growing|fixed] [--small] [--steps 200] [--prompt 32]
+                             [--openvino] [--vocabulary 50257] [--layers 12]
+
+Weights are random, and in a file of external data. In each step every runtime computes one token of
+its own sequence, one thread each. Printed for each runtime: seconds until the first token (with
+loading and compiling), milliseconds of the next tokens, the median of the others, the total, and
+the peak memory of a process that runs it alone; for superopt the programs that were compiled after
+the first token, whether the tokens are those of onnxruntime, and the bound: the bytes of weights
+that a token reads by the measured bandwidth of the memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import onnx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+from decoder_models import SMALL, Size, fixed_decoder, growing_decoder  # noqa: E402
+
+MIB = 1 << 20
+NEXT_TOKENS = 4  # that are printed one by one
+
+
+class Decoder(Protocol):
+    """A decoder that keeps its cache."""
+
+    def logits(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the logits of the last word; feeds: the inputs except the caches."""
+        ...
+
+
+class SuperoptDecoder:
+    def __init__(self, path: Path, empty: Mapping[str, np.ndarray]) -> None:
+        import superopt
+
+        self.exe = superopt.compile(path, threads=1)
+        self.cache = dict(empty)
+
+    def logits(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+        out = self.exe.run({**feeds, **self.cache})
+        self.cache = {name: out[present_name(name)] for name in self.cache}
+        return np.asarray(out["logits"][0, -1])
+
+
+class OnnxruntimeDecoder:
+    """Caches stay OrtValues, which are not copied."""
+
+    def __init__(self, path: Path, empty: Mapping[str, np.ndarray]) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        providers = ["CPUExecutionProvider"]
+        self.session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        self.make = onnxruntime.OrtValue.ortvalue_from_numpy
+        self.cache = {name: self.make(x) for name, x in empty.items()}
+
+    def logits(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+        given = {name: self.make(x) for name, x in feeds.items()}
+        names = ["logits", *map(present_name, self.cache)]
+        first, *rest = self.session.run_with_ort_values(names, {**given, **self.cache})
+        self.cache = dict(zip(self.cache, rest, strict=True))
+        return np.asarray(first.numpy()[0, -1])
+
+
+class OpenvinoDecoder:
+    def __init__(self, path: Path, empty: Mapping[str, np.ndarray]) -> None:
+        import openvino
+
+        options = {
+            "INFERENCE_NUM_THREADS": 1,
+            "NUM_STREAMS": 1,
+            "INFERENCE_PRECISION_HINT": "f32",
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        core = openvino.Core()
+        self.request = core.compile_model(str(path), "CPU", options).create_infer_request()
+        self.cache = dict(empty)
+
+    def logits(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+        out = self.request.infer({**feeds, **self.cache}, share_inputs=True)
+        self.cache = {name: np.array(out[present_name(name)]) for name in self.cache}
+        return np.asarray(out["logits"][0, -1])
+
+
+RUNTIMES: dict[str, Callable[[Path, Mapping[str, np.ndarray]], Decoder]] = {
+    "superopt": SuperoptDecoder,
+    "onnxruntime": OnnxruntimeDecoder,
+    "openvino": OpenvinoDecoder,
+}
+
+
+def present_name(past_name: str) -> str:
+    return past_name.replace("past_key_values", "present")
+
+
+def empty_caches(size: Size, capacity: int) -> dict[str, np.ndarray]:
+    """Caches before the first word. capacity: 0 for a past that grows."""
+    shape = (1, size.heads, capacity, size.head)
+    names = (f"past_key_values.{n}.{k}" for n in range(size.layers) for k in ("key", "value"))
+    return {name: np.zeros(shape, np.float32) for name in names}
+
+
+def step_feeds(kind: str, words: np.ndarray, past: int) -> dict[str, np.ndarray]:
+    """The inputs of a step except the caches. past: words before it."""
+    at = np.arange(past, past + len(words))
+    feeds = {"input_ids": words[None], "position_ids": at[None]}
+    if kind == "fixed":
+        return {**feeds, "cache_position": at}
+    return {**feeds, "attention_mask": np.ones((1, past + len(words)), np.int64)}
+
+
+class Greedy:
+    """A sequence that a runtime continues with the likeliest word. seconds: of each step."""
+
+    def __init__(self, name: str, path: Path, a: argparse.Namespace, size: Size) -> None:
+        begin = time.perf_counter()
+        capacity = a.prompt + a.steps if a.kind == "fixed" else 0
+        self.kind, self.past = a.kind, 0
+        self.words = np.random.default_rng(1).integers(0, size.vocabulary, a.prompt)
+        self.runtime = RUNTIMES[name](path, empty_caches(size, capacity))
+        self.tokens: list[int] = []
+        self.load_seconds = time.perf_counter() - begin
+        self.seconds: list[float] = []
+        self.used: list[float] = []
+
+    def step(self) -> None:
+        feeds = step_feeds(self.kind, self.words, self.past)
+        begin, used = time.perf_counter(), time.process_time()
+        self.tokens.append(int(np.argmax(self.runtime.logits(feeds))))
+        self.seconds.append(time.perf_counter() - begin)
+        self.used.append(time.process_time() - used)
+        self.past += len(self.words)
+        self.words = np.array(self.tokens[-1:])
+
+    def report(self) -> str:
+        ms = 1e3 * np.array(self.seconds)
+        some = " ".join(f"{x:.1f}" for x in ms[1 : 1 + NEXT_TOKENS])
+        rest = ms[1 + NEXT_TOKENS :]
+        cpu = 1e3 * float(np.median(self.used[1 + NEXT_TOKENS :]))
+        return (
+            f"first token {self.load_seconds + self.seconds[0]:.2f} s; then {some} ms; "
+            f"median {np.median(rest):.2f} ms (processor {cpu:.2f}), longest {ms[1:].max():.1f}; "
+            f"tokens after the first {ms[1:].sum() / 1e3:.2f} s"
+        )
+
+
+class _Compilations(logging.Handler):
+    """Counts what superopt logs of compiled programs."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+def peak_bytes() -> int:
+    status = Path("/proc/self/status").read_text("ascii")
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+
+def weight_bytes(path: Path) -> int:
+    """Bytes of the weights that a token reads: without tables that rows are gathered from."""
+    graph = onnx.load(path, load_external_data=False).graph
+    tables = {n.input[0] for n in graph.node if n.op_type == "Gather"}
+    return sum(4 * int(np.prod(t.dims)) for t in graph.initializer
+               if t.name not in tables and t.data_type == onnx.TensorProto.FLOAT)  # fmt: skip
+
+
+def write_model(path: Path, a: argparse.Namespace, size: Size) -> None:
+    made = growing_decoder(size) if a.kind == "growing" else fixed_decoder(size)
+    onnx.save(made, path, save_as_external_data=True, location="weights.bin", size_threshold=1024)
+
+
+def in_turns(path: Path, a: argparse.Namespace, size: Size, names: list[str]) -> None:
+    from superopt.kernels.runtime.cpu_peak import measure_cpu_peak
+    from superopt.kernels.runtime.engine import host
+
+    log = logging.getLogger("superopt.compile")
+    compilations = _Compilations()
+    log.addHandler(compilations)
+    log.setLevel(logging.INFO)
+    runs = {name: Greedy(name, path, a, size) for name in names}
+    for n in range(a.steps):
+        for run in runs.values():
+            run.step()
+        if not n:
+            first, compilations.messages = compilations.messages, []
+    own, other = runs["superopt"], runs["onnxruntime"]
+    for name, run in runs.items():
+        print(f"{name:12} {run.report()}", flush=True)
+    same = next((n for n, pair in enumerate(zip(own.tokens, other.tokens, strict=True))
+                 if pair[0] != pair[1]), None)  # fmt: skip
+    print(f"tokens: {len(set(own.tokens))} different words; as onnxruntime's: "
+          f"{'all' if same is None else f'until step {same}'}")  # fmt: skip
+    print(f"programs at the first token: {len(first)}; after it: {len(compilations.messages)}")
+    for message in (*first, *compilations.messages):
+        print(f"  {message[:300]}")
+    rest = slice(1 + NEXT_TOKENS, None)
+    ratios = np.array(other.seconds[rest]) / np.array(own.seconds[rest])
+    held, rate = weight_bytes(path), measure_cpu_peak(host(), 1).memory_bandwidth
+    bound = 1e3 * held / rate
+    median = 1e3 * float(np.median(own.seconds[rest]))
+    print(f"onnxruntime / superopt: median of ratios {np.median(ratios):.2f}")
+    print(f"bound: {held / MIB:.0f} MiB / {rate / 1e9:.1f} GB/s = {bound:.2f} ms; "
+          f"superopt takes {median / bound:.2f} of it")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kind", choices=("growing", "fixed"), default="growing")
+    parser.add_argument("--small", action="store_true", help="2 layers of width 128")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--vocabulary", type=int)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--prompt", type=int, default=32)
+    parser.add_argument("--openvino", action="store_true")
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--alone", help=argparse.SUPPRESS)
+    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    a = parser.parse_args()
+    size = SMALL if a.small else Size()
+    size = replace(size, layers=a.layers or size.layers, vocabulary=a.vocabulary or size.vocabulary)
+    if a.alone:
+        run = Greedy(a.alone, a.model, a, size)
+        for _ in range(a.steps):
+            run.step()
+        print(peak_bytes())
+        return
+    names = ["superopt", "onnxruntime", *["openvino"] * a.openvino]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "decoder.onnx"
+        write_model(path, a, size)
+        given = sum(f.stat().st_size for f in Path(folder).iterdir())
+        print(
+            f"{a.kind}: {size.layers} layers of width {size.width}, {given / MIB:.0f} MiB",
+            flush=True,
+        )
+        in_turns(path, a, size, names)
+        for name in [] if a.no_memory else names:
+            command = [
+                sys.executable,
+                __file__,
+                *sys.argv[1:],
+                "--alone",
+                name,
+                "--model",
+                str(path),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
+            if done.returncode:
+                sys.exit(done.stderr)
+            peak = int(done.stdout.split()[-1])
+            print(f"{name:12} peak {peak / MIB:.0f} MiB = {peak / given:.2f} models", flush=True)
+
+
+if __name__ == "__main__":
+    main()
