@@ -76,9 +76,13 @@ class _Graph:
         self.inputs.append(helper.make_tensor_value_info(name, kind, dims))
         return name
 
-    def output(self, value: str, name: str, *dims: int | str) -> None:
-        self.nodes.append(helper.make_node("Identity", [value], [name]))
+    def output(self, value: str, name: str, *dims: int | str) -> str:
+        """Make a value an output of this name."""
+        for n in self.nodes:
+            n.input[:] = [name if v == value else v for v in n.input]
+            n.output[:] = [name if v == value else v for v in n.output]
         self.outputs.append(helper.make_tensor_value_info(name, F32, dims))
+        return name
 
     def size(self, x: str, axis: int) -> str:
         """A size of a value, as a vector with one element."""
@@ -138,9 +142,9 @@ def growing_decoder(size: Size = Size(), seed: int = 0, mask_size: str = "") -> 
             for name, new in (("key", k), ("value", v)):
                 dims = ("batch_size", size.heads, past, size.head)
                 old = g.input(f"past_key_values.{n}.{name}", F32, *dims)
-                both.append(g.op("Concat", old, new, axis=2))
                 dims = ("batch_size", size.heads, total, size.head)
-                g.output(both[-1], f"present.{n}.{name}", *dims)
+                concat = g.op("Concat", old, new, axis=2)
+                both.append(g.output(concat, f"present.{n}.{name}", *dims))
             scores = g.op("MatMul", q, g.op("Transpose", both[0], perm=[0, 1, 3, 2]))
             scores = g.op("Div", scores, g.number(size.head**0.5))
             end = g.size(both[0], 2)
@@ -178,8 +182,8 @@ def fixed_decoder(
                 first = g.op("Transpose", old, perm=[2, 0, 1, 3])
                 updates = g.op("Transpose", new, perm=[2, 0, 1, 3])
                 written = g.op("ScatterND", first, rows, updates)
-                both.append(g.op("Transpose", written, perm=[1, 2, 0, 3]))
-                g.output(both[-1], f"present.{n}.{name}", *dims)
+                cache = g.op("Transpose", written, perm=[1, 2, 0, 3])
+                both.append(g.output(cache, f"present.{n}.{name}", *dims))
             if not bias:
                 end = g.op("Squeeze", g.size(both[0], 2))
                 columns = g.op("Range", g.constant(np.int64(0)), end, g.constant(np.int64(1)))
@@ -222,10 +226,5 @@ def _finish(g: _Graph, size: Size, x: str, table: str) -> None:
     """The logits: a product with the table of words, whose transpose exports fold."""
     weight = g.constant(np.ascontiguousarray(g.weights[table].T))
     logits = g.op("MatMul", g.norm(x, size.width), weight)
-    g.outputs.insert(
-        0,
-        helper.make_tensor_value_info(
-            "logits", F32, ("batch_size", "sequence_length", size.vocabulary)
-        ),
-    )
-    g.nodes.append(helper.make_node("Identity", [logits], ["logits"]))
+    g.output(logits, "logits", "batch_size", "sequence_length", size.vocabulary)
+    g.outputs.insert(0, g.outputs.pop())

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from superopt.compilation.frontend.class_sizes import Guards, with_class_sizes
+from superopt.compilation.model.decode_sizes import decode_sizes
 from superopt.compilation.model.size_classes import SizeClass
 from superopt.errors import SuperoptError
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
@@ -41,7 +42,8 @@ def compile_size_class(compiler: Compiler, sizes: Mapping[str, int]) -> SizeClas
         LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
         return None
     LOG.info("a program for all sizes with %s", " and ".join(made.formulas.guards) or "any values")
-    return SizeClass(made.formulas, lambda: made, lambda: own.model)
+    then = decode_sizes(compiler.model, sizes)
+    return SizeClass(made.formulas, lambda: made, lambda: own.model, then)
 
 
 def class_compiler(compiler: Compiler, sizes: Mapping[str, int]) -> tuple[Compiler, Guards] | None:

@@ -40,11 +40,13 @@ class SymbolicStep(Protocol):
 @dataclass(frozen=True, slots=True)
 class SizeClass:
     """A model compiled for all sizes that `formulas` admit. load_step: returns its code; None if it
-    was cached and is damaged. loaded: its code once it was used."""
+    was cached and is damaged. next_sizes: those of a decoder's next calls, if it was compiled now.
+    loaded: its code once it was used."""
 
     formulas: SizeFormulas
     load_step: Callable[[], SymbolicStep | None]
     load_model: Callable[[], Model]
+    next_sizes: Sequence[Mapping[str, int]] = ()
     loaded: list[SymbolicStep] = field(default_factory=list)
 
     def variant(
@@ -86,13 +88,16 @@ class SizeClasses:
         """Return the variant for these sizes of the class that has them; None if none has."""
         if not self.has_read:
             self._read()
-        for each in self.classes:
-            if each.formulas.admits(sizes):
-                if (found := each.variant(sizes, count_call)) is not None:
-                    return found
-                self.classes.remove(each)
-                return self.variant(sizes, count_call)
-        return None
+        if (own := self.find(sizes)) is None:
+            return None
+        if (found := own.variant(sizes, count_call)) is not None:
+            return found
+        self.classes.remove(own)
+        return self.variant(sizes, count_call)
+
+    def find(self, sizes: Mapping[str, int]) -> SizeClass | None:
+        """Return the class that has these sizes, compiled already."""
+        return next((c for c in self.classes if c.formulas.admits(sizes)), None)
 
     def _read(self) -> None:
         self.has_read = True
@@ -172,10 +177,22 @@ def bind_size_class(exe: Executable, key: Sizes, *, compile_new: bool = False) -
         if made is None or (found := made.variant(sizes, counter)) is None:
             return False
         classes.add(made)
+        for more in made.next_sizes:
+            _compile_next(exe, more)
         policy.add_compile_time(exe.device.compile_clock() - begin)
         policy.add_class()
         exe.set_variant(key, found)
         return True
+
+
+def _compile_next(exe: Executable, sizes: Mapping[str, int]) -> None:
+    """Compile the class of sizes that later calls are expected to have."""
+    if exe.size_classes.find(sizes) is not None:
+        return
+    with background_worker.compile_lock():
+        made = exe.size_classes.compile(exe.compiler, sizes)
+    if made is not None:
+        exe.size_classes.add(made)
 
 
 def _set_bound(exe: Executable, key: Sizes, variant: Variant) -> None:

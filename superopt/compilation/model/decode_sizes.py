@@ -1,0 +1,59 @@
+"""The sizes that calls of a decoder have after a call, so that their programs can be compiled with
+that of the first call.
+
+A decoder is found by its types: an output is an input that has grown along one axis, from `past` to
+past + sequence. The next call takes it as its past, with one more word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from superopt.ir import graph
+from superopt.onnx_io.import_.model import Model
+from superopt.te.expr import index
+from superopt.te.expr.node import Expr, Size
+from superopt.te.expr.symbolic_int import SIZE_LEVELS
+from superopt.te.expr.tensor import TensorType
+
+
+def decode_sizes(model: Model, sizes: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return the sizes of calls with one more word after a call at these sizes: of the next call,
+    and with a long past. None if the model is not a decoder whose past grows."""
+    found = next(_growing_inputs(model.graph), None)
+    if found is None:
+        return []
+    past, sequence, kept = found
+    total = sizes[past] + sizes[sequence]
+    # the length of an attention mask may have a name of its own
+    totals = [n for n, size in sizes.items() if size == total and n not in {past, sequence} | kept]
+    longest = max(total, SIZE_LEVELS[-1])
+    return [
+        {**sizes, past: n, sequence: 1, **dict.fromkeys(totals, n + 1)} for n in (total, longest)
+    ]
+
+
+def _growing_inputs(g: graph.Graph) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield for each input that an output continues: the size of its past, by how much it grows,
+    and its other sizes."""
+    for value in g.outputs:
+        for given in g.inputs:
+            grown = _grown_axis(given.type, value.type)
+            if grown is not None:
+                past, sequence = grown
+                others = (index.symbols(d) for d in given.type.shape or ())
+                yield past, sequence, frozenset().union(*others) - {past}
+
+
+def _grown_axis(a: TensorType, b: TensorType) -> tuple[str, str] | None:
+    """Return the size of the axis along which `b` is larger than `a`, and by which size; None if
+    they differ in another way."""
+    if a.dtype != b.dtype or a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return None
+    pairs = [(x, y) for x, y in zip(a.shape, b.shape, strict=True) if x != y]
+    match pairs:
+        case [(Size(past), Expr() as end)]:
+            more = index.dim(end - Size(past))
+            if isinstance(more, Size) and more.name != past:
+                return past, more.name
+    return None
