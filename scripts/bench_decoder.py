@@ -50,13 +50,12 @@ class SuperoptDecoder:
     def __init__(self, path: Path, empty: Mapping[str, np.ndarray]) -> None:
         import superopt
 
-        self.exe = superopt.compile(path, threads=1)
-        self.cache = dict(empty)
+        exe = superopt.compile(path, threads=1)
+        self.decode = exe.bind_state({present_name(name): name for name in empty})
+        self.decode.reset(empty)
 
     def logits(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-        out = self.exe.run({**feeds, **self.cache})
-        self.cache = {name: out[present_name(name)] for name in self.cache}
-        return np.asarray(out["logits"][0, -1])
+        return np.asarray(self.decode.run(feeds)["logits"][0, -1])
 
 
 class OnnxruntimeDecoder:

@@ -128,7 +128,7 @@ def growing_decoder(size: Size = Size(), seed: int = 0, mask_size: str = "") -> 
     default is a sum, as in exports of optimum."""
     g = _Graph(np.random.default_rng(seed))
     past, total = "past_sequence_length", mask_size or "past_sequence_length + sequence_length"
-    table, x = _embed(g, size)
+    x = _embed(g, size)
     mask = g.input("attention_mask", I64, "batch_size", total)
     wide = g.op("Unsqueeze", g.op("Unsqueeze", mask, g.integers(1)), g.integers(2))
     hidden = g.op("Sub", g.number(1.0), g.op("Cast", wide, to=F32))
@@ -156,7 +156,7 @@ def growing_decoder(size: Size = Size(), seed: int = 0, mask_size: str = "") -> 
             return g.op("MatMul", weights, both[1])
 
         x = _layer(g, size, x, attend)
-    _finish(g, size, x, table)
+    _finish(g, size, x)
     return g.model("growing")
 
 
@@ -166,7 +166,7 @@ def fixed_decoder(
     """A decoder with caches of a fixed capacity. `cache_position` has the positions of the words of
     a call; caches are written there."""
     g = _Graph(np.random.default_rng(seed))
-    table, x = _embed(g, size)
+    x = _embed(g, size)
     at = g.input("cache_position", I64, "sequence_length")
     rows = g.op("Unsqueeze", at, g.integers(1))
     bias = ""
@@ -195,17 +195,17 @@ def fixed_decoder(
             return g.op("MatMul", weights, both[1])
 
         x = _layer(g, size, x, attend)
-    _finish(g, size, x, table)
+    _finish(g, size, x)
     return g.model("fixed")
 
 
-def _embed(g: _Graph, size: Size) -> tuple[str, str]:
-    """The table of words, and the sum of the embeddings of words and positions."""
+def _embed(g: _Graph, size: Size) -> str:
+    """The sum of the embeddings of words and positions."""
     ids = g.input("input_ids", I64, "batch_size", "sequence_length")
     positions = g.input("position_ids", I64, "batch_size", "sequence_length")
     table = g.random(size.vocabulary, size.width, scale=1.0)
     places = g.random(size.positions, size.width, scale=1.0)
-    return table, g.op("Add", g.op("Gather", table, ids), g.op("Gather", places, positions))
+    return g.op("Add", g.op("Gather", table, ids), g.op("Gather", places, positions))
 
 
 def _layer(g: _Graph, size: Size, x: str, attend: Callable[[str, str, str], str]) -> str:
@@ -222,9 +222,9 @@ def _layer(g: _Graph, size: Size, x: str, attend: Callable[[str, str, str], str]
     return g.op("Add", x, g.dense(y, 4 * wide, wide))
 
 
-def _finish(g: _Graph, size: Size, x: str, table: str) -> None:
-    """The logits: a product with the table of words, whose transpose exports fold."""
-    weight = g.constant(np.ascontiguousarray(g.weights[table].T))
+def _finish(g: _Graph, size: Size, x: str) -> None:
+    """The logits. Their weights are not the table of words: such a decoder would repeat a word."""
+    weight = g.random(size.width, size.vocabulary, scale=size.width**-0.5)
     logits = g.op("MatMul", g.norm(x, size.width), weight)
     g.output(logits, "logits", "batch_size", "sequence_length", size.vocabulary)
     g.outputs.insert(0, g.outputs.pop())

@@ -69,6 +69,10 @@ class NativeSegment(KernelStep):
             what = "no memory for the outputs"
             raise UsageError(what, str(e), "pass smaller inputs") from None
 
+    def release_outputs(self) -> None:
+        for kept in self.kept_outputs:
+            kept.clear()
+
     def run_bound(self, arrays: Sequence[Any], *, on_device: bool = False) -> list[Any]:
         assert self.binding is not None
         out = self.new_outputs()
@@ -104,7 +108,9 @@ class NativeSegment(KernelStep):
         assert self.binding is not None
         names = self.binding.output_numbers
         written = {names[name]: a for name, a in outputs.items()}
-        out = [written.get(n, a) for n, a in enumerate(self.new_outputs())]
+        count = len(self.output_specs)
+        others = [None] * count if len(written) == count else self.new_outputs()
+        out = [written.get(n, a) for n, a in enumerate(others)]
         found = {name: outputs.get(name, out[n]) for name, n in names.items()}
         copies = [(a, out[names[name]]) for name, a in found.items() if a is not out[names[name]]]
         run = partial(self.code.call, (*[arrays[n] for n in self.binding.input_numbers], *out))

@@ -18,6 +18,7 @@ from superopt.compilation.model.explain_memory import explain_memory
 from superopt.compilation.model.model_programs import ModelPrograms, closed_error, sorted_sizes
 from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
 from superopt.compilation.model.size_classes import MAX_SAVED_SIZES, bind_size_class
+from superopt.compilation.model.stateful_call import StatefulCall, bind_state
 from superopt.compilation.model.steps import Variant
 from superopt.compilation.runtime import background_worker
 from superopt.errors import RuntimeMismatch, UsageError, positive_seconds
@@ -140,6 +141,29 @@ class Executable(ModelPrograms):
         gets an array that belongs to the call. Raises UsageError for others.
         """
         return bind_arrays(self, inputs, outputs or {})
+
+    def bind_state(
+        self,
+        state: Mapping[str, str],
+        *,
+        sizes: Mapping[str, int] | None = None,
+        capacity: int | None = None,
+    ) -> StatefulCall:
+        """Return a call that keeps outputs as inputs of the next call, as decoders need it.
+
+            decode = exe.bind_state({"present.0.key": "past_key_values.0.key", ...})
+            logits = decode.run({"input_ids": words, ...})["logits"]
+            decode.reset()  # for the next text
+
+        A state has two buffers: a call reads one and writes the other, so that it allocates and
+        copies nothing else. Before the first call states are zeros, of length 0 along symbolic axes
+        whose size no input has.
+
+        state: names of inputs by those of outputs. sizes: of symbolic axes of states, such as the
+        capacity of a cache. capacity: the greatest length of a state that grows; a call that would
+        exceed it raises UsageError. Raises UsageError for names that the model does not have.
+        """
+        return bind_state(self, state, sizes or {}, capacity)
 
     def close(self) -> None:
         """Free the memory, code and threads. Calls after this raise UsageError, also bound ones.

@@ -196,8 +196,11 @@ def _compile_next(exe: Executable, sizes: Mapping[str, int]) -> None:
 
 
 def _set_bound(exe: Executable, key: Sizes, variant: Variant) -> None:
-    """Use a variant of a class, whose memory is that of the class; forget the least recent ones."""
+    """Use a variant of a class, whose memory is that of the class; forget the least recent ones.
+    Where each call has another size, arrays that the last one keeps for its outputs are no use."""
     bound = [k for k, v in exe.variants.items() if v.is_of_class]
+    if bound and (step := exe.variants[bound[-1]].bound_step) is not None:
+        step.release_outputs()
     for old in bound[: max(len(bound) + 1 - MAX_BOUND_SIZES, 0)]:
         del exe.variants[old]
     exe.variants[key] = variant

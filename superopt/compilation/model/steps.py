@@ -96,6 +96,9 @@ class KernelStep(ABC):
         function that computes them from these inputs."""
         raise NotImplementedError("calls on fixed arrays")
 
+    def release_outputs(self) -> None:
+        """Forget arrays that are kept for the outputs of further calls."""
+
     @abstractmethod
     def memory_blocks(self) -> Mapping[int, int]:
         """Return the bytes of each block of memory that it holds, by identity; steps may share
