@@ -149,7 +149,7 @@ def canonical_attrs_by(
 ) -> Attrs:
     """Return canonical attributes where the oracle compares sizes; nothing is remembered."""
     with use_size_oracle(oracle):
-        return _canonical_attrs.__wrapped__(op, types, tuple(attrs.items()))  # type: ignore[no-any-return]
+        return _canonical_attrs.__wrapped__(op, types, tuple(attrs.items()))
 
 
 @lru_cache(maxsize=1 << 15)
@@ -215,7 +215,7 @@ def expression(op: Op, types: Types, attrs: Attrs) -> tuple[Tensor, ...]:
 def expression_by(oracle: SizeOracle, op: Op, types: Types, attrs: Attrs) -> tuple[Tensor, ...]:
     """Return `expression` where the oracle compares sizes; nothing is remembered."""
     with use_size_oracle(oracle):
-        return expression.__wrapped__(op, types, attrs)  # type: ignore[no-any-return]
+        return expression.__wrapped__(op, types, attrs)
 
 
 def infer(op: Op, types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

@@ -108,9 +108,9 @@ class NativeSegment(KernelStep):
         assert self.binding is not None
         names = self.binding.output_numbers
         written = {names[name]: a for name, a in outputs.items()}
-        count = len(self.output_specs)
-        others = [None] * count if len(written) == count else self.new_outputs()
-        out = [written.get(n, a) for n, a in enumerate(others)]
+        if len(written) < len(self.output_specs):
+            written = {**dict(enumerate(self.new_outputs())), **written}
+        out = [written[n] for n in range(len(self.output_specs))]
         found = {name: outputs.get(name, out[n]) for name, n in names.items()}
         copies = [(a, out[names[name]]) for name, a in found.items() if a is not out[names[name]]]
         run = partial(self.code.call, (*[arrays[n] for n in self.binding.input_numbers], *out))

@@ -97,9 +97,9 @@ def with_class_sizes(model: Model, sizes: Mapping[str, int]) -> ClassModel | Non
             continue
         except ModelError:
             return None
-        equal = {
+        equal: Guards = {
             Apply("eq", (Size(name), index.as_index(d)), BOOL): True for name, d in replaced.items()
         }
-        guards = {**equal, **oracle.guards}
+        guards: Guards = {**equal, **oracle.guards}
         return ClassModel(made, guards) if guards else None
     return None

@@ -98,6 +98,7 @@ class KernelStep(ABC):
 
     def release_outputs(self) -> None:
         """Forget arrays that are kept for the outputs of further calls."""
+        return
 
     @abstractmethod
     def memory_blocks(self) -> Mapping[int, int]:

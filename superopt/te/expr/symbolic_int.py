@@ -81,7 +81,8 @@ class SizeEnvironment:
         """Add a guard: a comparison that holds at the hints, or does not."""
         assert isinstance(guard, Apply)
         self.guards[guard] = holds
-        self._learn(guard.fn, *guard.args, holds)
+        a, b = guard.args
+        self._learn(guard.fn, a, b, holds)
 
     def required_guards(self) -> dict[Expr, bool]:
         """Return the guards without those that follow from the others."""
