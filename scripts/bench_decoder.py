@@ -51,8 +51,9 @@ class SuperoptDecoder:
         import superopt
 
         exe = superopt.compile(path, threads=1)
-        self.decode = exe.bind_state({present_name(name): name for name in empty})
-        self.decode.reset(empty)
+        capacity = max(x.shape[2] for x in empty.values())
+        sizes = {"capacity": capacity} if capacity else {}
+        self.decode = exe.bind_state({present_name(name): name for name in empty}, sizes=sizes)
 
     def logits(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.asarray(self.decode.run(feeds)["logits"][0, -1])

@@ -76,16 +76,17 @@ class StatefulCall:
         kept = {name: s.array for name, s in held.items() if s.array is not None}
         arrays = exe.input_arrays({**feeds, **(kept or self._first_states(feeds))})
         sizes = exe.infer_sizes(arrays)
-        key = sorted_sizes(sizes)
-        if key not in exe.variants and not bind_size_class(exe, key):
+        if not self._is_compiled_in_call(sizes):
             return self._run_elsewhere(arrays)
         with exe.exclusive():
             step = exe.runnable(sizes).bound_step
         specs = None if step is None else step.named_output_specs()
         if step is None or specs is None:
             return self._run_elsewhere(arrays)
-        self._check_lengths(arrays, specs)
-        written = self._next_states(specs, arrays)
+        lengths = self._check_lengths(arrays, specs)
+        if not kept and not any(lengths.values()):
+            self._compile_one_word(sizes)
+        written = self._next_states(specs, lengths)
         others = {n: np.empty(*spec) for n, spec in specs.items() if n not in written}
         _, run = step.bind(arrays, {**written, **others})
         run()
@@ -132,32 +133,53 @@ class StatefulCall:
             for s in self.states.values()
         }
 
+    def _is_compiled_in_call(self, sizes: Mapping[str, int]) -> bool:
+        """True if there is a program for these sizes, or this call has to compile it."""
+        exe, key = self.executable, sorted_sizes(sizes)
+        if key in exe.variants or bind_size_class(exe, key):
+            return True
+        return exe.shape_policy.compiles_in_call(key, bool(exe.variants))
+
+    def _compile_one_word(self, sizes: Mapping[str, int]) -> None:
+        """Compile for the calls after the first one, if states have a fixed capacity: the size that
+        no state has, the number of words, is 1."""
+        exe = self.executable
+        held = {d for s in self.states.values() for d in s.port.shape or ()}
+        then = {name: n if name in held else 1 for name, n in sizes.items()}
+        key = sorted_sizes(then)
+        if exe.shape_policy.specialize != "never":
+            with exe.exclusive():
+                if key not in exe.variants and not bind_size_class(exe, key):
+                    exe.runnable(then)
+
     def _next_states(
-        self, specs: Mapping[str, ArraySpec], arrays: Sequence[Any]
+        self, specs: Mapping[str, ArraySpec], lengths: Mapping[str, int]
     ) -> dict[str, np.ndarray]:
         """Return memory for the next states, for as many words as the capacity if there is one."""
+        out = {}
+        for name, held in self.states.items():
+            growth = BUFFER_GROWTH
+            if self.capacity is not None and lengths[name]:
+                growth = self.capacity / lengths[name]
+            out[name] = held.next_array(*specs[name], growth)
+        return out
+
+    def _check_lengths(
+        self, arrays: Sequence[Any], specs: Mapping[str, ArraySpec]
+    ) -> dict[str, int]:
+        """Return the lengths of states that grow, 0 for others. Raises UsageError if one would be
+        longer than the capacity."""
         by_port = {p.name: a for p, a in zip(self.executable.input_ports, arrays, strict=True)}
         out = {}
         for name, held in self.states.items():
-            shape, dtype = specs[name]
-            growth = BUFFER_GROWTH
-            length = _grown_length(by_port[held.port.name].shape, shape)
-            if self.capacity is not None and length:
-                growth = self.capacity / length
-            out[name] = held.next_array(shape, dtype, growth)
-        return out
-
-    def _check_lengths(self, arrays: Sequence[Any], specs: Mapping[str, ArraySpec]) -> None:
-        """Raise UsageError if a state would be longer than the capacity."""
-        by_port = {p.name: a for p, a in zip(self.executable.input_ports, arrays, strict=True)}
-        for name, held in self.states.items():
-            length = _grown_length(by_port[held.port.name].shape, specs[name][0])
+            length = out[name] = _grown_length(by_port[held.port.name].shape, specs[name][0])
             if self.capacity is not None and length > self.capacity:
                 raise UsageError(
                     f"state {held.port.name!r} would have the length {length}",
                     f"its capacity is {self.capacity}",
                     "call reset, or bind with a larger capacity",
                 )
+        return out
 
     def _run_elsewhere(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Run what is not kernels alone; the states are copied."""

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 import superopt
-from scripts.decoder_models import Size, growing_decoder
+from scripts.decoder_models import Size, fixed_decoder, growing_decoder
 from superopt.compilation.frontend.class_sizes import with_class_sizes
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.compilation.model.decode_sizes import decode_sizes
@@ -173,6 +173,36 @@ def test_200_words_are_those_of_onnxruntime() -> None:
         assert greedy(lambda feeds, _: decode.run(feeds)["logits"], prompt, 200) == wanted
         decode.reset()
     assert exe.shape_policy.fallback is None
+
+
+def test_caches_of_a_fixed_capacity() -> None:
+    """Scatters write the caches; the first call compiles the program of one word, too."""
+    size = Size(layers=2, width=32, heads=4, vocabulary=200, positions=96)
+    m = fixed_decoder(size, seed=1)
+    empty = np.zeros((1, size.heads, 64, size.head), np.float32)
+    held = dict.fromkeys(STATE.values(), empty)
+
+    def with_position(feeds: Feeds, past: int) -> Feeds:
+        at = feeds["position_ids"]
+        return {"input_ids": feeds["input_ids"], "position_ids": at, "cache_position": at[0]}
+
+    def step(feeds: Feeds, past: int) -> np.ndarray:
+        out = run({**with_position(feeds, past), **held})
+        held.update({name: out[key] for key, name in STATE.items()})
+        return out["logits"]
+
+    run = session(m)
+    prompt = np.arange(20)
+    wanted = greedy(step, prompt, 40)
+    assert len({*wanted}) > 10
+    exe = superopt.compile(m, threads=1)
+    decode = exe.bind_state(STATE, sizes={"capacity": 64})
+    found = greedy(lambda feeds, past: decode.run(with_position(feeds, past))["logits"], prompt, 40)
+    assert found == wanted
+    for name, x in held.items():
+        check({name: decode.state[name]}, {name: x})
+    assert exe.shape_policy.fallback is None
+    assert len(exe.variants) == 2
 
 
 def test_states_are_those_of_calls_with_all_inputs() -> None:
