@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 import superopt
+from scripts.decoder_models import Size, growing_decoder
 from tests.support.optimization import models
 from tests.support.paths import ROOT
 
@@ -21,6 +22,7 @@ PAGES = sorted(
     if "```python" in p.read_text()
 )
 NEED_A_GPU = {"docs/howto/run_on_a_gpu.md"}
+TINY_DECODER = Size(layers=2, width=32, heads=2, vocabulary=50, positions=64)
 SECONDS = 4.0  # instead of the budgets of the examples
 
 
@@ -43,6 +45,7 @@ def test_examples_run(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()
     onnx.save(models.model(models.PLAIN), str(tmp_path / "model.onnx"))
+    onnx.save(growing_decoder(TINY_DECODER), str(tmp_path / "decoder.onnx"))
     for name in ("optimize", "tune"):
         monkeypatch.setattr(superopt, name, short(getattr(superopt, name)))
     array = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
