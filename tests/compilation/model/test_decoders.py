@@ -95,7 +95,7 @@ def test_a_class_is_right_at_all_sizes_that_it_admits(
         (batch, past, sequence)
         for batch in (1, 2, 3)
         for past in (0, 1, 2, 7, 15, 16, 31, 33, 63, 64, 80, 95)
-        for sequence in (1, 2, 3, 8, 9, 15, 17, 33, 64, 70, 96, 97)
+        for sequence in (1, 2, 3, 4, 5, 7, 8, 9, 15, 17, 33, 64, 70, 95, 96, 97)
         if found.formulas.admits(sizes_at(batch, past, sequence, mask_size))
     ]
     assert all(past + sequence <= SIZE.positions for _, past, sequence in some)
