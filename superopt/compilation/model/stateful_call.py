@@ -48,17 +48,12 @@ class StatefulCall:
     """Calls of a compiled model that keep some outputs as inputs of the next call, in memory of
     their own. One thread at a time may use it; several may use one executable.
 
-    sizes: symbolic sizes of states that no input has. capacity: the greatest length of a state
-    along the axis that grows; None: no limit.
-
-    Example:
-        >>> decode = exe.bind_state({"present.0.key": "past_key_values.0.key"})
-        >>> decode.run({"input_ids": words})["logits"].shape
-        (1, 5, 1000)
+    states: by the name of the output. sizes: symbolic sizes of states that no input has. capacity:
+    the greatest length of a state along the axis that grows; None: no limit.
     """
 
     executable: Executable
-    states: dict[str, _StateBuffer]  # by the name of the output
+    states: dict[str, _StateBuffer]
     sizes: Mapping[str, int]
     capacity: int | None
 
