@@ -64,7 +64,8 @@ def _build_kernel(
             kernel = replace(kernel, programs=choice.programs)
     if stores_half:
         kernel = replace(kernel, body=narrow_stores(kernel.body))
-    if example_sizes() and has_symbolic_size(root):
+    buffers_are_symbolic = any(not isinstance(n, int) for x in kernel.params for n in x.shape)
+    if example_sizes() and (has_symbolic_size(root) or buffers_are_symbolic):
         kernel = replace(kernel, sizes=tuple(example_sizes()))
     return BuiltKernel(replace(kernel, name=f"k{kernel_digest(kernel)}"), tuple(given), target)
 

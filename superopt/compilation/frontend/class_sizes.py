@@ -9,7 +9,7 @@ equals; a size of 0 is replaced by 0, for which tensor expressions have no symbo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from superopt.errors import ModelError
@@ -79,10 +79,12 @@ def _solve_equality(a: Expr, b: Expr) -> _ReplacedSizeError:
     raise ValueError(f"{a} == {b} is not solved for a size")
 
 
-def with_class_sizes(model: Model, sizes: Mapping[str, int]) -> ClassModel | None:
+def with_class_sizes(
+    model: Model, sizes: Mapping[str, int], fixed: Collection[str] = ()
+) -> ClassModel | None:
     """Return the model for a class that has these sizes; None if it has no conditions, or an
-    operator cannot be decided."""
-    replaced: dict[str, Dim] = {name: 0 for name, n in sizes.items() if n == 0}
+    operator cannot be decided. fixed: sizes that all of the class have."""
+    replaced: dict[str, Dim] = {name: n for name, n in sizes.items() if n == 0 or name in fixed}
     for _ in range(MAX_REPLACED_SIZES):
         oracle = _ExampleOracle(sizes)
         try:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from superopt.compilation.frontend.class_sizes import Guards, with_class_sizes
-from superopt.compilation.model.decode_sizes import decode_sizes
+from superopt.compilation.model.decode_sizes import decode_sizes, is_decode_step
 from superopt.compilation.model.size_classes import SizeClass
 from superopt.errors import SuperoptError
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
@@ -49,9 +49,12 @@ def compile_size_class(compiler: Compiler, sizes: Mapping[str, int]) -> SizeClas
 def class_compiler(compiler: Compiler, sizes: Mapping[str, int]) -> tuple[Compiler, Guards] | None:
     """Return the compiler of the model for a class that has these sizes, and the conditions under
     which it is right; None if not all nodes have kernels there."""
-    if 0 not in sizes.values() and not fallback_nodes(compiler.partition(sizes)):
+    # kernels of one word are matrix-vector products, which are fastest where sizes of 1 are fixed
+    units = {name for name, n in sizes.items() if n == 1}
+    fixed = units if is_decode_step(compiler.model, sizes) else set()
+    if 0 not in sizes.values() and not fixed and not fallback_nodes(compiler.partition(sizes)):
         return compiler, {}
-    made = with_class_sizes(compiler.model, sizes)
+    made = with_class_sizes(compiler.model, sizes, fixed)
     return None if made is None else (compiler.with_model(made.model), made.guards)
 
 

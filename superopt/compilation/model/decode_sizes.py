@@ -33,6 +33,12 @@ def decode_sizes(model: Model, sizes: Mapping[str, int]) -> list[dict[str, int]]
     ]
 
 
+def is_decode_step(model: Model, sizes: Mapping[str, int]) -> bool:
+    """True if these are the sizes of a decoder's call with one more word after others."""
+    found = next(_growing_inputs(model.graph), None)
+    return found is not None and sizes[found[0]] > 0 and sizes[found[1]] == 1
+
+
 def _growing_inputs(g: graph.Graph) -> Iterator[tuple[str, str, frozenset[str]]]:
     """Yield for each input that an output continues: the size of its past, by how much it grows,
     and its other sizes."""
