@@ -5,8 +5,9 @@
                            [--specialize background] [--threads 1]
 
 Models are files with weights, or without (of ../shared/models, whose weights are drawn); by default
-bert_2l_dynamic. Each call has another value of one symbolic size, drawn log-normally as lengths
-of texts are (a median of a third of the range); other sizes are 1. superopt, ONNX Runtime and, if
+bert_2l_dynamic. Each call has another value of a symbolic size, or of several (--symbol
+height,width), drawn log-normally as lengths of texts are (a median of a third of the range); other
+sizes are 1. superopt, ONNX Runtime and, if
 installed, OpenVINO run in turns in one process: first with an empty cache, then in a new process
 with the cache of the first. A stall is a call that takes more than three times the median of calls
 of like sizes (within a power of two); the first such call does not count. Then the peak of resident
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +40,12 @@ Interface = list[tuple[str, str, list[object]]]  # name, element type and shape 
 Call = Callable[[dict[str, np.ndarray]], object]
 
 
-def feeds_of(inputs: Interface, symbol: str, n: int) -> dict[str, np.ndarray]:
+def feeds_of(inputs: Interface, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
     """Values for inputs as onnxruntime describes them: name, type, shape."""
-    rng = np.random.default_rng(n)
+    rng = np.random.default_rng([*sizes.values()])
     out: dict[str, np.ndarray] = {}
     for name, kind, dims in inputs:
-        shape = [d if isinstance(d, int) else n if d == symbol else 1 for d in dims]
+        shape = [d if isinstance(d, int) else sizes.get(str(d), 1) for d in dims]
         if "float" in kind:
             out[name] = rng.standard_normal(shape).astype(np.float32)
         else:
@@ -78,16 +79,22 @@ def symbols(inputs: Interface) -> list[str]:
     return list(dict.fromkeys(d for _, _, dims in inputs for d in dims if isinstance(d, str)))
 
 
-def drawn_sizes(count: int, low: int, high: int) -> list[int]:
+def drawn_sizes(count: int, low: int, high: int, seed: int) -> list[int]:
     """Different sizes, drawn log-normally around a third of the range; again from the beginning if
     the range has fewer."""
-    rng, found = np.random.default_rng(0), dict[int, None]()
+    rng, found = np.random.default_rng(seed), dict[int, None]()
     count_of_others = min(count, high - low + 1)
     while len(found) < count_of_others:
         n = round(low + (high - low) / 3 * float(rng.lognormal(0, 0.8)))
         if low <= n <= high:
             found[n] = None
     return [int(n) for n in np.resize(np.array(list(found)), count)]
+
+
+def sizes_of_calls(a: argparse.Namespace) -> list[dict[str, int]]:
+    """The values of the symbols of each call."""
+    drawn = [drawn_sizes(a.calls, *a.range, seed) for seed in range(len(a.symbol))]
+    return [dict(zip(a.symbol, values, strict=True)) for values in zip(*drawn, strict=True)]
 
 
 def superopt_call(path: Path, a: argparse.Namespace) -> Call:
@@ -137,8 +144,8 @@ def measure_in_turns(path: Path, a: argparse.Namespace) -> dict[str, dict[str, l
         begin = time.perf_counter()
         calls[name] = RUNTIMES[name](path, a)
         taken[name] = {"load": [time.perf_counter() - begin], "passed": [], "processor": []}
-    for n in drawn_sizes(a.calls, *a.range):
-        feeds = feeds_of(inputs, a.symbol, n)
+    for sizes in sizes_of_calls(a):
+        feeds = feeds_of(inputs, sizes)
         for name, call in calls.items():
             used, begin = time.process_time(), time.perf_counter()
             call(feeds)
@@ -162,7 +169,7 @@ def stalls(seconds: list[float], sizes: list[int]) -> list[float]:
 
 
 def print_times(taken: dict[str, dict[str, list[float]]], a: argparse.Namespace) -> None:
-    sizes = drawn_sizes(a.calls, *a.range)
+    sizes = [round(statistics.geometric_mean(each.values())) for each in sizes_of_calls(a)]
     for name, each in taken.items():
         slow = stalls(each["passed"], sizes)
         print(
@@ -190,8 +197,8 @@ def peak_bytes(path: Path, a: argparse.Namespace) -> int:
     begins with that of the parent."""
     inputs = interface(path)
     call = RUNTIMES[a.alone](path, a)
-    for n in drawn_sizes(a.calls, *a.range) if symbols(inputs) else (1, 1, 1):
-        call(feeds_of(inputs, a.symbol, n))
+    for sizes in sizes_of_calls(a) if symbols(inputs) else [{}] * 3:
+        call(feeds_of(inputs, sizes))
     status = Path("/proc/self/status").read_text("ascii")
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
@@ -199,7 +206,7 @@ def peak_bytes(path: Path, a: argparse.Namespace) -> int:
 def run_child(path: Path, a: argparse.Namespace, cache: str, alone: str) -> object:
     """Return what a new process measured."""
     options = {
-        "calls": a.calls, "symbol": a.symbol, "range": "{},{}".format(*a.range),
+        "calls": a.calls, "symbol": ",".join(a.symbol), "range": "{},{}".format(*a.range),
         "specialize": a.specialize, "threads": a.threads, "alone": alone,
     }  # fmt: skip
     given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
@@ -241,7 +248,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     a = parser.parse_args()
-    a.range = tuple(map(int, a.range.split(",")))
+    a.range, a.symbol = tuple(map(int, a.range.split(","))), a.symbol.split(",")
     some = a.models or [ROOT.parent / "shared" / "models" / "bert_2l_dynamic.onnx"]
     if a.alone == "none":
         print(json.dumps(measure_in_turns(some[0], a)))

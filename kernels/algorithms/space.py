@@ -74,6 +74,13 @@ def build_choice(p: Problem, option: Option, target: str = "cpu") -> Choice:
     raise ValueError(f"{option} is not an option of {p.tensor.name}")
 
 
+def build_symbolic_choice(p: Problem, option: Option, target: str = "cpu") -> Choice | None:
+    """Return the choice of an option, chosen at the example sizes, for a problem of symbolic sizes;
+    None if its algorithm computes another tensor, whose form is known for fixed sizes only."""
+    found = next(a for a in ALGORITHMS[target] if option.algorithm in a.names)
+    return None if found.schedule_symbolic is None else found.schedule_symbolic(p, option)
+
+
 def launch_parameters(option: Option) -> tuple[int, int]:
     """Return the number of warps of an option's GPU kernels, and of pipeline stages."""
     knobs = dict(option.knobs)

@@ -11,6 +11,7 @@ from superopt.kernels.loops.loop_transforms import reduction
 from superopt.te.analysis import affine
 from superopt.te.expr import index
 from superopt.te.expr.node import Axis, Expr
+from superopt.te.expr.symbolic_int import extended
 from superopt.te.expr.tensor import Tensor
 
 MAX_ERROR_AMPLIFICATION = (
@@ -70,6 +71,12 @@ class TiledConvolution:
         return 1 if self.depth is None else self.depth.taps
 
     @property
+    def window(self) -> tuple[int, ...]:
+        """The elements of the filter that are read, along each spatial axis."""
+        sides = self.kernel if self.w is not None else self.kernel[:1]
+        return sides if self.depth is None else (self.depth.taps, *sides)
+
+    @property
     def reduction_sizes(self) -> tuple[int, ...]:
         """The extents of its reduction, without the window."""
         return (self.channels,) if self.depth is None else (self.depth.taps, self.channels)
@@ -122,14 +129,14 @@ class TiledConvolution:
 
     def tile_options(self) -> list[int]:
         """Return the tile sides that fit into the result and do not amplify errors too much."""
+        return [m for m in TILE_SIDES if self.has_tiles(m)]
+
+    def has_tiles(self, m: int) -> bool:
+        """True if tiles of this side fit into the result and do not amplify errors too much."""
         sides = [x // d for x, d in zip(self.output_sides, self.dilations, strict=True)]
-        out = []
-        for m in TILE_SIDES:
-            forms = self.forms(m)
-            fits = all(has_points(*f) and n >= f[0] for f, n in zip(forms, sides, strict=True))
-            if fits and prod(error_amplification(*f) for f in forms) <= MAX_ERROR_AMPLIFICATION:
-                out.append(m)
-        return out
+        forms = self.forms(m)
+        fits = all(has_points(*f) and n >= f[0] for f, n in zip(forms, sides, strict=True))
+        return fits and (prod(error_amplification(*f) for f in forms) <= MAX_ERROR_AMPLIFICATION)
 
 
 def match_tiled_convolution(t: Tensor, c: Contraction) -> TiledConvolution | None:
@@ -179,6 +186,20 @@ def tile_counts(p: TiledConvolution, m: int) -> tuple[int, int]:
     sides = zip(p.output_sides, p.dilations, p.tile_sides(m), strict=True)
     high, wide = (d * ceil_div(ceil_div(n, d), side) for n, d, side in sides)
     return high, wide
+
+
+def extended_tile_counts(p: TiledConvolution, m: int, high: int, wide: int) -> tuple[int, int]:
+    """Return the rows and columns of tiles, at least `high` and `wide`: of symbolic sizes there may
+    be fewer, and the last tile is computed again. More than twice as many as there are would take
+    long: that there are not is a guard."""
+    out = []
+    for n, dilation, least in zip(tile_counts(p, m), p.dilations, (high, wide), strict=True):
+        if dilation > 1 and n < least:
+            raise ValueError(f"{n} tiles of a dilated convolution are fewer than {least}")
+        if 2 * n <= least:
+            raise ValueError(f"{n} tiles are at most half of {least}")
+        out.append(n if dilation > 1 else extended(n, least))
+    return out[0], out[1]
 
 
 def tile_begin(tile: Expr, size: int, m: int, dilation: int) -> Expr:

@@ -38,6 +38,7 @@ from superopt.kernels.algorithms.cpu.cook_toom import (
 from superopt.kernels.algorithms.cpu.tiled_convolution import (
     TiledConvolution,
     ceil_div,
+    extended_tile_counts,
     tile_begin,
     tile_counts,
     tile_store_index,
@@ -86,7 +87,8 @@ def winograd_form(
     assert found is not None
     kind = found.dtype
     (given, n), k, (h, w) = p.image_counts, p.k.size, p.output_sides
-    (down, right), (high, wide) = p.dilations, tile_counts(p, plan.m)
+    (down, right), least = p.dilations, plan.rows if plan.separate else plan.block
+    high, wide = extended_tile_counts(p, plan.m, least, plan.columns)
     (a, b), (mh, mw) = p.input_tile_sides(plan.m), p.tile_sides(plan.m)
     table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (mh, a))
     table_e, table_d = Tensor("E", kind, (b, b)), Tensor("D", kind, (mw, b))

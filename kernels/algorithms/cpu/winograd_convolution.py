@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
+
 from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
-from superopt.kernels.algorithms.contraction import Contraction
+from superopt.kernels.algorithms.contraction import Contraction, match_contraction
 from superopt.kernels.algorithms.cpu import winograd
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
 from superopt.kernels.algorithms.cpu.cook_toom import transform_kernel
@@ -38,11 +40,17 @@ def recognise_winograd(p: Problem) -> Winograd | None:
     product = match_product(p)
     if product is None or not p.allow_winograd or p.tensor.dtype != F32:
         return None
-    c, _ = product
-    found = match_tiled_convolution(p.tensor, c) if c.b.tensor in p.constants else None
+    found = _match_convolution(p, product[0])
     if found is None or min(found.channels, found.k.size) < p.lanes:
         return None
-    return (c, found) if p.allow_dilated_winograd or max(found.dilations) == 1 else None
+    dilated = max(found.dilations) > 1
+    return (product[0], found) if p.allow_dilated_winograd or not dilated else None
+
+
+def _match_convolution(p: Problem, c: Contraction | None) -> TiledConvolution | None:
+    if c is None or c.b.tensor not in p.constants:
+        return None
+    return match_tiled_convolution(p.tensor, c)
 
 
 def winograd_options(p: Problem, found: Winograd) -> Iterator[Option]:
@@ -95,16 +103,35 @@ def estimated_product_cost(p: Problem) -> float | None:
 def schedule_winograd(p: Problem, found: Winograd, option: Option) -> Choice:
     """Return the choice of an option. Raises ValueError if the problem has no such tiles."""
     c, convolution = found
-    if option["m"] not in convolution.tile_options():
+    if not convolution.has_tiles(option["m"]):
         raise ValueError(f"{option}: {p.tensor.name} has no Winograd convolution of such tiles")
     m, separate, *rest = (option[k] for k in _KNOBS)
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = winograd.Plan(m, bool(separate), *rest)
     form = winograd.winograd_form(p.tensor, c, convolution, plan, layout, p.lanes)
-    return Choice.of_form(option, form, c.b.tensor, partial(transform_kernel, convolution.forms(m)))
+    transform = partial(_transform_window, convolution.forms(m), convolution.window)
+    return Choice.of_form(option, form, c.b.tensor, transform)
+
+
+def _transform_window(
+    forms: tuple[tuple[int, int, int], ...], window: tuple[int, ...], w: np.ndarray
+) -> np.ndarray:
+    """Return the transformed filter. Where no output reads the last columns of the filter, since
+    the image is narrow, the window is smaller."""
+    return transform_kernel(forms, w[(slice(None), slice(None), *map(slice, window))])
+
+
+def schedule_symbolic_winograd(p: Problem, option: Option) -> Choice:
+    """Return the choice of an option for a convolution of symbolic sizes."""
+    c = match_contraction(p.tensor, p.constants, p.lanes)
+    convolution = _match_convolution(p, c)
+    if c is None or convolution is None:
+        raise NotImplementedError(f"{p.tensor.name} is no convolution for Winograd's algorithm")
+    return schedule_winograd(p, (c, convolution), option)
 
 
 WINOGRAD = Algorithm(
     ("winograd",), "convolution by Winograd's minimal filtering", recognise_winograd,
     winograd_options, schedule_winograd, predict_winograd,
+    schedule_symbolic=schedule_symbolic_winograd,
 )  # fmt: skip

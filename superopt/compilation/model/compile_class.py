@@ -13,7 +13,6 @@ from superopt.compilation.model.decode_sizes import decode_sizes, is_decode_step
 from superopt.compilation.model.size_classes import SizeClass
 from superopt.errors import SuperoptError
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
-from superopt.plan.graph.winograd_nodes import has_winograd_convolutions
 from superopt.te.expr.symbolic_int import SIZE_LEVELS
 
 if TYPE_CHECKING:
@@ -84,10 +83,8 @@ def _level_examples(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
 
 
 def prefers_fixed_sizes(compiler: Compiler, sizes: Mapping[str, int]) -> bool:
-    """True if a program for these sizes alone is expected to be faster than that of a class: it may
-    compute convolutions by Winograd's algorithm, or options of its kernels were measured."""
-    if compiler.generator.allowed.winograd and has_winograd_convolutions(compiler.model.graph):
-        return True
+    """True if a program for these sizes alone is expected to be faster than that of a class: there
+    are kernels whose options were measured."""
     parts = compiler.partition(sizes) if compiler.tuned_options else ()
     with suppress(*NO_KERNEL_ERRORS):
         plans = (compiler.plan_segment(s, sizes) for s in parts if s.native)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import chain
 from math import prod
 
 from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_buffers
@@ -203,13 +204,13 @@ def _choose(s: Settings, problem: Problem) -> tuple[str, Choice]:
     if not has_symbolic_size(problem.tensor):
         key = problem_digest(problem)
         return key, s.target.choose(problem, s.options.get(key))
-    # Winograd and Strassen compute other tensors, which are made for fixed sizes.
-    plain = replace(problem, allow_winograd=False, strassen_levels=0)
+    # Strassen computes other tensors, which are made for fixed sizes.
+    plain = replace(problem, strassen_levels=0)
     known = SymbolicProblem(plain, example_sizes())
     key = problem_digest(known.at_hints)
     choices = (
         s.target.choose(known.at_hints, option)
-        for option in (s.options.get(key), *options(known.at_hints))
+        for option in chain((s.options.get(key),), options(known.at_hints))
     )
     found = next(filter(None, map(known.transfer, choices)), None)
     if found is None:

@@ -13,6 +13,7 @@ from math import prod
 
 from superopt.kernels.algorithms.contraction import element_count, match_contraction
 from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.algorithms.space import build_symbolic_choice
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.plan.lowering.kernel_stages import kernel_stages
 from superopt.te.analysis.bind_sizes import Binding
@@ -48,7 +49,8 @@ class SymbolicProblem:
         )
 
     def transfer(self, choice: Choice) -> Choice | None:
-        """Return the choice for the symbolic problem; None if it computes another tensor."""
+        """Return the choice for the symbolic problem; None if it computes another tensor whose form
+        is known for fixed sizes only."""
         if (
             choice.root is not self.at_hints.tensor
             or choice.tables
@@ -57,7 +59,7 @@ class SymbolicProblem:
             or choice.kernels
             or choice.layout is not None
         ):
-            return None
+            return build_symbolic_choice(self.original, choice.option)
         try:
             return replace(
                 choice,

@@ -15,7 +15,7 @@ import superopt
 from superopt.compilation.model import frequent_sizes, size_classes, specialize
 from superopt.compilation.model.compiler import Compiler
 from superopt.errors import ModelError
-from tests.support.compilation.models import F, model, near
+from tests.support.compilation.models import F, model, near, reference
 
 pytest.importorskip("onnxruntime")
 W = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32)
@@ -245,20 +245,20 @@ def test_with_never_frequent_sizes_stay_in_the_class(compilations: list[dict[str
     assert compilations == [{"n": 100}]
 
 
-def test_convolutions_for_winograd_are_compiled_for_the_first_sizes_alone() -> None:
+def test_convolutions_by_winograd_are_compiled_for_a_class_at_the_first_call() -> None:
     w = np.random.default_rng(0).standard_normal((32, 32, 3, 3)).astype(np.float32) / 16
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)]
     m = model(nodes, {"x": (F, ["n", 32, 12, 12])}, ["y"], {"w": w})
     x = np.random.default_rng(1).standard_normal((5, 32, 12, 12)).astype(np.float32)
     exe = superopt.compile(m)
     few = exe(x=x[:3])["y"]
-    assert not exe.variants[(("n", 3),)].is_of_class
-    exe.shape_policy.compile_seconds = [1e-9]
-    exe(x=x)  # in onnxruntime, and then due for a class
-    assert exe.wait(120)
-    assert len(exe.size_classes.classes) + len(exe.size_classes.slower) == 1
+    assert exe.variants[(("n", 3),)].is_of_class
+    program = exe.variants[(("n", 3),)].steps[0].program
+    assert "winograd" in {option.algorithm for option in program.options.values()}
+    for n in range(1, 6):
+        near(exe(x=x[:n]), reference(m, {"x": x[:n]}))
     near({"y": exe(x=x)["y"][:3]}, {"y": few})
-    assert superopt.compile(m, specialize="never")(x=x)["y"].shape == (5, 32, 12, 12)
+    assert len(exe.size_classes.classes) == 1
 
 
 @pytest.mark.parametrize("is_cached", [False, True])

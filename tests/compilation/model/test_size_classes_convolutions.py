@@ -1,0 +1,98 @@
+"""Convolutions of symbolic sizes, by any plan of Winograd's algorithm: each class gives
+onnxruntime's results at all sizes that it admits, within its own memory."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import superopt
+from superopt.compilation.model.compile_class import compile_size_class
+from superopt.compilation.model.size_classes import SizeClass
+from superopt.kernels.algorithms.cpu import winograd, winograd_convolution
+from superopt.kernels.algorithms.cpu.tiled_convolution import TiledConvolution
+from superopt.kernels.algorithms.problem import Problem
+from tests.support.compilation.class_checks import check_classes, draw_sizes
+from tests.support.compilation.dynamic_convolutions import convolutional_model
+from tests.support.compilation.models import F, model
+
+pytest.importorskip("onnxruntime")
+SIZES = (*range(1, 12), 13, 14, 15, 16, 17, 20, 23, 28, 33, 48, 64, 65, 100, 130)
+DEFAULT_MODELS = 12
+SLOW_MODELS = 300
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def winograd_plans(monkeypatch: pytest.MonkeyPatch) -> list[winograd.Plan]:
+    """Let convolutions be computed by any plan of Winograd's algorithm; return those chosen."""
+    random = Random(0)
+    chosen: list[winograd.Plan] = []
+
+    def choose(p: Problem, c: TiledConvolution) -> tuple[float, winograd.Plan] | None:
+        plans = [
+            plan
+            for m in c.tile_options()
+            for _, plan in winograd.candidate_plans(c, m, p.lanes, p.registers)
+        ]
+        chosen.extend(random.sample(plans, min(len(plans), 1)))
+        return (0.0, chosen[-1]) if plans else None
+
+    monkeypatch.setattr(winograd_convolution, "_best_plan", choose)
+    return chosen
+
+
+def check_model(seed: int) -> int:
+    """Check a model at sizes that its classes admit; return their number."""
+    m, inputs = convolutional_model(seed)
+    names = sorted({d for d in inputs["x"] if isinstance(d, str)})
+    return check_classes(m, inputs, draw_sizes(Random(seed), names, SIZES), seed, 1 + seed % 2)
+
+
+def test_classes_of_random_convolutional_models(winograd_plans: list[winograd.Plan]) -> None:
+    counts = [check_model(seed) for seed in range(DEFAULT_MODELS)]
+    assert sum(n > 0 for n in counts) > DEFAULT_MODELS // 2
+    assert len(set(winograd_plans)) > DEFAULT_MODELS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(DEFAULT_MODELS, SLOW_MODELS, 16))
+def test_classes_of_many_random_convolutional_models(
+    first: int, winograd_plans: list[winograd.Plan]
+) -> None:
+    for seed in range(first, min(first + 16, SLOW_MODELS)):
+        check_model(seed)
+
+
+def convolution_class(shape: list[object], example: dict[str, int], **attrs: object) -> SizeClass:
+    """Return the class of a convolution with windows of 3 x 3."""
+    w = RNG.standard_normal((32, shape[1], 3, 3)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], **attrs)
+    m = model([node], {"x": (F, shape)}, ["y"], {"w": w})
+    made = compile_size_class(superopt.compile(m).compiler, example)
+    assert made is not None
+    step = made.load_step()
+    assert step is not None
+    options = step.code.program.options.values()  # type: ignore[attr-defined]
+    assert "winograd" in {o.algorithm for o in options}
+    return made
+
+
+def test_a_class_of_batches_has_all_batches() -> None:
+    made = convolution_class(["n", 32, 56, 56], {"n": 3}, pads=[1] * 4)
+    assert all(made.formulas.admits({"n": n}) for n in (1, 2, 3, 8, 100))
+
+
+def test_a_class_of_images_has_larger_ones() -> None:
+    made = convolution_class([1, 32, "h", "w"], {"h": 56, "w": 56}, pads=[1] * 4)
+    for h, w in ((56, 57), (300, 56), (63, 500), (1000, 1001)):
+        assert made.formulas.admits({"h": h, "w": w})
+
+
+def test_columns_of_a_filter_that_no_output_reads(winograd_plans: list[winograd.Plan]) -> None:
+    """In an image of two columns, windows with a distance of two read two of their columns."""
+    made = convolution_class([2, 16, "m", 2], {"m": 28}, pads=[2, 4, 2, 4], dilations=[2, 2])
+    assert made.formulas.admits({"m": 28})
