@@ -28,6 +28,7 @@ from superopt.compilation.model.compiler import Compiler, out_of_memory_error
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.repeated_call import ModelCall
+from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.steps import KernelStep, Variant
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
@@ -109,6 +110,8 @@ class CpuCodeGenerator(CodeGenerator):
         with symbolic_sizes(example, guards) as decided:
             if not all(extent(d) >= 0 for n in s.nodes for t in n.types for d in t.shape or ()):
                 raise NotImplementedError("a size is below 0")
+            if any(d == 0 for n in s.nodes for t in n.types for d in t.shape or ()):
+                raise NotImplementedError("tiles that overlap need elements")
             sizes = {name: extent(Size(name)) for name in example}
             for n in s.nodes:  # guards the decisions of the partition
                 if why := c.fallback_reason(n, sizes):
@@ -149,7 +152,8 @@ class CpuCodeGenerator(CodeGenerator):
         return has_scatter_kernel(n)
 
     def model_call(self, variant: Variant, output_names: Sequence[str]) -> ModelCall | None:
-        if not all(isinstance(s, NativeSegment | OrtSegment) for s in variant):
+        known = NativeSegment | OrtSegment | RuntimeSizedSegment
+        if not all(isinstance(s, known) for s in variant):
             return None
         g = variant.model.graph
         named = dict(zip(output_names, g.outputs, strict=True))

@@ -145,6 +145,10 @@ class SymbolicSegment:
     binding: ModelBinding | None = None
     image: ProgramImage | None = None
 
+    @property
+    def programs(self) -> tuple[SymbolicSegment]:
+        return (self,)
+
     def at_sizes(
         self, sizes: Mapping[str, int], count_call: CountCall | None = None
     ) -> NativeSegment:

@@ -34,7 +34,9 @@ from superopt.te.expr.dtype import F64
 if TYPE_CHECKING:
     from superopt.compilation.cpu.code_generator import CpuCodeGenerator
     from superopt.compilation.model.executable import Executable
-    from superopt.compilation.model.steps import Step
+    from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
+from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
+from superopt.compilation.model.steps import Step
 
 MIN_RUNS = 5  # runs
 
@@ -154,13 +156,15 @@ def _machine_peak(exe: Executable) -> CpuPeak:
 def _step_rows(exe: Executable, lane: _TimedStep, peak: CpuPeak) -> list[KernelProfile]:
     median = np.median(np.stack(lane.seconds), axis=0)
     if not isinstance(lane.step, NativeSegment):
-        step = lane.step
-        nodes = (
-            step.segment.nodes if isinstance(step, OrtSegment) else graph.nodes(step.load_graph())  # type: ignore[union-attr]
-        )
+        step, how = lane.step, "onnxruntime"
+        if isinstance(step, OrtSegment | RuntimeSizedSegment):
+            nodes = step.segment.nodes
+            how = how if isinstance(step, OrtSegment) else "sizes of a run"
+        else:
+            nodes = tuple(graph.nodes(step.load_graph()))  # type: ignore[union-attr]
         name = exe.model.names.get(graph.result(nodes[-1], 0), "") if nodes else ""
         ops = tuple(n.op.title for n in nodes)
-        return [KernelProfile(name, ops, "", "onnxruntime", float(median[0]), 0, 0, 0, 0.0, 0.0)]
+        return [KernelProfile(name, ops, "", how, float(median[0]), 0, 0, 0, 0.0, 0.0)]
     return _kernel_rows(exe, lane.step, median, peak)
 
 

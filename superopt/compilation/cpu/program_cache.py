@@ -124,7 +124,7 @@ class CpuProgramCache:
             return None
         return [
             SizeClass(
-                each, cache(partial(self._find_step, each)), lambda: self.load_compiler().model
+                each, cache(partial(self._find_steps, each)), lambda: self.load_compiler().model
             )
             for each in found or ()
         ]
@@ -133,10 +133,9 @@ class CpuProgramCache:
         """Store a program for a class of sizes; None: the model has none."""
         known = [] if made is None else [c.formulas for c in self.find_classes() or ()]
         if made is not None:
-            step = made.load_step()
-            assert isinstance(step, SymbolicSegment)
-            if step.image is None or step.binding is None:
-                return
+            step = (*(made.load_steps() or ()), None)[0]
+            if not isinstance(step, SymbolicSegment) or step.image is None or step.binding is None:
+                return  # it has parts in ONNX Runtime
             about = {"example": step.example, "dtypes": [d.name for d in step.output_dtypes]}
             key = self._class_key(made.formulas)
             if not _write_program(key, about, step.image, step.code.constants, step.binding):
@@ -151,8 +150,8 @@ class CpuProgramCache:
     def _class_key(self, formulas: SizeFormulas) -> str:
         return entries.digest_json((self.key, CLASSES_KIND, formulas.as_json()))
 
-    def _find_step(self, formulas: SizeFormulas) -> SymbolicSegment | None:
-        """Return the code of a class; None if it is not intact."""
+    def _find_steps(self, formulas: SizeFormulas) -> tuple[SymbolicSegment] | None:
+        """Return the only step of a class; None if it is not intact."""
 
         def load_segment() -> Segment:
             return self.load_compiler().class_segment(example)
@@ -171,7 +170,8 @@ class CpuProgramCache:
             )
 
         example: dict[str, int] = {}
-        return entries.read_program(self._class_key(formulas), parse_program)
+        found = entries.read_program(self._class_key(formulas), parse_program)
+        return None if found is None else (found,)
 
     def _load_code(
         self, about: dict[str, Any], texts: bytes, load_plan: Callable[[], Program]

@@ -12,13 +12,14 @@ from superopt import ort
 from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.fallback.ort_segment import OrtSegment, check_outputs
 from superopt.compilation.model.repeated_call import ModelCall
+from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
 from superopt.ir import graph
 
 SlotStep = Callable[[list[Any]], None]
 
 
 def build_model_call(
-    steps: Sequence[NativeSegment | OrtSegment],
+    steps: Sequence[NativeSegment | OrtSegment | RuntimeSizedSegment],
     inputs: Sequence[graph.Value],
     outputs: Mapping[str, graph.Value],
 ) -> ModelCall | None:
@@ -34,7 +35,7 @@ def build_model_call(
             return None
         for v in s.segment.outputs:
             slots.setdefault(v, len(slots))
-        calls.append(_ort_step(s, slots) if isinstance(s, OrtSegment) else _native_step(s, slots))
+        calls.append(_slot_step(s, slots))
     known = [v for v in dict.fromkeys(outputs.values()) if v not in slots]
     constants = [v.load() for v in known if isinstance(v, graph.Constant)]
     if len(constants) < len(known):
@@ -69,6 +70,17 @@ def _sequence_steps(
     return call
 
 
+def _slot_step(
+    s: NativeSegment | OrtSegment | RuntimeSizedSegment, slots: Mapping[graph.Value, int]
+) -> SlotStep:
+    match s:
+        case OrtSegment():
+            return _ort_step(s, slots)
+        case NativeSegment():
+            return _native_step(s, slots)
+    return _runtime_sized_step(s, slots)
+
+
 def _ort_step(s: OrtSegment, slots: Mapping[graph.Value, int]) -> SlotStep:
     run, wanted = ort.raw_run_function(s.session), list(s.output_names)
     takes = [(name, slots[v]) for name, v in s.inputs.items()]
@@ -91,6 +103,16 @@ def _native_step(s: NativeSegment, slots: Mapping[graph.Value, int]) -> SlotStep
         out = new()
         call((*[held[n] for n in takes], *out))
         for n, x in zip(gives, out, strict=True):
+            held[n] = x
+
+    return step
+
+
+def _runtime_sized_step(s: RuntimeSizedSegment, slots: Mapping[graph.Value, int]) -> SlotStep:
+    takes, gives = ([slots[v] for v in some] for some in (s.values, s.segment.outputs))
+
+    def step(held: list[Any]) -> None:
+        for n, x in zip(gives, s.compute([held[n] for n in takes]), strict=True):
             held[n] = x
 
     return step

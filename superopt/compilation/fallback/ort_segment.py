@@ -206,7 +206,7 @@ def make_ort_segment(
         session = load(part, threads)
     inputs = {i.name: i for i in model.graph.inputs}
     some = {n: given.get(n) or inputs[n] for n in wanted}
-    return OrtSegment(s, session, some, outputs, _output_specs(model.graph, s, sizes))
+    return OrtSegment(s, session, some, outputs, output_specs(model.graph, s, sizes))
 
 
 @contextmanager
@@ -224,7 +224,7 @@ def explain_shape_errors(model: Model) -> Iterator[None]:
         ) from e  # fmt: skip
 
 
-def _output_specs(
+def output_specs(
     graph: ir_graph.Graph, s: Segment, sizes: Mapping[str, int]
 ) -> tuple[ArraySpec | None, ...]:
     """Return the planned shapes and types of outputs. Kernels read no outputs of a whole model."""

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from superopt.compilation.frontend.class_sizes import Guards, with_class_sizes
+from superopt.compilation.model.class_steps import compile_class_steps
 from superopt.compilation.model.decode_sizes import decode_sizes, is_decode_step
-from superopt.compilation.model.size_classes import SizeClass
+from superopt.compilation.model.runtime_sizes import runtime_size_names
+from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
+from superopt.compilation.model.substituted_class import (
+    SubstitutedStep,
+    empty_outputs_step,
+    substituted_formulas,
+)
 from superopt.errors import SuperoptError
+from superopt.onnx_io.import_.size_substitution import SizeSubstitution, substitute_sizes
+from superopt.onnx_io.transform.constant_if import constant_conditions
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
+from superopt.plan.program.size_formulas import SizeFormulas
 from superopt.te.expr.symbolic_int import SIZE_LEVELS
 
 if TYPE_CHECKING:
@@ -20,49 +31,92 @@ if TYPE_CHECKING:
     from superopt.compilation.model.size_classes import SizeClasses
     from superopt.plan.graph.partition import Segment
 
+T = TypeVar("T")
 LOG = logging.getLogger("superopt.compile")
 
 
-def compile_size_class(compiler: Compiler, sizes: Mapping[str, int]) -> SizeClass | None:
-    """Return the model compiled for all sizes like these; None if it cannot be."""
-    if not any(sizes.values()):
+def compile_size_class(
+    compiler: Compiler, sizes: Mapping[str, int], *, only_empty: bool = False
+) -> SizeClass | None:
+    """Return the model compiled for all sizes like these; None if it cannot be. only_empty: also
+    None if its outputs are not all empty, so that nothing is compiled."""
+    if not sizes or compiler.is_all_fallback:
         return None
+    if constant_conditions(compiler.model) or compiler.dynamic_if() is not None:
+        return None  # each size has its own branches
     compiler.model.source.check_unchanged()
-    found = class_compiler(compiler, sizes)
-    if found is None:
-        return None
-    own, guards = found
-    parts = own.partition(sizes)
-    if len(parts) != 1 or not parts[0].native or own.model_binding(parts[0]) is None:
-        return None
-    try:
-        made = own.generator.compile_for_classes(own, parts[0], sizes, guards)
-    except Exception as e:  # code that does not support symbolic sizes raises many types
-        LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
-        return None
-    LOG.info("a program for all sizes with %s", " and ".join(made.formulas.guards) or "any values")
-    then = decode_sizes(compiler.model, sizes)
-    return SizeClass(made.formulas, lambda: made, lambda: own.model, then)
+    for c, guards, substitution in _candidates(compiler, sizes):
+        example = sizes if substitution is None else substitution.example(sizes)
+        empty = empty_outputs_step(c.model.graph, example)
+        if (only_empty and empty is None) or (guards and empty is not None):
+            continue
+        try:
+            steps = compile_class_steps(c, example, guards) if empty is None else (empty,)
+        except Exception as e:  # code that does not support symbolic sizes raises many types
+            LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
+            continue
+        formulas = _joint_formulas(steps, example)
+        if substitution is not None:
+            steps = tuple(SubstitutedStep(s, substitution) for s in steps)
+            formulas = substituted_formulas(formulas, tuple(sizes), substitution)
+        LOG.info("a program for all sizes with %s", " and ".join(formulas.guards) or "any values")
+        then = decode_sizes(compiler.model, sizes)
+        return SizeClass(formulas, partial(_same, steps), partial(_same, c.model), then)
+    return None
 
 
-def class_compiler(compiler: Compiler, sizes: Mapping[str, int]) -> tuple[Compiler, Guards] | None:
+def _same(x: T) -> T:
+    return x
+
+
+def _candidates(
+    compiler: Compiler, sizes: Mapping[str, int]
+) -> Iterator[tuple[Compiler, Guards, SizeSubstitution | None]]:
+    """Yield the model with its sizes related, with other sizes, and as it is: each with what it
+    assumes of its sizes, and the other sizes, if any."""
+    is_empty, related = 0 in sizes.values(), related_compiler(compiler, sizes)
+    if related is not None:
+        yield (*related, None)
+    if is_empty or compiler.model.opaque_reasons:
+        found = substitute_sizes(compiler.model, sizes)
+        if found is not None:
+            yield compiler.with_model(found[0]), {}, found[1]
+    if not is_empty:
+        yield compiler, {}, None
+
+
+def related_compiler(
+    compiler: Compiler, sizes: Mapping[str, int]
+) -> tuple[Compiler, Guards] | None:
     """Return the compiler of the model for a class that has these sizes, and the conditions under
-    which it is right; None if not all nodes have kernels there."""
+    which it is right; None if not all nodes have kernels there, or there are no conditions."""
     # kernels of one word are matrix-vector products, which are fastest where sizes of 1 are fixed
     units = {name for name, n in sizes.items() if n == 1}
     fixed = units if is_decode_step(compiler.model, sizes) else set()
     if 0 not in sizes.values() and not fixed and not fallback_nodes(compiler.partition(sizes)):
-        return compiler, {}
-    made = with_class_sizes(compiler.model, sizes, fixed)
-    return None if made is None else (compiler.with_model(made.model), made.guards)
+        return None
+    if not any(sizes.values()) or (made := with_class_sizes(compiler.model, sizes, fixed)) is None:
+        return None
+    own = compiler.with_model(made.model)
+    return None if fallback_nodes(own.partition(sizes)) else (own, made.guards)
 
 
 def class_segment(compiler: Compiler, sizes: Mapping[str, int]) -> Segment:
     """Return the only segment of the model for a class that has these sizes."""
-    found = class_compiler(compiler, sizes)
-    assert found is not None
-    (segment,) = found[0].partition(sizes)
+    related = related_compiler(compiler, sizes)
+    own = compiler if related is None else related[0]
+    (segment,) = own.partition(sizes)
     return segment
+
+
+def _joint_formulas(steps: Sequence[SymbolicStep], sizes: Mapping[str, int]) -> SizeFormulas:
+    """Return the formulas of the only step; or the conditions under which all steps are right."""
+    some = [s.formulas for s in steps if s.formulas is not None]
+    if len(steps) == 1 and some:
+        return some[0]
+    positive = (f"1 <= s{n}" for n, size in enumerate(sizes.values()) if size)
+    guards = dict.fromkeys((*positive, *(g for f in some for g in f.guards)))
+    return SizeFormulas(tuple(sizes), tuple(guards), (), "0", "0", ())
 
 
 def compile_levels(compiler: Compiler, classes: SizeClasses, sizes: Mapping[str, int]) -> None:
@@ -87,6 +141,7 @@ def prefers_fixed_sizes(compiler: Compiler, sizes: Mapping[str, int]) -> bool:
     are kernels whose options were measured."""
     parts = compiler.partition(sizes) if compiler.tuned_options else ()
     with suppress(*NO_KERNEL_ERRORS):
-        plans = (compiler.plan_segment(s, sizes) for s in parts if s.native)
+        some = (s for s in parts if s.native and not runtime_size_names(s.nodes, sizes))
+        plans = (compiler.plan_segment(s, sizes) for s in some)
         return any(key in compiler.tuned_options for p in plans for key in p.problems)
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,11 @@ from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_p
 from superopt.compilation.frontend.input_arrays import InputPort, Sizes
 from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
 from superopt.compilation.frontend.value_limits import input_limits
+from superopt.compilation.model.class_steps import (
+    compile_step,
+    segment_kind,
+    unsupported_reasons,
+)
 from superopt.compilation.model.compile_class import (
     class_segment,
     compile_levels,
@@ -43,6 +48,7 @@ from superopt.compilation.model.device import CodeGenerator, Device, Progress
 from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
+from superopt.compilation.model.runtime_sizes import with_runtime_sizes
 from superopt.compilation.model.save_programs import saved_model_of
 from superopt.compilation.model.saved_model import write_saved_model
 from superopt.compilation.model.shape_policy import ShapePolicy, Specialize
@@ -65,7 +71,6 @@ from superopt.plan.graph.partition import (
     slow_reason,
     unsupported_reason,
 )
-from superopt.plan.graph.unsupported_nodes import unsupported_nodes
 from superopt.plan.program.program import Program
 from superopt.report.compilation.accuracy import Accuracy
 from superopt.report.compilation.compile_report import TuningReport
@@ -131,7 +136,7 @@ class Compiler:
         return found
 
     def with_model(self, model: Model) -> Compiler:
-        """Return the compiler of this model at sizes that are known."""
+        """Return the compiler of this model with other sizes."""
         in_runtime = self.generator.prefers_integer_runtime and not self.prefer_kernels
         own = integer_product_fallbacks(model, in_runtime)
         return replace(
@@ -211,10 +216,9 @@ class Compiler:
                         out.append(self.ort_segment(s, sizes))
                     continue
                 try:
-                    out.append(self.generator.compile_segment(self, s, sizes))
+                    out.append(compile_step(self, s, sizes))
                 except NO_KERNEL_ERRORS as e:
-                    found = unsupported_nodes(s, partial(self._check_segment, sizes=sizes))
-                    self.fallback_reasons |= found or dict.fromkeys(s.nodes, str(e))
+                    self.fallback_reasons |= unsupported_reasons(self, s, sizes, e)
                     break
                 except MemoryError as e:
                     raise out_of_memory_error(self.model.source.label, str(e)) from None
@@ -232,9 +236,6 @@ class Compiler:
     def _variant(self, steps: Sequence[Step]) -> Variant:
         return Variant(tuple(steps), lambda: self.model)
 
-    def _check_segment(self, s: Segment, sizes: Mapping[str, int]) -> None:
-        self.generator.check_plan(self.plan_segment(s, sizes))
-
     def plan_segment(self, s: Segment, sizes: Mapping[str, int]) -> Program:
         return self.generator.plan_segment(self, s, sizes)
 
@@ -247,9 +248,9 @@ class Compiler:
         takes = tuple(map(inputs.index, s.inputs))
         return ModelBinding(takes, dict(zip(self.output_names(), gives, strict=True)))
 
-    def compile_class(self, sizes: Mapping[str, int]) -> SizeClass | None:
+    def compile_class(self, sizes: Mapping[str, int], only_empty: bool = False) -> SizeClass | None:
         """See `compile_size_class`."""
-        return compile_size_class(self, sizes)
+        return compile_size_class(self, sizes, only_empty=only_empty)
 
     def compile_levels(self, classes: SizeClasses, sizes: Mapping[str, int]) -> None:
         """See `compile_levels`."""
@@ -304,16 +305,15 @@ class Compiler:
         write_saved_model(saved_model_of(self, variants), path)
 
     def partition(self, sizes: Mapping[str, int]) -> list[Segment]:
-        native = partial(self.is_native, sizes=sizes)
-        return partition_by_cost(self.model.graph, native, sizes, self.units)
+        known, kind_of = self._known_sizes(sizes), cache(partial(segment_kind, self, sizes=sizes))
+        return partition_by_cost(self.model.graph, kind_of, known, self.units)
 
-    def is_native(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
-        """True if a node runs as a kernel."""
-        return not self.fallback_reason(n, sizes)
+    def _known_sizes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        return with_runtime_sizes(self.model, sizes) if self.device.has_size_classes else sizes
 
     def fallback_reason(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
         """Return why a node runs in ONNX Runtime; empty if it runs as a kernel."""
-        steps = self.generator.max_unrolled_steps
+        steps, sizes = self.generator.max_unrolled_steps, self._known_sizes(sizes)
         why = self.fallback_reasons.get(n) or unsupported_reason(n, sizes, steps)
         if why or self.prefer_kernels or not (slow := slow_reason(n, sizes)):
             return why

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.repeated_call import ModelCall
-    from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
+    from superopt.compilation.model.size_classes import SizeClass, SymbolicProgram
     from superopt.compilation.model.steps import KernelStep, Variant
     from superopt.cost.store import Store
     from superopt.ir import graph
@@ -197,7 +197,7 @@ class CodeGenerator(ABC):
 
     def compile_for_classes(
         self, c: Compiler, s: Segment, example: Mapping[str, int], guards: Guards
-    ) -> SymbolicStep:
+    ) -> SymbolicProgram:
         """Compile a segment for all sizes for which the same decisions are right as for the
         example. Raises one of NO_KERNEL_ERRORS."""
         raise NotImplementedError(f"symbolic sizes for target {self.device.name}")

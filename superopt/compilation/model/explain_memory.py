@@ -37,9 +37,10 @@ def explain_memory(exe: ModelPrograms) -> MemoryUse:
 def named_steps(exe: ModelPrograms, prefix: str = "") -> Iterator[tuple[str, KernelStep]]:
     """Yield the kernels, with the sizes that their program is for."""
     for each in exe.size_classes.classes:
-        for symbolic in each.loaded:
-            sizes = dict(symbolic.example)
-            yield f"{prefix}class of {_sizes_text(sizes)}", symbolic.at_sizes(sizes)
+        for program in (p for s in each.loaded for p in s.programs):
+            sizes, step = dict(program.example), program.at_sizes(program.example)
+            if isinstance(step, KernelStep):
+                yield f"{prefix}class of {_sizes_text(sizes)}", step
     for key, variant in tuple(exe.variants.items()):
         for step in variant:
             name = prefix + (_sizes_text(dict(key)) or "all inputs")
@@ -66,8 +67,8 @@ def _sessions(exe: ModelPrograms) -> Iterator[object]:
             if isinstance(step, DynamicIf):
                 for inner in step.executables:
                     yield from _sessions(inner)
-            elif not isinstance(step, KernelStep):
-                found[id(step.session)] = step.session
+            elif (session := getattr(step, "session", None)) is not None:
+                found[id(session)] = session
     yield from found.values()
 
 

@@ -101,7 +101,9 @@ class ShapePolicy:
 
     def is_due(self, sizes: Sizes) -> bool:
         """True if compiling for these sizes would have paid."""
-        if self.specialize != "background" or 0 in dict(sizes).values():
+        if self.specialize != "background":
+            return False
+        if 0 in dict(sizes).values() and not self.compiles_classes:
             return False
         if sizes in self.fallback_reasons or sizes in self.pending:
             return False

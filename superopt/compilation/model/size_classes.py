@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
-    from superopt.compilation.model.steps import KernelStep
+    from superopt.compilation.model.steps import Step
     from superopt.onnx_io.import_.model import Model
     from superopt.plan.program.image import CountCall
     from superopt.plan.program.size_formulas import SizeFormulas
@@ -25,26 +25,33 @@ MAX_SAVED_SIZES = 4  # sizes of a class for which a saved model has constants
 
 
 class SymbolicStep(Protocol):
-    """A segment as kernels for all sizes that its formulas admit. example: the sizes for which it
-    was compiled."""
+    """A segment as kernels for all sizes that its formulas admit; or one that runs at any sizes,
+    without formulas. programs: its kernels, each with sizes for which it was compiled."""
 
     @property
-    def formulas(self) -> SizeFormulas: ...
+    def formulas(self) -> SizeFormulas | None: ...
     @property
-    def example(self) -> Mapping[str, int]: ...
-    def at_sizes(self, sizes: Mapping[str, int], count_call: CountCall | None = None) -> KernelStep:
+    def programs(self) -> Sequence[SymbolicProgram]: ...
+    def at_sizes(self, sizes: Mapping[str, int], count_call: CountCall | None = None) -> Step:
         """Return the step at these sizes; steps share code, constants and memory. count_call: see
         SizedCode."""
 
 
+class SymbolicProgram(SymbolicStep, Protocol):
+    """Kernels for many sizes. example: those for which they were compiled."""
+
+    @property
+    def example(self) -> Mapping[str, int]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class SizeClass:
-    """A model compiled for all sizes that `formulas` admit. load_step: returns its code; None if it
-    was cached and is damaged. next_sizes: those of a decoder's next calls, if it was compiled now.
-    loaded: its code once it was used."""
+    """A model compiled for all sizes that `formulas` admit. load_steps: returns its steps in order;
+    None if they were cached and are damaged. next_sizes: those of a decoder's next calls, if it was
+    compiled now. loaded: its steps once they were used."""
 
     formulas: SizeFormulas
-    load_step: Callable[[], SymbolicStep | None]
+    load_steps: Callable[[], Sequence[SymbolicStep] | None]
     load_model: Callable[[], Model]
     next_sizes: Sequence[Mapping[str, int]] = ()
     loaded: list[SymbolicStep] = field(default_factory=list)
@@ -53,11 +60,13 @@ class SizeClass:
         self, sizes: Mapping[str, int], count_call: CountCall | None = None
     ) -> Variant | None:
         """Return the variant for these sizes, which the class admits; None if its code is lost."""
-        step = self.load_step()
-        if step is None:
+        steps = self.load_steps()
+        if steps is None:
             return None
-        self.loaded[:] = [step]
-        return Variant((step.at_sizes(sizes, count_call),), self.load_model, is_of_class=True)
+        self.loaded[:] = steps
+        counter = count_call if len(steps) == 1 else None  # it counts calls of whole models
+        at = tuple(s.at_sizes(sizes, counter) for s in steps)
+        return Variant(at, self.load_model, is_of_class=True)
 
 
 class ClassCache(Protocol):
@@ -73,14 +82,17 @@ class ClassCache(Protocol):
 
 @dataclass(slots=True)
 class SizeClasses:
-    """The classes of a model. slower: those than which ONNX Runtime was measured to be faster.
-    is_supported: False if its sizes are compiled one by one. cache: None if there is none."""
+    """The classes of a model. empty: those whose outputs are empty. nonempty_zeros: sizes that do
+    not empty all outputs where they are 0. slower: those than which ONNX Runtime was measured to be
+    faster. is_supported: False if sizes are compiled one by one. cache: None if there is none."""
 
     classes: list[SizeClass] = field(default_factory=list)
     slower: list[SizeClass] = field(default_factory=list)
     is_supported: bool = True
     cache: ClassCache | None = None
     has_read: bool = False
+    empty: list[SizeClass] = field(default_factory=list)
+    nonempty_zeros: set[frozenset[str]] = field(default_factory=set)
 
     def variant(
         self, sizes: Mapping[str, int], count_call: CountCall | None = None
@@ -110,11 +122,24 @@ class SizeClasses:
         """Return the class that has these sizes, compiled; None if the model does not support it.
         Calls use it once it is added to `classes`."""
         made = compiler.compile_class(sizes) if self.is_supported else None
-        if made is None and (self.classes or not self.is_supported):
+        if made is None and (self.classes or not self.is_supported or 0 in sizes.values()):
             return None  # these sizes alone have no class, or it is known already
         self.is_supported = made is not None
         if self.cache is not None:
             self.cache.store_class(made)
+        return made
+
+    def compile_empty(self, compiler: Compiler, sizes: Mapping[str, int]) -> SizeClass | None:
+        """Return the class that has these sizes, of which some are 0, if all outputs of the model
+        are empty there."""
+        zeros = frozenset(name for name, n in sizes.items() if not n)
+        if zeros in self.nonempty_zeros:
+            return None
+        made = next((c for c in self.empty if c.formulas.admits(sizes)), None)
+        if made is None and (made := compiler.compile_class(sizes, only_empty=True)) is not None:
+            self.empty.append(made)
+        if made is None:
+            self.nonempty_zeros.add(zeros)
         return made
 
     def add(self, made: SizeClass, *, is_slower: bool = False) -> None:
@@ -163,6 +188,11 @@ def bind_size_class(exe: Executable, key: Sizes, *, compile_new: bool = False) -
         policy.compiles_classes = bool(classes.classes)
         policy.sizes_vary = len(classes.classes) > 1
         if found is not None:
+            _set_bound(exe, key, found)
+            return True
+        if 0 in sizes.values() and (made := classes.compile_empty(exe.compiler, sizes)):
+            found = made.variant(sizes)
+            assert found is not None
             _set_bound(exe, key, found)
             return True
         is_first = not classes.classes and not exe.variants

@@ -69,7 +69,7 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
             policy.keep_in_fallback(key, why)
         else:
             exe.set_variant(key, variant)
-    if made is not None and background_worker.CAN_FORK:
+    if made is not None and len(made.load_steps() or ()) == 1 and background_worker.CAN_FORK:
         _compile_levels(exe, key)
     with exe.lock:
         policy.pending.discard(key)

@@ -72,15 +72,18 @@ class StatefulCall:
         arrays = exe.input_arrays({**feeds, **(kept or self._first_states(feeds))})
         sizes = exe.infer_sizes(arrays)
         if not self._is_compiled_in_call(sizes):
-            return self._run_elsewhere(arrays)
+            return self._run_elsewhere(arrays)[0]
         with exe.exclusive():
             step = exe.runnable(sizes).bound_step
         specs = None if step is None else step.named_output_specs()
         if step is None or specs is None:
-            return self._run_elsewhere(arrays)
-        lengths = self._check_lengths(arrays, specs)
+            out, lengths = self._run_elsewhere(arrays)
+        else:
+            lengths = self._check_lengths(arrays, specs)
         if not kept and not any(lengths.values()):
             self._compile_one_word(sizes)
+        if step is None or specs is None:
+            return out
         written = self._next_states(specs, lengths)
         others = {n: np.empty(*spec) for n, spec in specs.items() if n not in written}
         _, run = step.bind(arrays, {**written, **others})
@@ -176,17 +179,18 @@ class StatefulCall:
                 )
         return out
 
-    def _run_elsewhere(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """Run what is not kernels alone; the states are copied."""
+    def _run_elsewhere(self, arrays: Sequence[Any]) -> tuple[dict[str, Any], dict[str, int]]:
+        """Run what is not kernels alone; the states are copied. Return the other outputs, and the
+        lengths of states that grow."""
         exe = self.executable
         out = exe.run({p.name: a for p, a in zip(exe.input_ports, arrays, strict=True)})
         found = {n: np.asarray(exe.device.to_host(out[n])) for n in self.states}
-        self._check_lengths(arrays, {n: (x.shape, x.dtype) for n, x in found.items()})
+        lengths = self._check_lengths(arrays, {n: (x.shape, x.dtype) for n, x in found.items()})
         for name, x in found.items():
             made = self.states[name].next_array(x.shape, x.dtype, BUFFER_GROWTH)
             made[...] = x
             self.states[name].advance(made)
-        return {n: x for n, x in out.items() if n not in self.states}
+        return {n: x for n, x in out.items() if n not in self.states}, lengths
 
 
 def _grown_length(before: tuple[int, ...], after: tuple[int, ...]) -> int:

@@ -15,6 +15,8 @@ from superopt.compilation.model.dynamic_if import DynamicIf
 if TYPE_CHECKING:
     from superopt.compilation.fallback.ort_segment import OrtSegment
     from superopt.compilation.model.device import Device
+    from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
+    from superopt.compilation.model.substituted_class import EmptyOutputs
     from superopt.compilation.runtime.output_buffers import ArraySpec
     from superopt.ir import graph
     from superopt.onnx_io.import_.model import Model
@@ -116,7 +118,7 @@ class KernelStep(ABC):
         return {}
 
 
-Step = Union[KernelStep, "OrtSegment", Fallback, DynamicIf]
+Step = Union[KernelStep, "OrtSegment", "RuntimeSizedSegment", "EmptyOutputs", Fallback, DynamicIf]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,8 +206,8 @@ def _outputs(g: graph.Graph, env: Mapping[Any, Any]) -> Iterator[tuple[graph.Val
 
 
 def run_step(step: Step, env: dict[Any, Any], device: Device) -> None:
-    """Run a step. Parts in ONNX Runtime read numpy arrays; a whole model reads all inputs, in
-    order."""
+    """Run a step. Parts in ONNX Runtime, and those whose sizes only a run gives, read numpy arrays;
+    a whole model reads all inputs, in order."""
     if isinstance(step, KernelStep):
         step.run(env)
         return

@@ -9,35 +9,47 @@ import numpy as np
 
 from superopt.ir import graph
 from superopt.ir.op import Attr, InferError, expression
+from superopt.te.eval.quotient import Quotient
 from superopt.te.eval.reference import Undecided, reference_elements
 from superopt.te.expr import index as te_index
-from superopt.te.expr.dtype import BOOL
+from superopt.te.expr.dtype import BOOL, F32, F64
 from superopt.te.expr.node import Apply, Expr, Size
 from superopt.te.expr.tensor import TensorType
 
 MAX_TRACKED_ELEMENTS = 1024  # elements of an integer tensor that are followed
+RANGE_OPERANDS = ("start", "limit", "delta")  # may be floats that are sizes
 MAX_READ_BYTES = 64 * MAX_TRACKED_ELEMENTS  # bytes of a constant that may be read for an attribute
 
-SizeArray = np.ndarray  # dtype object; elements are ints or size expressions
+MAX_TRACKED_FLOATS = 16  # elements of a float tensor that are followed: factors of sizes
+
+# dtype object; elements are ints or size expressions, and of float tensors floats and quotients
+SizeArray = np.ndarray
 
 
-def python_integers(array: np.ndarray) -> SizeArray:
-    """Return the elements of an integer array as Python integers."""
+def python_numbers(array: np.ndarray) -> SizeArray:
+    """Return the elements of an array as Python integers, or floats."""
+    convert = float if array.dtype.kind == "f" else int
     out = np.empty(array.shape, object)
-    out.reshape(-1)[:] = [int(e) for e in array.reshape(-1)]
+    out.reshape(-1)[:] = [convert(e) for e in array.reshape(-1)]
     return out
 
 
 def is_tracked(t: TensorType) -> bool:
-    """True for a small integer or bool tensor, whose elements are tracked."""
-    if t.dtype is None or t.shape is None or not (t.dtype.is_int or t.dtype == BOOL):
+    """True for a small tensor of integers or bools, or a few floats, whose elements are tracked."""
+    if t.dtype is None or t.shape is None:
+        return False
+    if t.dtype in (F32, F64):
+        most = MAX_TRACKED_FLOATS
+    elif t.dtype.is_int or t.dtype == BOOL:
+        most = MAX_TRACKED_ELEMENTS
+    else:
         return False
     count = 1
     for d in t.shape:
         if not isinstance(d, int):
             return False
         count *= d
-    return count <= MAX_TRACKED_ELEMENTS
+    return count <= most
 
 
 def propagate(
@@ -58,10 +70,16 @@ def propagate(
     except (Undecided, KeyError, TypeError, ArithmeticError, IndexError):
         return None
     flat = [te_index.dim(e) if isinstance(e, Expr) else e for e in out.reshape(-1)]
-    if not all(isinstance(e, (int, np.integer, Expr)) for e in flat):
+    if tensor.dtype.is_float:
+        if not any(isinstance(e, Expr | Quotient) for e in flat):
+            return None  # evaluated in the precision of its type, if at all
+        numbers = [*flat]
+    elif all(isinstance(e, (int, np.integer, Expr)) for e in flat):
+        numbers = [e if isinstance(e, Expr) else int(e) for e in flat]
+    else:
         return None
     done = np.empty(out.shape, object)
-    done.reshape(-1)[:] = [e if isinstance(e, Expr) else int(e) for e in flat]
+    done.reshape(-1)[:] = numbers
     return done
 
 
@@ -69,7 +87,10 @@ def operand_as_attr(known: Mapping[graph.Value, SizeArray], value: graph.Value, 
     """Return the value of an operand that is stored as an attribute. Raises InferError if it
     depends on data."""
     found = known.get(value)
-    if found is not None:
+    is_float = value.type.dtype is not None and value.type.dtype.is_float
+    if found is not None and (not is_float or name in RANGE_OPERANDS):
+        if any(isinstance(e, Quotient) for e in found.reshape(-1)):
+            raise InferError(f"{name} is a fraction of a size")
         return tuple(found) if found.ndim == 1 else _scalar_element(found, name)
     if isinstance(value, graph.Constant) and value.nbytes <= MAX_READ_BYTES:
         array = value.load()

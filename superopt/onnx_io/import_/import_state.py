@@ -22,7 +22,7 @@ from superopt.onnx_io.import_.data_propagation import (
     is_tracked,
     operand_as_attr,
     propagate,
-    python_integers,
+    python_numbers,
 )
 from superopt.onnx_io.import_.model import Expansion, Origin
 from superopt.onnx_io.import_.symbols import Symbols
@@ -68,7 +68,7 @@ def bind_value(state: ImportState, v: oir.Value, made: graph.Value) -> None:
         if made.nbytes <= MAX_READ_BYTES and made.type.dtype not in (None, STRING):
             state.constant_values.add(made)
         if is_tracked(made.type) and made not in state.elements:
-            state.elements[made] = python_integers(made.load())
+            state.elements[made] = python_numbers(made.load())
 
 
 def fold_integers(state: ImportState, n: graph.Node, index: int) -> graph.Value:
@@ -80,17 +80,22 @@ def fold_integers(state: ImportState, n: graph.Node, index: int) -> graph.Value:
         if steady and _is_small(value.type):
             state.constant_values.add(value)
         return value
+    assert value.type.dtype is not None
     found = propagate(state.elements, n, index)
+    if value.type.dtype.is_float:
+        if found is not None:
+            state.elements[value] = found
+        elif steady:
+            state.constant_values.add(value)
+        return value
     if found is None and steady and (array := _evaluate_constant(value)) is not None:
-        found = python_integers(array)
+        found = python_numbers(array)
     if found is None:
         return value
     state.elements[value] = found
     if not all(isinstance(e, int) for e in found.reshape(-1)):
         return value
-    dtype = value.type.dtype
-    assert dtype is not None
-    return state.pool.array_constant(found, dtype)
+    return state.pool.array_constant(found, value.type.dtype)
 
 
 def _evaluate_constant(value: graph.Value) -> np.ndarray | None:

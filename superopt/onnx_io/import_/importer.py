@@ -55,6 +55,7 @@ from superopt.onnx_io.import_.type_inference import infer_result_types, type_loo
 from superopt.onnx_io.read.source import Source
 from superopt.ops import OPS
 from superopt.te.analysis.size_oracle import SizeOracle
+from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import Dim, TensorType
@@ -134,8 +135,8 @@ def _input_type(state: ImportState, v: oir.Value) -> TensorType:
         return TensorType(None, None)
     shape = state.symbols.shape(_declared_dims(v), name)
     for axis, d in enumerate(shape or ()):
-        if isinstance(d, Size):
-            state.size_bindings.setdefault(d.name, (name, axis))
+        for symbol in sorted(te_index.symbols(d)):
+            state.size_bindings.setdefault(symbol, (name, axis))
     return TensorType(dtype_of(v.type.dtype), shape)
 
 

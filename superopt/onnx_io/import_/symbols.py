@@ -16,7 +16,7 @@ FileDim = int | str | None  # None: the file does not say, and gives it no name
 @dataclass(slots=True)
 class Symbols:
     """The symbolic sizes of one model; `names` maps the file's names to ours. replaced: what stands
-    for a size, by our names."""
+    for some of ours: other sizes, or expressions of these."""
 
     declared_names: frozenset[
         str
@@ -25,7 +25,7 @@ class Symbols:
     names: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
-    def named_size(self, text: str) -> Size:
+    def named_size(self, text: str) -> Dim:
         """Return the size that the file calls `text`."""
         if text not in self.names:
             base = re.sub(r"\W", "_", text, flags=re.ASCII)
@@ -36,9 +36,10 @@ class Symbols:
                 name = f"{base}_{n}"
             self._taken.add(name)
             self.names[text] = name
-        return Size(self.names[text])
+        name = self.names[text]
+        return self.replaced.get(name, Size(name))
 
-    def unnamed_size(self, value: str, axis: int) -> Size:
+    def unnamed_size(self, value: str, axis: int) -> Dim:
         """Return a size for an axis without a name: a new one for each axis."""
         text = f"{value}_d{axis}"
         while text in self.declared_names:
@@ -52,12 +53,9 @@ class Symbols:
         return tuple(
             d
             if isinstance(d, int)
-            else self._dim(self.named_size(d) if d else self.unnamed_size(value, axis))
+            else (self.named_size(d) if d else self.unnamed_size(value, axis))
             for axis, d in enumerate(dims)
         )
-
-    def _dim(self, size: Size) -> Dim:
-        return self.replaced.get(size.name, size)
 
 
 def dim_names(shapes: Iterable[Sequence[FileDim] | None]) -> frozenset[str]:

@@ -18,7 +18,7 @@ from superopt.ops.movement.layout import known_type
 from superopt.ops.shared.broadcasting import normalize_axis
 from superopt.ops.shared.precision import narrow_tensor, widen_tensor
 from superopt.ops.shared.scalars import interpolate
-from superopt.ops.shared.sizes import floor_div, integer_tuple, size_tuple
+from superopt.ops.shared.sizes import constant_ratios, floor_div, integer_tuple, size_tuple
 from superopt.te.expr import index
 from superopt.te.expr.dtype import INDEX
 from superopt.te.expr.node import Expr
@@ -233,6 +233,10 @@ def _resize_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         axes = tuple(normalize_axis(a, rank, "axes") for a in integer_tuple(attrs["axes"], "axes"))
         axes = None if axes == tuple(range(rank)) else axes
     scales = _float_tuple(attrs["scales"], "scales")
+    extents = shape if axes is None else tuple(shape[a] for a in axes)
+    ratios = constant_ratios(attrs["sizes"], extents)
+    if ratios is not None and attrs["keep_aspect_ratio_policy"] == "stretch":
+        scales, attrs = ratios, attrs | {"sizes": None}
     sizes = _float_tuple(attrs["sizes"], "sizes")
     if (scales is None) == (sizes is None):
         raise InferError(f"{what}: either scales or sizes are given")

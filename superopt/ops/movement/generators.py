@@ -99,6 +99,10 @@ def _range_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
         raise InferError(f"Range of {dtype} from {tuple(values.values())}")
     if dtype.is_float and not any(isinstance(v, Expr) for v in values.values()):
         values = {k: float(v) for k, v in values.items()}  # type: ignore[arg-type]
+    elif dtype.is_float:  # of sizes
+        values = {
+            k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in values.items()
+        }
     stash = attrs["stash_type"]
     if not isinstance(stash, DType) or dtype not in (F16, BF16):
         stash = F32  # means something for 16-bit floats only

@@ -91,9 +91,10 @@ def _split_attrs(types: Types, attrs: dict[str, Attr]) -> dict[str, Attr]:
             )
     else:
         size = last = floor_div(extent, parts)
+        is_multiple = are_sizes_equal(index.dim(size * parts), extent)
         if has_size_oracle():
             raise InferError(f"Split of {t} on axis {axis}: a symbolic size in {parts} parts")
-        if not are_sizes_equal(index.dim(size * parts), extent):
+        if not is_multiple:
             raise InferError(f"Split of {t} on axis {axis}: is {extent} a multiple of {parts}?")
     return {"axis": axis, "split": (*(size,) * (parts - 1), last), "num_outputs": None}
 

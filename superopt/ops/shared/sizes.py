@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
+
 from superopt.ir.op import Attr, InferError
 from superopt.te.analysis.size_oracle import is_assumed_at_most
 from superopt.te.expr import index
@@ -109,3 +112,18 @@ def floor_div(a: Dim, b: Dim) -> Dim:
 def ceil_div(a: Dim, b: Dim) -> Dim:
     """a / b, rounded up."""
     return floor_div(index.dim(index.as_index(a) + index.as_index(b) - 1), b)
+
+
+def constant_ratios(sizes: Attr, extents: Sequence[Dim]) -> tuple[float, ...] | None:
+    """Return the ratios of sizes, of which some are symbolic, to extents; None if one of them
+    depends on a symbol."""
+    if not isinstance(sizes, tuple) or not any(isinstance(s, Expr) for s in sizes):
+        return None
+    out = []
+    for size, extent in zip(sizes, extents, strict=True):
+        p, q = (index.polynomial(index.as_index(d)) for d in (size, extent))  # type: ignore[arg-type]
+        ratios = {Fraction(c, q[m]) for m, c in p.items()} if p.keys() == q.keys() else set()
+        if len(ratios) != 1:
+            return None
+        out.append(float(*ratios))
+    return tuple(out)

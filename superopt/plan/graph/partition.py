@@ -56,7 +56,8 @@ _MEAN_TREE_DEPTHS: WeakKeyDictionary[ir_graph.Node, float] = WeakKeyDictionary()
 # For each node, the nodes that together replace one node of the file.
 Units = Mapping[ir_graph.Node, Collection[ir_graph.Node]]
 NO_UNITS: Units = MappingProxyType({})
-SEGMENT_KINDS = 2  # of segments
+# Kinds of segments: in onnxruntime, as kernels, and as kernels of sizes that only a run gives.
+FALLBACK, NATIVE, RUNTIME_SIZED, SEGMENT_KINDS = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,44 +240,44 @@ def _has_unknown_size(v: object, sizes: Mapping[str, int]) -> bool:
 
 def partition(
     graph: ir_graph.Graph,
-    native: Callable[[ir_graph.Node], bool],
+    kind_of: Callable[[ir_graph.Node], int],
     sensitive_outputs: Collection[int] = (),
     units: Units = NO_UNITS,
 ) -> list[Segment]:
-    """Return the fewest alternating segments that run each native node as kernels.
+    """Return alternating segments of nodes of one kind (FALLBACK, NATIVE or RUNTIME_SIZED).
     sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
     depend. units: nodes that together replace one node of the file, which onnxruntime runs in one
     segment."""
     order = ir_graph.nodes(graph)
     done: set[ir_graph.Node] = set()
-    groups: list[tuple[bool, list[ir_graph.Node]]] = []
+    groups: list[tuple[int, list[ir_graph.Node]]] = []
 
     def ready(n: ir_graph.Node, whole: bool) -> bool:
-        unit = units.get(n, (n,)) if whole and not native(n) else (n,)
+        unit = units.get(n, (n,)) if whole and not kind_of(n) else (n,)
         needed = (_producer(v) for m in unit for v in m.inputs)
         inside = () if len(unit) == 1 else unit
         return all(p is None or p in done or p in inside for p in needed)
 
-    kind = bool(order) and native(order[0])
+    kind = kind_of(order[0]) if order else NATIVE
     idle = 0  # segments since the last node; units that share nodes may wait for each other
     while len(done) < len(order):
         group = []
         for n in order:
-            if n not in done and native(n) == kind and ready(n, idle < SEGMENT_KINDS):
+            if n not in done and kind_of(n) == kind and ready(n, idle < SEGMENT_KINDS):
                 group.append(n)
                 done.add(n)
         if group:
             groups.append((kind, group))
         idle = 0 if group else idle + 1
-        kind = not kind
+        kind = (kind + 1) % SEGMENT_KINDS
     outside = [graph.outputs[k] for k in sensitive_outputs]
     decisive = rounding_sensitive_values(graph, outside) if len(groups) > 1 or outside else set()
-    return [_make_segment(graph, kind, group, decisive) for kind, group in groups]
+    return [_make_segment(graph, bool(kind), group, decisive) for kind, group in groups]
 
 
 def partition_by_cost(
     graph: ir_graph.Graph,
-    native: Callable[[ir_graph.Node], bool],
+    kind_of: Callable[[ir_graph.Node], int],
     sizes: Mapping[str, int],
     units: Units = NO_UNITS,
 ) -> list[Segment]:
@@ -285,8 +286,9 @@ def partition_by_cost(
     runs there as a whole."""
     small: set[ir_graph.Node] = set()
 
-    def large(n: ir_graph.Node) -> bool:
-        return all(m not in small and native(m) for m in units.get(n, (n,)))
+    def large(n: ir_graph.Node) -> int:
+        unit = units.get(n, (n,))
+        return kind_of(n) if all(m not in small and kind_of(m) for m in unit) else FALLBACK
 
     while True:
         some = partition(graph, large, units=units)

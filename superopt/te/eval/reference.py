@@ -17,6 +17,7 @@ import numpy as np
 
 from superopt.errors import SuperoptError
 from superopt.te.eval.domain import wrap
+from superopt.te.eval.quotient import Quotient, float_function
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, INDEX, DType, to_numpy
 from superopt.te.expr.functions import REDUCTION_COMBINERS, identity_element
@@ -177,7 +178,9 @@ class PythonNumbers:
         return bool(value)
 
     def apply(self, fn: str, args: list[Scalar], kinds: list[DType], dtype: DType) -> Scalar:
-        if any(isinstance(a, Expr) for a in args):
+        if any(isinstance(a, Expr | Quotient) for a in args):
+            if kinds[0].is_float and (made := float_function(fn, args, dtype)) is not None:
+                return made
             return _symbolic_function(fn, args, kinds[0], dtype)
         values = [a for a in args if isinstance(a, (int, float, Fraction))]
         if len(values) != len(args):
@@ -255,6 +258,10 @@ def _symbolic_division(fn: str, a: Expr, b: Expr, operand_dtype: DType) -> Scala
     )
     if exact:
         return _unwrap_constant(te_index.floordiv(a, b)) if fn == "div" else 0
+    if fn == "mod" and operand_dtype.is_int and isinstance(b, Const) and b.value >= 1:
+        # of the same remainder, and at least 0: mod rounds down, and -n = (b - 1) n modulo b
+        rest = {m: c % int(b.value) for m, c in te_index.polynomial(a).items()}
+        return _unwrap_constant(te_index.mod(te_index.from_polynomial(rest), b))
     if operand_dtype.is_int and _is_at_least(b, 1) and _is_at_least(a, 0):
         return _unwrap_constant(te_index.floordiv(a, b) if fn == "div" else te_index.mod(a, b))
     raise Undecided(f"cannot compute {fn}({a}, {b})", "the signs or the remainder are unknown")

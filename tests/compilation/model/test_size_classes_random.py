@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from superopt.plan.graph import partition
 from tests.support.compilation.class_checks import check_classes, draw_sizes
 from tests.support.compilation.dynamic_graphs import dynamic_model
 
@@ -16,6 +17,12 @@ AROUND_TILES = (15, 16, 17, 31, 32, 33, 63, 64, 65)
 LARGE = (100, 127, 129, 200, 256, 300)
 DEFAULT_MODELS = 12
 SLOW_MODELS = 500
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use kernels for the smallest parts between those in onnxruntime, too."""
+    monkeypatch.setattr(partition, "SWITCH_US", 0.0)
 
 
 def check_model(seed: int) -> int:

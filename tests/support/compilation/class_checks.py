@@ -81,8 +81,8 @@ def check_classes(
             found = exe.run_variant(variant, arrays, on_device=False)
             near(found, wanted, f"seed {seed}, {at}, {c.formulas.guards}")
             held.append((found, {name: x.copy() for name, x in found.items()}))
-            if count % CALLS_PER_GUARDED == 1:
-                check_memory(variant[0], arrays, wanted, f"seed {seed}, {at}")
+            if count % CALLS_PER_GUARDED == 1 and variant.bound_step is not None:
+                check_memory(variant.bound_step, arrays, wanted, f"seed {seed}, {at}")
         if len(held) % CALLS_PER_RUN == 1:  # through the public function, which chooses what runs
             near(exe.run(given), wanted, f"seed {seed}, {at}, run")
     for found, copies in held:

@@ -18,6 +18,7 @@ from tests.support.compilation.dynamic_builder import (
     value,
 )
 from tests.support.compilation.dynamic_movement import MOVEMENT_STEPS
+from tests.support.compilation.dynamic_sizes import SIZE_STEPS
 
 OPSET = 18
 FEATURES = (1, 3, 5, 8, 16, 20)  # fixed sizes of axes
@@ -235,7 +236,7 @@ def _size_value(b: Builder) -> None:
 STEPS = (
     _unary, _cast, _binary, _binary, _binary, _where, _matmul, _matmul, _attention, _softmax,
     _layer_norm, _normalize, _reduce, _reduce, *MOVEMENT_STEPS, _arg, _cumsum,
-    _top_k, _conv, _conv, _pool, _size_value,
+    *SIZE_STEPS, _top_k, _conv, _conv, _pool, _size_value,
 )  # fmt: skip
 
 

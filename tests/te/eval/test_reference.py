@@ -76,6 +76,10 @@ def test_the_chain_from_a_shape_to_a_reshape() -> None:
             lambda e: cast(apply("floor", cast(e, F32) * 2), I64),
             [index.as_index(N * 2), 24, index.as_index(N * M * 2)],
         ),
+        (
+            lambda e: cast(cast(e, F32) / 5, I64),
+            [index.as_index(N // 5), 2, index.as_index((N * M) // 5)],
+        ),
     ],
 )
 def test_arithmetic_on_sizes(body: Callable[[Expr], Expr], expected: list[Scalar]) -> None:
@@ -86,7 +90,7 @@ def test_arithmetic_on_sizes(body: Callable[[Expr], Expr], expected: list[Scalar
     "body",
     [
         lambda e: select(compare("lt", e, 5), e, 5),
-        lambda e: cast(cast(e, F32) / 3, I64),
+        lambda e: cast(cast(e, F32) * 0.3, I64),
         lambda e: (e - 5) / 2,
         lambda e: apply("pow", e, 2),
         lambda e: X[gather(e, 3)],
