@@ -24,11 +24,11 @@ from superopt.compilation.frontend.graph_ports import (
     numpy_dtype,
     static_shape,
 )
+from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.compiler import Compiler, out_of_memory_error
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.repeated_call import ModelCall
-from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.steps import KernelStep, Variant
 from superopt.cost import tuning_records
 from superopt.cost.store import Store

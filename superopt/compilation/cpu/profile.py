@@ -33,9 +33,9 @@ from superopt.te.expr.dtype import F64
 
 if TYPE_CHECKING:
     from superopt.compilation.cpu.code_generator import CpuCodeGenerator
+    from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
     from superopt.compilation.model.executable import Executable
-    from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
-from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
+from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.steps import Step
 
 MIN_RUNS = 5  # runs

@@ -11,8 +11,8 @@ import numpy as np
 from superopt import ort
 from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.fallback.ort_segment import OrtSegment, check_outputs
+from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.repeated_call import ModelCall
-from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
 from superopt.ir import graph
 
 SlotStep = Callable[[list[Any]], None]

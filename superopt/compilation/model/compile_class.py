@@ -10,15 +10,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from superopt.compilation.frontend.class_sizes import Guards, with_class_sizes
-from superopt.compilation.model.class_steps import compile_class_steps
-from superopt.compilation.model.decode_sizes import decode_sizes, is_decode_step
-from superopt.compilation.model.runtime_sizes import runtime_size_names
-from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
-from superopt.compilation.model.substituted_class import (
+from superopt.compilation.model.classes.class_steps import compile_class_steps
+from superopt.compilation.model.classes.decode_sizes import decode_sizes, is_decode_step
+from superopt.compilation.model.classes.runtime_sizes import runtime_size_names
+from superopt.compilation.model.classes.substituted_class import (
     SubstitutedStep,
     empty_outputs_step,
     substituted_formulas,
 )
+from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
 from superopt.errors import SuperoptError
 from superopt.onnx_io.import_.size_substitution import SizeSubstitution, substitute_sizes
 from superopt.onnx_io.transform.constant_if import constant_conditions

@@ -28,11 +28,12 @@ from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_p
 from superopt.compilation.frontend.input_arrays import InputPort, Sizes
 from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
 from superopt.compilation.frontend.value_limits import input_limits
-from superopt.compilation.model.class_steps import (
+from superopt.compilation.model.classes.class_steps import (
     compile_step,
     segment_kind,
     unsupported_reasons,
 )
+from superopt.compilation.model.classes.runtime_sizes import with_runtime_sizes
 from superopt.compilation.model.compile_class import (
     class_segment,
     compile_levels,
@@ -48,7 +49,6 @@ from superopt.compilation.model.device import CodeGenerator, Device, Progress
 from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
-from superopt.compilation.model.runtime_sizes import with_runtime_sizes
 from superopt.compilation.model.save_programs import saved_model_of
 from superopt.compilation.model.saved_model import write_saved_model
 from superopt.compilation.model.shape_policy import ShapePolicy, Specialize

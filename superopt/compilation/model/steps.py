@@ -14,9 +14,9 @@ from superopt.compilation.model.dynamic_if import DynamicIf
 
 if TYPE_CHECKING:
     from superopt.compilation.fallback.ort_segment import OrtSegment
+    from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
+    from superopt.compilation.model.classes.substituted_class import EmptyOutputs
     from superopt.compilation.model.device import Device
-    from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
-    from superopt.compilation.model.substituted_class import EmptyOutputs
     from superopt.compilation.runtime.output_buffers import ArraySpec
     from superopt.ir import graph
     from superopt.onnx_io.import_.model import Model

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 import superopt
 from superopt.compilation.frontend.graph_ports import numpy_dtype, static_shape
+from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.compile_class import compile_size_class
-from superopt.compilation.model.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.steps import KernelStep
 from superopt.errors import RuntimeMismatch
 from superopt.te.expr.dtype import F32

@@ -14,7 +14,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar
 
 from superopt.compilation.fallback.ort_segment import OrtSegment, make_ort_segment, output_specs
-from superopt.compilation.model.runtime_sizes import (
+from superopt.compilation.model.classes.runtime_sizes import (
     RuntimeSizedCode,
     bind_runtime_sizes,
     runtime_size_names,
