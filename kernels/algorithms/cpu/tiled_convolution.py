@@ -11,7 +11,7 @@ from superopt.kernels.loops.loop_transforms import reduction
 from superopt.te.analysis import affine
 from superopt.te.expr import index
 from superopt.te.expr.node import Axis, Expr
-from superopt.te.expr.symbolic_int import extended
+from superopt.te.expr.symbolic_int import extend_to
 from superopt.te.expr.tensor import Tensor
 
 MAX_ERROR_AMPLIFICATION = (
@@ -198,7 +198,7 @@ def extended_tile_counts(p: TiledConvolution, m: int, high: int, wide: int) -> t
             raise ValueError(f"{n} tiles of a dilated convolution are fewer than {least}")
         if 2 * n <= least:
             raise ValueError(f"{n} tiles are at most half of {least}")
-        out.append(n if dilation > 1 else extended(n, least))
+        out.append(n if dilation > 1 else extend_to(n, least))
     return out[0], out[1]
 
 

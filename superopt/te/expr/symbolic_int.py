@@ -343,7 +343,7 @@ def _is_after_strides(e: Expr) -> bool:
     )
 
 
-def extended(n: int, least: int) -> int:
+def extend_to(n: int, least: int) -> int:
     """Return the maximum of an integer and `least`, of a symbolic one without a guard."""
     held: object = n
     if not isinstance(held, SymbolicInt):
