@@ -83,27 +83,37 @@ class Executable(ModelPrograms):
         key = sorted_sizes(sizes)
         fed = [x for p, x in zip(self.input_ports, given, strict=True) if p.name in feeds]
         on_device = bool(fed) and all(map(self.device.is_on_device, fed))
+        is_whole = len(fed) == len(given)
         if key not in self.variants and not bind_size_class(self, key):
             out = run_in_onnxruntime(self, key, given)
             if out is not None:
                 return {n: self.device.to_device(x) for n, x in out.items()} if on_device else out
         concurrent = self.device.has_concurrent_calls
         with NO_CONTEXT if concurrent else self.exclusive():
-            variant = self.variants.get(key) if concurrent and self.is_locked() else None
-            if variant is None:  # else it does not wait for a thread that compiles
-                with self.exclusive():
-                    if key not in self.variants:  # another call may have dropped it
-                        bind_size_class(self, key)
-                    variant = self.runnable(sizes)
-                    self.device.check_inputs(self.input_ports, given, variant)
-                    call = partial(self.device.repeated_call, self, variant, given)
-                    self.last_call = call(on_device=on_device) if len(fed) == len(given) else None
+            variant = self.variants.get(key) if concurrent else None
+            with self.try_lock(blocking=variant is None) as locked:
+                if locked or variant is None:  # else it does not wait for another call
+                    variant = self._variant_of_call(sizes, given, is_whole, on_device)
             try:
                 return self.run_variant(variant, given, on_device=on_device)
             except RuntimeMismatch as e:
                 del variant  # its memory is free when the other one is compiled
                 self._fall_back_entirely(sizes, e)
             return self.run_variant(self.variant(sizes), given, on_device=on_device)
+
+    def _variant_of_call(
+        self, sizes: Mapping[str, int], arrays: Sequence[Any], is_whole: bool, on_device: bool
+    ) -> Variant:
+        """Return what runs these inputs, and let calls with inputs like these run it. is_whole: no
+        input has its default."""
+        with self.exclusive():
+            if sorted_sizes(sizes) not in self.variants:  # another call may have dropped it
+                bind_size_class(self, sorted_sizes(sizes))
+            variant = self.runnable(sizes)
+            self.device.check_inputs(self.input_ports, arrays, variant)
+            call = partial(self.device.repeated_call, self, variant, arrays, on_device=on_device)
+            self.last_call = call() if is_whole else None
+            return variant
 
     def _fall_back_entirely(self, sizes: Mapping[str, int], error: RuntimeMismatch) -> None:
         """Run the whole model in ONNX Runtime at these sizes from now on."""

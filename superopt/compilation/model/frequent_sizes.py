@@ -44,13 +44,10 @@ class SizeUse:
             return False
         if self.seconds * EXPECTED_SAVING < exe.shape_policy.expected_compile_seconds:
             return True
-        if not exe.lock.acquire(blocking=False):  # a call does not wait while another compiles
-            return True
-        try:
-            _submit(exe, self.key, arrays)
-        finally:
-            exe.lock.release()
-        return False
+        with exe.try_lock() as locked:
+            if locked:
+                _submit(exe, self.key, arrays)
+            return not locked
 
 
 def count_calls(exe: Executable, key: Sizes) -> SizeUse | None:

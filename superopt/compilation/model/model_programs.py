@@ -86,12 +86,16 @@ class ModelPrograms:
                 raise closed_error()
             yield
 
-    def is_locked(self) -> bool:
-        """True if another thread has the lock now."""
-        if not self.lock.acquire(blocking=False):
-            return True
-        self.lock.release()
-        return False
+    @contextmanager
+    def try_lock(self, *, blocking: bool = False) -> Iterator[bool]:
+        """Hold the lock if no other thread has it; return whether it is held. Calls that need not
+        change anything here do not wait: each wait is a switch of threads. blocking: wait."""
+        locked = self.lock.acquire(blocking)
+        try:
+            yield locked
+        finally:
+            if locked:
+                self.lock.release()
 
     def input_arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Return the arrays of the inputs. Raises UsageError if they do not fit the model."""

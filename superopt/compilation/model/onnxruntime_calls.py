@@ -24,13 +24,9 @@ def run_in_onnxruntime(
 ) -> dict[str, np.ndarray] | None:
     """Return the outputs if a call at these sizes runs in ONNX Runtime; None if it must compile."""
     policy = exe.shape_policy
-    with exe.exclusive():
-        if key in exe.variants or policy.compiles_in_call(key, bool(exe.variants)):
+    with exe.try_lock(blocking=key not in policy.fallback_times) as locked:
+        if locked and _has_program(exe, key):
             return None
-        if key not in policy.fallback_times and (found := exe.find_cached(key)) is not None:
-            exe.set_variant(key, found)
-            return None
-        policy.load_fallback(lambda: _make_fallback(exe))
         whole = policy.fallback
     if whole is None:
         return None
@@ -43,10 +39,24 @@ def run_in_onnxruntime(
             raise
         return None
     _add_time(exe, key, time.perf_counter() - begin, held)
-    with exe.lock:
-        if key not in exe.variants and not exe.is_closed:
+    with exe.try_lock() as locked:
+        if locked and key not in exe.variants and not exe.is_closed:
             exe.last_call = _repeated_call(exe, whole, key, arrays)
     return out
+
+
+def _has_program(exe: Executable, key: Sizes) -> bool:
+    """True if a call at these sizes has a program, or compiles it; else load the model into ONNX
+    Runtime."""
+    policy = exe.shape_policy
+    with exe.exclusive():
+        if key in exe.variants or policy.compiles_in_call(key, bool(exe.variants)):
+            return True
+        if key not in policy.fallback_times and (found := exe.find_cached(key)) is not None:
+            exe.set_variant(key, found)
+            return True
+        policy.load_fallback(lambda: _make_fallback(exe))
+        return False
 
 
 def _make_fallback(exe: Executable) -> Fallback | None:
@@ -82,9 +92,11 @@ def _repeated_call(
 def _add_time(exe: Executable, key: Sizes, seconds: float, arrays: Sequence[np.ndarray]) -> None:
     """Count a call at these sizes in ONNX Runtime; compile for them once that would have paid."""
     policy = exe.shape_policy
-    with exe.lock:
-        policy.add_fallback_time(key, seconds)
-        if exe.is_closed or not policy.is_due(key) or exe.compiler.is_all_fallback:
+    policy.add_fallback_time(key, seconds)
+    with exe.try_lock() as locked:
+        if not locked or exe.is_closed:  # the next call may compile
+            return
+        if not policy.is_due(key) or exe.compiler.is_all_fallback:
             return
         if exe.size_classes.is_slower(dict(key)):
             return

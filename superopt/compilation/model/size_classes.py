@@ -171,11 +171,18 @@ class SizeClasses:
 def bind_size_class(exe: Executable, key: Sizes, *, compile_new: bool = False) -> bool:
     """Let an executable run code of a class of sizes, or cached code, at these sizes; the first
     class is compiled for them, with compile_new any class. False if there is none."""
-    policy, classes, sizes = exe.shape_policy, exe.size_classes, dict(key)
+    policy = exe.shape_policy
     if not key or policy.specialize == "eager" or key in policy.fallback_reasons:
         return False
     if not exe.device.has_size_classes:
         return False
+    # a call that ran in ONNX Runtime before may do so again, and does not wait for another call
+    with exe.try_lock(blocking=compile_new or key not in policy.fallback_times) as locked:
+        return locked and _bind_size_class(exe, key, compile_new)
+
+
+def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
+    policy, classes, sizes = exe.shape_policy, exe.size_classes, dict(key)
     with exe.exclusive():
         if key in exe.variants:
             return True

@@ -15,6 +15,9 @@ class LostLock:
     def __init__(self, make_error: Callable[[], Exception]) -> None:
         self.make_error = make_error
 
+    def acquire(self, blocking: bool = True) -> bool:
+        raise self.make_error()
+
     def __enter__(self) -> None:
         raise self.make_error()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, parser
 
 import superopt
 from superopt.errors import OutOfMemory
@@ -18,6 +18,7 @@ from superopt.plan.program import call_context
 from tests.support.compilation.concurrent_calls import (
     THREADS,
     TIMEOUT_S,
+    W,
     in_threads,
     mlp,
     programs,
@@ -71,6 +72,34 @@ def test_borders_of_zeros_stay_zeros_in_all_contexts() -> None:
     same_in_threads(exe, [{"x": picture(n, 9)} for n in (1, 2, 3)], 60)
 
 
+def test_kernels_around_a_part_in_onnxruntime() -> None:
+    pytest.importorskip("onnxruntime")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["b"]),
+        helper.make_node("Unique", ["b"], ["u"]),
+        helper.make_node("Exp", ["u"], ["e"]),
+        helper.make_node("Mul", ["e", "u"], ["y"]),
+    ]
+    exe = superopt.compile(model(nodes, {"x": (F, [16, 32])}, ["y"], {"w": W}))
+    assert exe.fallbacks()
+    same_in_threads(exe, [{"x": rows(16) * n} for n in (1, 2, 3)], 60)
+
+
+def test_a_model_with_a_branch() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[n,16] x) => (float[n,16] y)
+        <float zero = {0.0}> {
+            s = ReduceMean <keepdims = 0> (x)
+            positive = Greater (s, zero)
+            y = If (positive) <
+                then_branch = t () => (float[?,?] a) { a = Mul (x, x) },
+                else_branch = e () => (float[?,?] a) { b = Neg (x) a = Exp (b) }>
+        }"""
+    exe = superopt.compile(parser.parse_model(text))
+    x = np.random.default_rng(0).standard_normal((9, 16)).astype(np.float32)
+    same_in_threads(exe, [{"x": abs(x)}, {"x": -abs(x)}, {"x": abs(x[:4])}], 100)
+
+
 def test_large_outputs_of_threads_are_their_own() -> None:
     """Arrays of 1 MB and more are used again where nobody has them."""
     nodes = [helper.make_node("Mul", ["x", "x"], ["y"])]
@@ -107,10 +136,13 @@ def test_two_calls_are_in_the_kernels_at_the_same_time(rows_of_model: int | str)
     assert len(p.live_contexts()) == 2
 
 
-def test_calls_do_not_wait_for_a_thread_that_compiles() -> None:
-    exe = superopt.compile(mlp(), specialize="eager")
-    feeds = [{"x": rows(n)} for n in (5, 64)]
+@pytest.mark.parametrize("specialize", ["eager", "never"])
+def test_calls_do_not_wait_for_a_thread_that_compiles(specialize: Any) -> None:
+    """With "never" the first size has a class, and the second runs in ONNX Runtime."""
+    exe = superopt.compile(mlp(), specialize=specialize)
+    feeds = [{"x": rows(n)} for n in (64, 3)]
     wanted = [exe.run(f)["y"] for f in feeds]
+    assert (len(exe.variants) == 1) == (specialize == "never")
     with exe.lock, ThreadPoolExecutor(1) as pool:  # as while a variant is compiled
         for n in (1, 0, 1, 1):  # also at other sizes than the last ones
             got = pool.submit(exe.run, feeds[n]).result(TIMEOUT_S)["y"]
