@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from superopt.compilation.frontend.input_arrays import ValueLimit
+from superopt.compilation.frontend.graph_ports import input_port
+from superopt.compilation.frontend.input_arrays import InputPort, ValueLimit
 from superopt.ir import graph as ir_graph
+from superopt.onnx_io.import_.model import Model
 from superopt.te.expr import index
 from superopt.te.expr.node import Dim, Expr
 
@@ -28,6 +30,12 @@ class _Shifted:
     low: Expr
     high: Expr
     is_clamped: bool = False
+
+
+def model_ports(model: Model) -> tuple[InputPort, ...]:
+    """Return the inputs of a model as users see them."""
+    limits, defaults = input_limits(model.graph), model.input_defaults
+    return tuple(input_port(i, i in defaults, limits.get(i, ())) for i in model.graph.inputs)
 
 
 def input_limits(g: ir_graph.Graph) -> dict[ir_graph.Input, tuple[ValueLimit, ...]]:

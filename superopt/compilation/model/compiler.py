@@ -24,10 +24,10 @@ from superopt.compilation.fallback.ort_segment import (
     make_ort_segment,
 )
 from superopt.compilation.fallback.whole_model import Fallback
-from superopt.compilation.frontend.graph_ports import infer_input_sizes, input_port
+from superopt.compilation.frontend.graph_ports import infer_input_sizes
 from superopt.compilation.frontend.input_arrays import InputPort, Sizes
 from superopt.compilation.frontend.static_sizes import has_static_rewrites, with_static_sizes
-from superopt.compilation.frontend.value_limits import input_limits
+from superopt.compilation.frontend.value_limits import model_ports
 from superopt.compilation.model.classes.class_steps import (
     compile_step,
     segment_kind,
@@ -157,10 +157,7 @@ class Compiler:
         return Executable(*about, lambda: self, shape_policy=policy)
 
     def input_ports(self) -> tuple[InputPort, ...]:
-        limits, defaults = input_limits(self.model.graph), self.model.input_defaults
-        return tuple(
-            input_port(i, i in defaults, limits.get(i, ())) for i in self.model.graph.inputs
-        )
+        return model_ports(self.model)
 
     def output_names(self) -> tuple[str, ...]:
         """Return the names of the outputs."""

@@ -101,7 +101,7 @@ def add(*values: graph.Value | None) -> graph.Value:
     return first
 
 
-def scaled(x: graph.Value, factor: float) -> graph.Value:
+def scale_by(x: graph.Value, factor: float) -> graph.Value:
     return apply("Mul", x, scalar_like(factor, x))
 
 
@@ -109,7 +109,7 @@ def attention_scores(q: graph.Value, k: graph.Value, scale: float) -> graph.Valu
     """Return scale * q k^T along the last two axes."""
     rank = len(shape_of(k, 4, 5))
     turned = apply("Transpose", k, perm=(*range(rank - 2), rank - 1, rank - 2))
-    return scaled(apply("MatMul", q, turned), scale)
+    return scale_by(apply("MatMul", q, turned), scale)
 
 
 def hide(scores: graph.Value, visible: graph.Value, hidden: float) -> graph.Value:
