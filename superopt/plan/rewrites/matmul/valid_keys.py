@@ -170,13 +170,25 @@ def guard_ends(guard: Expr, t: Expr, definitions: Definitions) -> list[Expr]:
     match guard:
         case Apply("and", args):
             return [end for g in args for end in guard_ends(g, t, definitions)]
-        case Apply("lt", (Apply("cast", (x,), dtype), end)) if dtype == I64 and x == t:
+        case Apply("lt", (x, end)) if _is_position(x, t, definitions):
             return [] if isinstance(t, Axis) and t in index_axes(end) else [end]
         case Load(x, index) if x.dtype == BOOL:
             found = definitions.get(x, x)
             if found.body is not None and found.rank == len(index):
                 return guard_ends(_stage_element(found, index), t, definitions)
     return []
+
+
+def _is_position(e: Expr, t: Expr, definitions: Definitions) -> bool:
+    """True if `e` is the index `t` as i64, perhaps from a tensor of positions."""
+    match e:
+        case Apply("cast", (x,), dtype):
+            return dtype == I64 and x == t
+        case Load(x, index):
+            found = definitions.get(x, x)
+            if found.body is not None and found.rank == len(index):
+                return _is_position(_stage_element(found, index), t, definitions)
+    return False
 
 
 def _reads_below(row: Tensor, s: Tensor, end: Expr, definitions: Definitions) -> bool:

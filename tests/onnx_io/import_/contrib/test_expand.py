@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto
 
 import superopt
 from superopt.compilation.model.compile_class import compile_size_class
@@ -18,6 +19,7 @@ from tests.support.onnx_io.decoder_operators import (
     DRAWS,
     Case,
     attention_with_past,
+    draw_floats,
     grouped_query_attention,
 )
 
@@ -79,3 +81,62 @@ def test_few_classes_have_all_lengths_of_the_past(kind: str) -> None:
         for ours, theirs in zip(got, want, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=4e-5, err_msg=str(past))
     assert len(classes) <= 8
+
+
+def test_layers_of_contrib_operators_are_one_program() -> None:
+    """Norms, which are decomposed before the import, around attention, which is expanded there:
+    a prompt into an empty cache, then steps of one token, in onnxruntime and here."""
+    groups, heads, size, capacity = 1, 2, 16, 24
+    width, rng = heads * size, np.random.default_rng(0)
+    case = Case("layers")
+    case.inputs = {"x": ("b", "s", width)}
+    case.integer_inputs = {"last": (TensorProto.INT32, ("b",)), "total": (TensorProto.INT32, ())}
+    case.outputs = {"y": ("b", "s", width)}
+    case.constants = {"gamma": rng.random(width, np.float32)}
+    case.add("SimplifiedLayerNormalization", ["x", "gamma"], ["n0"], axis=-1, epsilon=1e-5)
+    skip = "x"
+    for k in range(2):
+        wide = width + 2 * groups * size
+        for name, shape in ((f"u{k}", (width, wide)), (f"w{k}", (width, width))):
+            case.constants[name] = draw_floats(rng, *shape) / 4
+        for name in ("k", "v"):
+            case.inputs[f"p{name}{k}"] = ("b", groups, "c", size)
+            case.outputs[f"n{name}{k}"] = ("b", groups, "c", size)
+        case.add("MatMul", [f"n{k}", f"u{k}"], [f"q{k}"])
+        names = [f"q{k}", "", "", f"pk{k}", f"pv{k}", "last", "total"]
+        results = [f"a{k}", f"nk{k}", f"nv{k}"]
+        counts = {"num_heads": heads, "kv_num_heads": groups}
+        case.add("GroupQueryAttention", names, results, "com.microsoft", **counts)
+        case.add("MatMul", [f"a{k}", f"w{k}"], [f"o{k}"])
+        outs = [f"n{k + 1}" if k == 0 else "y", "", "", f"sum{k}"]
+        case.add(
+            "SkipSimplifiedLayerNormalization", [skip, f"o{k}", "gamma"], outs, "com.microsoft",
+            epsilon=1e-5,
+        )  # fmt: skip
+        skip = f"sum{k}"
+    model = case.model()
+    exe = superopt.compile(model, threads=1, specialize="never")
+    session = ort.InferenceSession(model.SerializeToString())
+    caches = [n for n in case.inputs if n != "x"]
+    ours = {n: np.full((1, groups, capacity, size), np.nan, np.float32) for n in caches}
+    theirs = {n: np.zeros_like(x) for n, x in ours.items()}
+    classes: list[SizeClass] = []
+    for start, length in ((0, 5), *((5 + k, 1) for k in range(capacity - 5))):
+        x = draw_floats(rng, 1, length, width)
+        end = start + length
+        more = {"x": x, "last": np.array([end - 1], np.int32), "total": np.array(end, np.int32)}
+        sizes = {"b": 1, "c": capacity, "s": length}
+        found = admitted(classes, sizes)
+        if found is None:
+            found = compile_size_class(exe.compiler, sizes)
+            assert found is not None
+            classes.append(found)
+        variant = found.variant(sizes)
+        assert variant is not None
+        arrays = [{**more, **ours}[v.name] for v in model.graph.input]
+        got = [np.array(r) for r in variant.bound_step.run_bound(arrays, on_device=False)]
+        want = session.run(None, {**more, **theirs})
+        np.testing.assert_allclose(got[0], want[0], rtol=2e-4, atol=4e-5, err_msg=str(start))
+        ours = dict(zip(caches, got[1:], strict=True))
+        theirs = dict(zip(caches, want[1:], strict=True))
+    assert len(classes) == 2
