@@ -29,9 +29,8 @@ def limit_loops(
         """Return how many elements an iteration has; None if the loop is not limited."""
         prefix, name = "" if reads is None else s.axis.name.partition(".")[0] + ".", axis.name
         tile: Dim = 1
-        while f"{prefix}{name}.o" in sizes:
-            inner = sizes.get(f"{prefix}{name}.i")
-            if inner is None or (tile != 1 if is_summed else not isinstance(inner, int)):
+        while (inner := sizes.get(f"{prefix}{name}.i")) is not None:
+            if tile != 1 if is_summed else not isinstance(inner, int):
                 return None
             tile, name = te_index.dim(te_index.as_index(inner) * tile), f"{name}.o"
         if s.axis.name != f"{prefix}{name}":
