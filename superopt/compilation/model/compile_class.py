@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from superopt.compilation.frontend.class_sizes import Guards, with_class_sizes
+from superopt.compilation.frontend.decode_sizes import decode_sizes, is_decode_step
 from superopt.compilation.model.classes.class_steps import compile_class_steps
-from superopt.compilation.model.classes.decode_sizes import decode_sizes, is_decode_step
 from superopt.compilation.model.classes.runtime_sizes import runtime_size_names
 from superopt.compilation.model.classes.substituted_class import (
     SubstitutedStep,

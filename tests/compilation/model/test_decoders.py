@@ -13,7 +13,7 @@ from onnx import helper
 import superopt
 from scripts.decoder_models import Size, fixed_decoder, growing_decoder
 from superopt.compilation.frontend.class_sizes import with_class_sizes
-from superopt.compilation.model.classes.decode_sizes import decode_sizes
+from superopt.compilation.frontend.decode_sizes import decode_sizes
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.errors import UsageError
 from tests.support.compilation.models import F, model
