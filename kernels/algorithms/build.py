@@ -32,6 +32,8 @@ class BuiltKernel:
 def build_kernels(p: Problem, choice: Choice) -> list[BuiltKernel]:
     """Return the kernels in execution order; the last one writes the problem's tensor."""
     layout = dict(p.layouts)
+    if choice.restage is not None and p.tensor in layout:
+        layout[choice.root] = layout[p.tensor]
     if choice.layout is not None:
         layout[choice.root] = choice.layout
     out = [

@@ -100,7 +100,8 @@ class Choice:
     reading order. derived_constants: constants computed from others. producers: tensors computed by
     kernels before, with the buffers they are read from. kernels: of tensors without a schedule:
     calls of a vendor's library, and loops that no schedule expresses. in_place: row stages may be
-    stored in the result (in_place_stages.py). programs: see Kernel.
+    stored in the result (in_place_stages.py). programs: see Kernel. restage: returns, of the
+    problem's tensor at any sizes, what is computed instead by other stages, with its schedules.
     """
 
     option: Option
@@ -116,6 +117,7 @@ class Choice:
     kernels: Mapping[Tensor, Kernel] = field(default_factory=dict)
     in_place: bool = False
     programs: int = 0
+    restage: Callable[[Tensor], tuple[Tensor, Mapping[Tensor, Schedule]]] | None = None
 
     @classmethod
     def of_form(

@@ -12,6 +12,7 @@ from typing import Any
 
 from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.cpu.attention import ATTENTION
+from superopt.kernels.algorithms.cpu.block_scaled_gemm import BLOCK_SCALED_GEMM
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import COLLAPSED_GEMM
 from superopt.kernels.algorithms.cpu.elementwise import ELEMENTWISE
 from superopt.kernels.algorithms.cpu.gemm import GEMM
@@ -41,8 +42,8 @@ from superopt.kernels.algorithms.gpu.window_tiles import WINDOW_TILES
 
 ALGORITHMS: Mapping[str, tuple[Algorithm[Any], ...]] = {
     "cpu": (
-        ATTENTION, TREE_WALK, ROW_WISE, GEMV, SMALL_N_GEMM, GEMM, COLLAPSED_GEMM, WINOGRAD,
-        STRASSEN, GROUPED_GEMM, REDUCTION, TRANSPOSE, ELEMENTWISE,
+        ATTENTION, TREE_WALK, ROW_WISE, BLOCK_SCALED_GEMM, GEMV, SMALL_N_GEMM, GEMM,
+        COLLAPSED_GEMM, WINOGRAD, STRASSEN, GROUPED_GEMM, REDUCTION, TRANSPOSE, ELEMENTWISE,
     ),
     "cuda": (
         VENDOR_ATTENTION, ONLINE_ATTENTION, gpu_row_programs.ROW_WISE, VENDOR_GATES, GATED_GEMM,

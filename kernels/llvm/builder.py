@@ -58,7 +58,7 @@ def memory_type(dtype: DType) -> str:
 class TextBuilder:
     """A function's lines, its entry block, and the declarations it needs.
 
-    has_scalef: the target has an instruction that scales by powers of two. emits_entry: lines go to
+    has_avx512: the target has AVX-512. emits_entry: lines go to
     the entry block now.
     """
 
@@ -67,7 +67,7 @@ class TextBuilder:
     marks: list[list[str]] = field(default_factory=list)
     declared: set[str] = field(default_factory=set)
     count: int = 0
-    has_scalef: bool = False
+    has_avx512: bool = False
 
     def line(self, text: str) -> None:
         self.lines.append("  " + text)

@@ -31,7 +31,7 @@ def kernel_text(kernel: Kernel, width: int) -> str:
     """Return a function `void NAME(ptr, ..., ptr workspace, i64 chunk)`: a pointer for each
     parameter, and one to `workspace_bytes(kernel)` bytes, aligned to 64. A kernel within parallel
     loops is called once for each iteration (`chunk_count(kernel)`). width: bytes of a vector."""
-    w = Writer(TextBuilder(has_scalef=width == AVX512_BYTES), width, tables=dict(kernel.tables))
+    w = Writer(TextBuilder(has_avx512=width == AVX512_BYTES), width, tables=dict(kernel.tables))
     for n, p in enumerate(kernel.params):
         w.pointers[p] = f"%p{n}"
     if kernel.sizes:

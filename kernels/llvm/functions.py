@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from superopt.kernels.llvm import bfloat16, float64_math, vector_math
 from superopt.kernels.llvm.builder import TextBuilder, Value, number
-from superopt.te.expr.dtype import BF16, BOOL, F16, F32, I32, DType
-from superopt.te.expr.node import Number
+from superopt.te.expr.dtype import BF16, BOOL, F16, F32, I32, U32, DType
+from superopt.te.expr.node import Apply, Const, Expr, Number
 
 _FLOAT_INSTRUCTIONS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INTEGER_INSTRUCTIONS = {
@@ -45,6 +46,7 @@ _VECTOR_FUNCTIONS: dict[str, Callable[..., Value]] = {  # of float32
     "exp_below": vector_math.exp_non_positive,
 }
 FLOAT16_DTYPES = (F16, BF16)
+TABLE_LANES = 16  # entries of a table that one AVX-512 instruction permutes, by 4 bits of each lane
 
 
 def emit_function(t: TextBuilder, fn: str, args: Sequence[Value], dtype: DType) -> Value:
@@ -289,3 +291,40 @@ def _emit_float_to_int(t: TextBuilder, x: Value, dtype: DType) -> Value:
 def constant_like(value: Number, v: Value) -> Value:
     """Return a constant of a value's type."""
     return number(value, v.dtype, v.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class BitField:
+    """The lowest bits of an integer as a float32, less an offset."""
+
+    bits: Expr
+    mask: int
+    offset: Number
+
+
+def match_bit_field(e: Expr) -> BitField | None:
+    """Match f32(x & mask) or f32(x & mask) - offset, for at most 4 bits."""
+    offset: Number = 0
+    match e:
+        case Apply("sub", (Apply("cast") as field, Const(n))):
+            e, offset = field, n
+    match e:
+        case Apply("cast", (Apply("bitand", (x, Const(mask))),)) if (
+            e.dtype == F32 and x.dtype == U32 and int(mask) in (1, 3, 7, 15)
+        ):
+            return BitField(x, int(mask), offset)
+    return None
+
+
+def emit_bit_field(t: TextBuilder, field: BitField, x: Value) -> Value:
+    """Emit a bit field of `x`: from a table of all its values, if `x` is a whole vector."""
+    if x.lanes != TABLE_LANES:
+        masked = emit_function(t, "bitand", [x, number(field.mask, U32, x.lanes)], U32)
+        value = emit_cast(t, masked, F32)
+        if field.offset == 0:
+            return value
+        return emit_function(t, "sub", [value, number(field.offset, F32, x.lanes)], F32)
+    values = (number((k & field.mask) - field.offset, F32) for k in range(TABLE_LANES))
+    table = Value(f"<{', '.join(map(str, values))}>", F32, TABLE_LANES)
+    x = Value(x.text, I32, x.lanes)
+    return t.call("llvm.x86.avx512.permvar.sf.512", [table, x], F32)

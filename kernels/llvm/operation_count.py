@@ -114,7 +114,7 @@ def _factors(e: Expr) -> Iterator[Load]:
 def function_operations(fn: str, operand_dtype: DType, count: int, dtype: DType) -> int:
     """Return the operations of a function of `count` arguments of type `operand_dtype`, as it is
     emitted."""
-    t = TextBuilder(has_scalef=True)
+    t = TextBuilder(has_avx512=True)
     try:
         emit_function(t, fn, [Value(f"%a{n}", operand_dtype, _LANES) for n in range(count)], dtype)
     except NotImplementedError:

@@ -18,7 +18,14 @@ from superopt.kernels.llvm.address import (
     terms_by_depth,
 )
 from superopt.kernels.llvm.builder import Value, memory_type, number
-from superopt.kernels.llvm.functions import CHEAP_EXPONENTS, emit_cast, emit_function, emit_power
+from superopt.kernels.llvm.functions import (
+    CHEAP_EXPONENTS,
+    emit_bit_field,
+    emit_cast,
+    emit_function,
+    emit_power,
+    match_bit_field,
+)
 from superopt.kernels.llvm.gathers import emit_gather, emit_scalar_loads
 from superopt.kernels.llvm.lanes import concat_vectors, first_lanes, transpose_vectors
 from superopt.kernels.llvm.prefetch import prefetch_address
@@ -71,10 +78,14 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
             if within:
                 return vector_math.log1p_unit_interval(w.t, emit_value(w, x, p))
             return vector_math.log1p(w.t, emit_value(w, x, p))
-        case Apply("tanh", (Apply("add", (a, b)),)) if (both := _match_softplus(a, b)) is not None:
+        case Apply("tanh", (Apply("add", (a, b)),)) if (
+            both := vector_math.match_softplus(a, b)
+        ) is not None:
             return vector_math.tanh_of_softplus(
                 w.t, *match_lanes(w, [emit_value(w, e, p) for e in both])
             )
+        case Apply("sub" | "cast") if w.t.has_avx512 and (field := match_bit_field(e)) is not None:
+            return emit_bit_field(w.t, field, emit_value(w, field.bits, p))
         case Apply("exp_below", (Apply("neg", (Apply("abs"),)) as x,)):
             return vector_math.exp_non_positive_gradual(w.t, emit_value(w, x, p))
         case Apply("pow", (x, Const(n))) if n in CHEAP_EXPONENTS:
@@ -84,19 +95,6 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
                 w.t, fn, match_lanes(w, [emit_value(w, a, p) for a in args]), dtype
             )
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
-
-
-def _match_softplus(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
-    """Match max(x, 0) + log(1 + e^-|x|), a softplus without overflow
-    (ops/pointwise/activation.py): x and e^-|x|."""
-    match a, b:
-        case (
-            Apply("max", (x, Const(0)) | (Const(0), x), dtype),
-            Apply("log", (Apply("add", (Const(1), u) | (u, Const(1))),)),
-        ) if dtype == F32:
-            if u == Apply("exp_below", (Apply("neg", (Apply("abs", (x,), F32),), F32),), F32):
-                return x, u
-    return None
 
 
 def _emit_and(w: Writer, a: Value, b: Value) -> Value:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 from superopt.kernels.llvm.builder import TextBuilder, Value, number
 from superopt.te.expr.dtype import BOOL, F32, I32
+from superopt.te.expr.node import Apply, Const, Expr
 
 ERF_NUMERATOR = (
     1.1283791065216064,
@@ -79,7 +80,7 @@ def _exp_by_two_powers(t: TextBuilder, x: Value) -> Value:
     """Emit e^x for x within EXP_MIN_INPUT and EXP_MAX_INPUT."""
     whole, n, r = _range_reduction(t, x)
     out = polynomial(t, EXP, r)
-    if t.has_scalef and x.lanes == SCALEF_LANES:
+    if t.has_avx512 and x.lanes == SCALEF_LANES:
         kinds, name = f"{x.type}, {x.type}, {x.type}", "llvm.x86.avx512.mask.scalef.ps.512"
         t.declared.add(f"declare {x.type} @{name}({kinds}, i16, i32)")
         given = (
@@ -254,3 +255,16 @@ def _fma(t: TextBuilder, a: Value, b: Value, c: Value) -> Value:
 
 def _like(value: float, x: Value) -> Value:
     return number(value, F32, x.lanes)
+
+
+def match_softplus(a: Expr, b: Expr) -> tuple[Expr, Expr] | None:
+    """Match max(x, 0) + log(1 + e^-|x|), a softplus without overflow
+    (ops/pointwise/activation.py): x and e^-|x|."""
+    match a, b:
+        case (
+            Apply("max", (x, Const(0)) | (Const(0), x), dtype),
+            Apply("log", (Apply("add", (Const(1), u) | (u, Const(1))),)),
+        ) if dtype == F32:
+            if u == Apply("exp_below", (Apply("neg", (Apply("abs", (x,), F32),), F32),), F32):
+                return x, u
+    return None

@@ -28,7 +28,7 @@ from superopt.ops.nn import (
     rotary,
 )
 from superopt.ops.pointwise import activation, arithmetic, cast, comparison
-from superopt.ops.quantized import qlinear, quantize
+from superopt.ops.quantized import nbits, qlinear, quantize
 from superopt.ops.reductions import einsum, matmul, reduce, search, tree_weights
 
 _MODULES: tuple[ModuleType, ...] = (
@@ -50,6 +50,7 @@ _MODULES: tuple[ModuleType, ...] = (
     layout,
     matmul,
     loss,
+    nbits,
     norm,
     padding,
     pool,

@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as oir
 
 from superopt.ir.op import Attr, Op
+from superopt.onnx_io.import_.contrib_schemas import CONTRIB_SCHEMAS
 from superopt.onnx_io.import_.dtypes import dtype_of, onnx_dtype
 from superopt.onnx_io.import_.older_opsets import OlderForm, older_form
 from superopt.ops import OPS
@@ -81,7 +82,7 @@ class NotExpressible(TypeError):
 def schema(op_type: str, opset: int, domain: str = "") -> Schema | None:
     """Return the schema of `op_type` in `opset`, or None if that opset has no such operator."""
     try:
-        s = onnx.defs.get_schema(op_type, opset, domain)
+        s = CONTRIB_SCHEMAS.get((domain, op_type)) or onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
     if s.deprecated:

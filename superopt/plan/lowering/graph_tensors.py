@@ -11,12 +11,14 @@ import numpy as np
 from superopt.ir import graph
 from superopt.ir.op import expression
 from superopt.plan.lowering.dilated_conv_split import split_windows
+from superopt.plan.lowering.nbits_weights import has_constant_nbits_weights, nbits_product
 from superopt.plan.lowering.polyphase import StridedPart, split_phases
 from superopt.plan.lowering.scatter_into import ScatterInto
 from superopt.te.analysis.affine import rebuild
 from superopt.te.analysis.bind_sizes import bind, bind_dim
 from superopt.te.analysis.inline import make_index, substitute_axes
 from superopt.te.expr import index as te_index
+from superopt.te.expr.dtype import DType
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
 from superopt.te.expr.tensor import Dim, Tensor, compute, const, product
 
@@ -76,6 +78,10 @@ class GraphTensors:
         if n in self.scatters:
             self.by_value[n] = self.scatter_tensor(n, self.scatters[n])
             return
+        if has_constant_nbits_weights(n):
+            self.by_value[n] = made = self.nbits_tensor(n)
+            self.nodes[made] = n
+            return
         types = tuple(None if v is None else v.type for v in n.inputs)
         outs = expression(n.op, types, n.attrs)
         if self.sizes:
@@ -98,6 +104,19 @@ class GraphTensors:
         for x in change.tensors.values():
             if isinstance(x, Tensor) and x not in self.copies and x not in given.values():
                 self.nodes[x] = n
+
+    def nbits_tensor(self, n: graph.Node) -> Tensor:
+        """Return a product with weights of few bits that are constants."""
+
+        def add(
+            name: str, dtype: DType, shape: tuple[int, ...], load: Callable[[], np.ndarray]
+        ) -> Tensor:
+            out = Tensor(f"{name}{len(self.constants)}", dtype, shape)
+            self.constants[out] = load
+            return out
+
+        given = [None if v is None else self.leaf(v) for v in (n.inputs[0], *n.inputs[5:])]
+        return nbits_product(n, *given, add=add)
 
     def replace_operands(self, change: OperandReplacer, part: StridedPart) -> Tensor:
         out = change.tensor(part.tensor)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import prod
 
 from superopt.kernels.algorithms.contraction import element_count, match_contraction
+from superopt.kernels.algorithms.cpu.block_scaled_gemm import row_axes
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.space import build_symbolic_choice
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
@@ -52,7 +53,7 @@ class SymbolicProblem:
         """Return the choice for the symbolic problem; None if it computes another tensor whose form
         is known for fixed sizes only."""
         if (
-            choice.root is not self.at_hints.tensor
+            (choice.root is not self.at_hints.tensor and choice.restage is None)
             or choice.tables
             or choice.producers
             or choice.derived_constants
@@ -61,10 +62,15 @@ class SymbolicProblem:
         ):
             return build_symbolic_choice(self.original, choice.option)
         try:
+            if choice.restage is not None:
+                root, schedules = choice.restage(self.original.tensor)
+            else:
+                root = self.original.tensor
+                schedules = {self.originals[t]: steps for t, steps in choice.schedules.items()}
             return replace(
                 choice,
-                root=self.original.tensor,
-                schedules={self.originals[t]: steps for t, steps in choice.schedules.items()},
+                root=root,
+                schedules=schedules,
                 packed=tuple(self.originals[t] for t in choice.packed),
             )
         except KeyError:
@@ -94,7 +100,7 @@ def keep_unit_level(p: Problem) -> None:
     need tiles, and 1 has none: the rows of a product, what vectors run along, and what is reduced.
     """
     found = match_contraction(p.tensor, p.constants)
-    rows = () if found is None else found.a_axes
+    rows = row_axes(p.tensor) if found is None else found.a_axes
     units = list(rows) if prod(hint(a.size) for a in rows) == 1 else []
     reduced = (r for t in computed_tensors([p.tensor]) for r in reductions(t.body))
     for a in (*units, *p.tensor.axes[-1:], *(a for r in reduced for a in r.axes)):

@@ -27,6 +27,7 @@ from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
 from superopt.plan.program.target import gpu_target
 from superopt.te.expr.dtype import F16
+from tests.support.compilation.nbits import NBitsProduct
 
 # Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants.
 GRAPHS = {
@@ -91,6 +92,7 @@ def problems(target: str) -> dict[str, Problem]:
     models = {name: graph_model(text) for name, text in GRAPHS.items()}
     if target == "cpu":
         models["trees"] = tree_model()
+        models |= {f"bits {m}": NBitsProduct(1024, 96).model([m]) for m in (1, 20)}
         settings = [Settings(32, vector_registers=16), Settings(64)]
     else:
         settings = [Settings(64, allow_winograd=False, target=gpu_target(storage_dtype=F16))]

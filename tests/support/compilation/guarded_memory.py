@@ -34,9 +34,15 @@ def guarded_like(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return guarded_array(count, dtype.itemsize).view(dtype).reshape(shape)
 
 
+def _guarded_copy(x: np.ndarray) -> np.ndarray:
+    out = guarded_like(x.shape, x.dtype)
+    out[...] = x
+    return out
+
+
 def run_guarded(step: NativeSegment, arrays: list[np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Return the outputs of a model of one segment. Its inputs, outputs and memory are guarded: an
-    access beyond them ends the process. The memory holds NaNs before."""
+    """Return the outputs of a model of one segment. Its inputs, outputs, constants and memory are
+    guarded: an access beyond them ends the process. The memory holds NaNs before."""
     code = step.code
     assert step.binding is not None
     program = code.loaded_program
@@ -45,10 +51,11 @@ def run_guarded(step: NativeSegment, arrays: list[np.ndarray]) -> Mapping[str, n
     else:
         needs = program.memory_bytes, program.workspace_bytes
     _guard_memory(program, *needs, clear=program is code)
+    constants = [_guarded_copy(x) for x in program.constants.arrays]
+    program.constants.table[: len(constants)] = [x.ctypes.data for x in constants]
     given = []
     for x in arrays:
-        given.append(guarded_like(x.shape, x.dtype))
-        given[-1][...] = x
+        given.append(_guarded_copy(x))
     out = [guarded_like(*spec) for spec in step.output_specs]
     code.call((*(given[n] for n in step.binding.input_numbers), *out))
     return {name: out[n] for name, n in step.binding.output_numbers.items()}

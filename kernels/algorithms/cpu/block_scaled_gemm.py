@@ -1,0 +1,259 @@
+"""Products with weights that are scaled in blocks of terms, on the CPU.
+
+    y[m, n] = sum(x[m, b, k] * (q[b, k, n] * s[b, n]))
+
+    block_sums  few rows: sums of each block in registers, scaled once
+                p[m, n, b] = sum(x[m, b, k] * q[b, k, n]);  y[m, n] = sum(p[m, n, b] * s[b, n])
+    block_gemm  many rows: a panel of weights is decoded into a cache, and read for all rows
+                w[b, k, n] = q[b, k, n] * s[b, n];          y[m, n] = sum(x[m, b, k] * w[b, k, n])
+
+q is an expression of packed constants, such as bit fields of words: it is decoded where it is read.
+The constants are packed in one order for both, so that programs for all sizes share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from superopt.kernels.algorithms.algorithm import Algorithm
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
+from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.schedule import (
+    ComputeAt,
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.te.analysis.inline import substitute_axes
+from superopt.te.analysis.walk import index_axes, loads, operands, with_operands
+from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor
+
+PANEL_VECTORS = 4  # of columns: enough accumulators of one row to hide the latency of an FMA
+MIN_GEMM_ROWS = 16  # from which decoding a panel once pays
+# Rows of a register tile of PANEL_VECTORS vectors, by the number of registers: these also hold
+# words and decoded weights.
+MAX_SUM_ROWS = {32: 4, SMALL_REGISTER_FILE: 2}
+# Rows and vectors of a register tile of decoded weights.
+GEMM_TILES = {32: (6, 4), SMALL_REGISTER_FILE: (4, 2)}
+MAX_PANEL_TERMS = 512  # of decoded weights, so that a panel stays in L2
+MAX_UNROLLED_WORDS = 4  # of a block
+Form = tuple[Tensor, Mapping[Tensor, Schedule]]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScaledProduct:
+    """A sum over `block` and `inner` axes of x * (q * s), where `inner` does not change s."""
+
+    reduce: Reduce
+    x: Expr
+    q: Expr
+    s: Expr
+
+    @property
+    def block(self) -> Axis:
+        return self.reduce.axes[0]
+
+    @property
+    def inner(self) -> tuple[Axis, ...]:
+        return self.reduce.axes[1:]
+
+
+def match_block_scaled(t: Tensor) -> BlockScaledProduct | None:
+    """Match a sum over blocks, words and fields of x * (q * s), with s of blocks and columns, and
+    columns along the last axis."""
+    found = reduction(t)
+    if found is None or found.fn != "sum" or len(found.axes) != 3 or not t.axes:
+        return None
+    match found.body:
+        case Apply("mul", (x, Apply("mul", (q, s)))) if found.dtype.bits == 32:
+            weight_axes = _loaded_axes(q) | _loaded_axes(s)
+            fits = _loaded_axes(s) == {found.axes[0], t.axes[-1]}
+            fits &= weight_axes.isdisjoint(t.axes[:-1]) and t.axes[-1] not in _loaded_axes(x)
+            return BlockScaledProduct(found, x, q, s) if fits else None
+    return None
+
+
+def row_axes(t: Tensor) -> tuple[Axis, ...]:
+    """Return the axes of the rows of a block-scaled product; none for another tensor."""
+    return () if match_block_scaled(t) is None else t.axes[:-1]
+
+
+def _loaded_axes(e: Expr) -> set[Axis]:
+    return {a for x in loads(e) for i in x.index for a in index_axes(i)}
+
+
+@remember_match
+def recognise(p: Problem) -> BlockScaledProduct | None:
+    """Match a block-scaled product whose weights are constants."""
+    found = match_block_scaled(p.tensor)
+    if found is None:
+        return None
+    read = {x.tensor for e in (found.q, found.s) for x in loads(e)}
+    return found if read <= set(p.constants) else None
+
+
+def options(p: Problem, found: BlockScaledProduct) -> Iterator[Option]:
+    """Yield options, best first."""
+    few = Option.make("block_sums", rows=_fitting_rows(p, MAX_SUM_ROWS[p.registers]))
+    rows, vectors = GEMM_TILES[p.registers]
+    many = [
+        Option.make("block_gemm", rows=_fitting_rows(p, rows), vectors=vectors, blocks=n)
+        for n in _block_counts(found)
+    ]
+    yield from (few, *many) if _row_count(p.tensor) < MIN_GEMM_ROWS else (*many, few)
+
+
+def _row_count(t: Tensor) -> int:
+    return prod(a.size for a in t.axes[:-1])
+
+
+def _tile_axis(t: Tensor) -> Axis | None:
+    """Return the axis of rows along which register tiles run: the longest."""
+    return max(t.axes[:-1], key=lambda a: a.size, default=None)
+
+
+def _fitting_rows(p: Problem, most: int) -> int:
+    m = _tile_axis(p.tensor)
+    return min(most, 1 if m is None else max(m.size, 1))
+
+
+def _block_counts(found: BlockScaledProduct) -> list[int]:
+    """Return how many blocks are decoded at a time: as many as stay in L2, and all."""
+    count, terms = found.block.size, prod(a.size for a in found.inner)
+    some = (n for n in range(count, 0, -1) if count % n == 0 and n * terms <= MAX_PANEL_TERMS)
+    return list(dict.fromkeys((next(some, 1), count)))
+
+
+def schedule(p: Problem, found: BlockScaledProduct, option: Option) -> Choice:
+    """Return the choice of an option."""
+    m = _tile_axis(p.tensor)
+    tile = "" if m is None else m.name
+    columns = p.tensor.axes[-1].size
+    lanes = min(p.lanes, columns)
+    panel = min(PANEL_VECTORS * lanes, columns // lanes * lanes)
+    loops = _Loops(tile, option["rows"], lanes, panel)
+    if option.algorithm == "block_sums":
+        form = partial(_block_sums, loops)
+    else:
+        form = partial(_block_gemm, loops, option["vectors"], option["blocks"])
+    root, schedules = form(p.tensor)
+    packed = tuple(dict.fromkeys(x.tensor for e in (found.q, found.s) for x in loads(e)))
+    return Choice(option, root, schedules, packed, restage=form)
+
+
+BLOCK_SCALED_GEMM = Algorithm(
+    ("block_sums", "block_gemm"),
+    "products with weights of few bits, scaled in blocks",
+    recognise,
+    options,
+    schedule,
+    exclusive=True,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """The axis of tiles of `rows` rows ("": one row), lanes of a vector, columns of a panel."""
+
+    tile_axis: str
+    rows: int
+    lanes: int
+    panel: int
+
+    def split_rows(self, t: Tensor) -> tuple[list[Primitive], list[str], list[str]]:
+        """Return the steps that make row tiles, the loops over tiles, and those of a tile."""
+        others = [a.name for a in t.axes[:-1] if a.name != self.tile_axis]
+        if not self.tile_axis:
+            return [], others, []
+        steps: list[Primitive] = [Split(self.tile_axis, self.rows)]
+        return steps, [*others, f"{self.tile_axis}.o"], [f"{self.tile_axis}.i"]
+
+
+def _block_sums(loops: _Loops, t: Tensor) -> Form:
+    """Return the tensor by sums of blocks, and its schedules."""
+    found = match_block_scaled(t)
+    assert found is not None
+    axes = (*t.axes, found.block)
+    own = tuple(Axis(f"i{d}", a.extent) for d, a in enumerate(axes))
+    body = Apply("mul", (found.x, found.q), found.reduce.dtype)
+    sums = Reduce("sum", found.inner, body, found.reduce.dtype)
+    moved = substitute_axes(sums, dict(zip(axes, own, strict=True)))
+    partial_sums = Tensor("partial", moved.dtype, tuple(a.extent for a in own), own, moved)
+    scaled = Apply("mul", (Load(partial_sums, axes, moved.dtype), found.s), moved.dtype)
+    root = _with_sum(t, found.reduce, Reduce("sum", (found.block,), scaled, moved.dtype))
+
+    n, (word, field) = t.axes[-1].name, (a.name for a in found.inner)
+    steps, outer, tile = loops.split_rows(t)
+    steps += [Split(n, loops.panel), Split(f"{n}.i", loops.lanes)]
+    tile = [*tile, f"{n}.i.o", f"{n}.i.i"]
+    steps += [Reorder((f"{n}.o", *outer, found.block.name, *tile)), *map(Unroll, tile[:-1])]
+    how = (*steps, Vectorize(tile[-1]), Parallel(f"{n}.o"))
+
+    names = dict(zip((a.name for a in t.axes), (a.name for a in own), strict=False))
+    rows = [names[a.name] for a in t.axes[:-1] if a.name == loops.tile_axis]
+    others = [names[a.name] for a in t.axes[:-1] if a.name != loops.tile_axis]
+    n = names[n]
+    unrolled = [word] if found.inner[0].size <= MAX_UNROLLED_WORDS else []
+    of_block: Schedule = (
+        Split(n, loops.lanes),
+        Reorder((*others, own[-1].name, word, field, *rows, f"{n}.o", f"{n}.i")),
+        *map(Unroll, (*unrolled, field, *rows, f"{n}.o")), Vectorize(f"{n}.i"),
+        ComputeAt(root.name, found.block.name),
+    )  # fmt: skip
+    return root, {root: how, partial_sums: of_block}
+
+
+def _block_gemm(loops: _Loops, vectors: int, blocks: int, t: Tensor) -> Form:
+    """Return the tensor as a product with decoded weights, and its schedules."""
+    found = match_block_scaled(t)
+    assert found is not None
+    axes = (*found.reduce.axes, t.axes[-1])
+    own = tuple(Axis(f"i{d}", a.extent) for d, a in enumerate(axes))
+    body = Apply("mul", (found.q, found.s), found.reduce.dtype)
+    moved = substitute_axes(body, dict(zip(axes, own, strict=True)))
+    weights = Tensor("weights", moved.dtype, tuple(a.extent for a in own), own, moved)
+    product = Apply("mul", (found.x, Load(weights, axes, moved.dtype)), moved.dtype)
+    root = _with_sum(t, found.reduce, Reduce("sum", found.reduce.axes, product, moved.dtype))
+
+    n, block, inner = t.axes[-1].name, found.block.name, [a.name for a in found.inner]
+    steps, outer, tile = loops.split_rows(t)
+    width = min(vectors * loops.lanes, loops.panel)
+    steps += [Split(n, loops.panel), Split(f"{n}.i", width), Split(f"{n}.i.i", loops.lanes)]
+    tile = [*tile, f"{n}.i.i.o", f"{n}.i.i.i"]
+    outer.append(f"{n}.i.o")
+    if blocks < found.block.size:
+        steps.append(Split(block, blocks))
+        at, outer, inner = f"{block}.o", [f"{block}.o", *outer], [f"{block}.i", *inner]
+    else:
+        at, inner = f"{n}.o", [block, *inner]
+    steps += [Reorder((f"{n}.o", *outer, *inner, *tile)), *map(Unroll, tile[:-1])]
+    how = (*steps, Vectorize(tile[-1]), Parallel(f"{n}.o"))
+
+    *_, field, n = (a.name for a in own)
+    decode: Schedule = (
+        Split(n, loops.lanes), Unroll(field), Unroll(f"{n}.o"), Vectorize(f"{n}.i"),
+        ComputeAt(root.name, at),
+    )  # fmt: skip
+    return root, {root: how, weights: decode}
+
+
+def _with_sum(t: Tensor, old: Reduce, new: Reduce) -> Tensor:
+    """Return the tensor with its sum replaced."""
+
+    def replaced(e: Expr) -> Expr:
+        if e == old:
+            return new
+        return with_operands(e, [replaced(x) for x in operands(e)]) if isinstance(e, Apply) else e
+
+    assert t.body is not None
+    return Tensor(t.name, t.dtype, t.shape, t.axes, replaced(t.body))
