@@ -34,7 +34,8 @@ def unroll(s: Scheduled, axis: str) -> Scheduled:
 
 
 def vectorize(s: Scheduled, axis: str) -> Scheduled:
-    """Run the steps of the innermost loop as lanes of vectors.
+    """Run the steps of a loop as lanes of vectors: of the innermost one but for unrolled reductions
+    that are added to each vector.
 
         for i < 16
           y[i] = a[i] + 1       =>   y[0:16] = a[0:16] + 1
@@ -42,9 +43,11 @@ def vectorize(s: Scheduled, axis: str) -> Scheduled:
     In a reduction loop the lanes are combined at the end.
     """
     n = loop_index(s, axis)
-    if n != len(s.loops) - 1:
-        raise IllegalSchedule(f"vectorize({axis}): {s.loops[-1].axis.name} is inside it")
-    if is_symbolic(s.loops[n].extent):
+    own = s.loops[n]
+    for x in reversed(s.loops[n + 1 :]):
+        if own.reduced or not x.reduced or x.kind != UNROLL:
+            raise IllegalSchedule(f"vectorize({axis}): {x.axis.name} is inside it")
+    if is_symbolic(own.extent):
         return _set_kind(*_split_fixed(s, axis), VECTORIZE)
     return _set_kind(s, axis, VECTORIZE)
 

@@ -86,11 +86,18 @@ def emit_loop_nest(
 def _split_tile(
     nest: KernelState, s: Scheduled, inner: InnerStatements, compute_at_depth: int
 ) -> _TiledNest:
-    """Split off the tile: among loops inside the deepest compute_at depth."""
+    """Split off the tile: among loops inside the deepest compute_at depth. Unrolled reduction loops
+    inside a vectorized one belong to it, as terms that are added one after the other."""
     numbered = tuple(enumerate(s.loops, 1))
     free = s.loops[compute_at_depth:]
-    tile = list(takewhile(lambda x: x.kind in TILE_KINDS and not x.reduced, reversed(free)))[::-1]
-    over = free[-1:] if not tile and free and free[-1].kind == VECTORIZE else ()
+    count = sum(1 for _ in takewhile(lambda x: x.kind == UNROLL and x.reduced, reversed(free)))
+    over = free[len(free) - count :]
+    around = free[: len(free) - count]
+    if not around or around[-1].kind != VECTORIZE or around[-1].reduced:
+        over, around = (), free
+    tile = list(takewhile(lambda x: x.kind in TILE_KINDS and not x.reduced, reversed(around)))[::-1]
+    if not tile and free and free[-1].kind == VECTORIZE:
+        over = free[-1:]
     loops = numbered[: len(numbered) - len(tile) - len(over)]
     axes, reduction_axes = (tuple(x.axis for x in some) for some in (tile, over))
     return _TiledNest(nest, s, inner, loops, axes, reduction_axes)

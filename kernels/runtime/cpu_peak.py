@@ -44,12 +44,7 @@ class CpuPeak:
 @lru_cache(maxsize=8)
 def measure_cpu_peak(machine: Machine, threads: int) -> CpuPeak:
     """Measure the peak rates of so many threads together."""
-    engine = link_objects([object_code(_benchmark_text(machine.width // 4), machine)], machine)
-    kinds = {"spin": (ctypes.c_int64, ctypes.c_void_p), "sum": _SUM_ARGUMENT_TYPES}
-    spin, read = (
-        ctypes.CFUNCTYPE(None, *kind)(engine.get_function_address(name))
-        for name, kind in kinds.items()
-    )
+    _, spin, read = _benchmark_functions(machine)
     sink = np.zeros(16, np.float32)
     operations = 2 * FMA_CHAINS * SPIN_STEPS * (machine.width // 4)
     with ThreadPoolExecutor(threads) as pool:
@@ -83,6 +78,26 @@ def measure_cpu_peak(machine: Machine, threads: int) -> CpuPeak:
             copies = [lambda h=h: np.copyto(*h) for h in halves]
             rates.append((size, threads * size / min(least(reads) / again, least(copies))))
     return CpuPeak(flops, tuple(rates))
+
+
+def memory_reader(machine: Machine) -> Callable[[np.ndarray], None]:
+    """Return a function that reads an array, of a multiple of 8 vectors, on one thread."""
+    *_, read = _benchmark_functions(machine)
+    return lambda x: read(x.ctypes.data, x.nbytes, 1)
+
+
+@lru_cache(maxsize=8)
+def _benchmark_functions(
+    machine: Machine,
+) -> tuple[object, Callable[..., None], Callable[..., None]]:
+    """Return what owns the code of `_benchmark_text`, and its functions spin and sum."""
+    engine = link_objects([object_code(_benchmark_text(machine.width // 4), machine)], machine)
+    kinds = {"spin": (ctypes.c_int64, ctypes.c_void_p), "sum": _SUM_ARGUMENT_TYPES}
+    spin, read = (
+        ctypes.CFUNCTYPE(None, *kind)(engine.get_function_address(name))
+        for name, kind in kinds.items()
+    )
+    return engine, spin, read
 
 
 def _repeat(run: Callable[[], object], count: int) -> None:

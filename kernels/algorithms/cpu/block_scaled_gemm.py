@@ -203,11 +203,11 @@ def _block_sums(loops: _Loops, t: Tensor) -> Form:
     rows = [names[a.name] for a in t.axes[:-1] if a.name == loops.tile_axis]
     others = [names[a.name] for a in t.axes[:-1] if a.name != loops.tile_axis]
     n = names[n]
+    tile = [*rows, f"{n}.o", f"{n}.i"]
     unrolled = [word] if found.inner[0].size <= MAX_UNROLLED_WORDS else []
     of_block: Schedule = (
-        Split(n, loops.lanes),
-        Reorder((*others, own[-1].name, word, field, *rows, f"{n}.o", f"{n}.i")),
-        *map(Unroll, (*unrolled, field, *rows, f"{n}.o")), Vectorize(f"{n}.i"),
+        Split(n, loops.lanes), Reorder((*others, own[-1].name, word, *tile, field)),
+        *map(Unroll, (*unrolled, *tile[:-1], field)), Vectorize(tile[-1]),
         ComputeAt(root.name, found.block.name),
     )  # fmt: skip
     return root, {root: how, partial_sums: of_block}

@@ -88,8 +88,9 @@ def test_one_class_computes_all_sizes_of_its_level(
     exe = superopt.compile(product.model(["n"]), threads=2, specialize="never")
     exe.run({"a": product.feed([first])})
     (only,) = exe.size_classes.classes
-    assert [n for n in range(1, 140) if only.formulas.admits({"n": n})] == [*rows]
-    for n in rows:
+    admitted = [n for n in range(1, 140) if only.formulas.admits({"n": n})]
+    assert {*rows} <= {*admitted}
+    for n in admitted:
         a = product.feed([n])
         product.check(a, exe.run({"a": a})["y"])
     assert len(exe.size_classes.classes) == 1

@@ -41,6 +41,8 @@ PRIMITIVES = {
     "unroll": "unroll(k0)",
     "vectorize": "reorder(i0, k0, i1); vectorize(i1)",
     "vectors of a sum": "vectorize(k0)",
+    "vectors around terms": "split(k0, 3); reorder(i0, k0.o, i1, k0.i); unroll(k0.i); "
+    "vectorize(i1)",
     "parallel": "parallel(i0); parallel(i1)",
     "tile": "tile(i0, i1, 2, 16)",
     "cache_read": "cache_read(a0, i0)",
@@ -83,6 +85,7 @@ ILLEGAL = {
     "fuse(i1, k0)": "only one of them is a reduction loop",
     "reorder(i0, i0)": "an axis is repeated",
     "vectorize(i0)": "k0 is inside it",
+    "unroll(i1); unroll(k0); vectorize(i0)": "i1 is inside it",
     "parallel(i1)": "i1 is parallel, but inside i0",
     "compute_at(y)": "compute_at(y) is not a primitive",
     "reorder(k0, i0); parallel(k0)": "it is a reduction axis",
