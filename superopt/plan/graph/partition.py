@@ -22,6 +22,7 @@ from superopt.plan.graph.dft_matmul import is_matmul_faster
 from superopt.plan.graph.recurrent_layer import is_recurrent, unsupported_layer_reason
 from superopt.plan.graph.scan_loop import is_scan_or_loop, loop_body, unsupported_loop_reason
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
+from superopt.plan.lowering.nbits_weights import has_constant_nbits_weights
 from superopt.te.expr import index
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr.node import Expr
@@ -176,6 +177,8 @@ def slow_reason(n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
             return "a kernel would reduce over all indices at once"
         case "TreeWeights" if n.attr("depth") > MAX_TREE_DEPTH_RATIO * _mean_tree_depth(n):  # type: ignore[operator]
             return "a kernel would walk every tree to the deepest leaf"
+        case "MatMulNBits" if not has_constant_nbits_weights(n):
+            return "a kernel would read weights that are not repacked ahead of time"
         case "GridSample":
             return "a kernel would recompute the sampling positions for each channel"
     return ""

@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 import superopt
 from superopt.compilation.cpu.native_segment import NativeSegment
 from tests.support.compilation.guarded_memory import run_guarded
-from tests.support.compilation.models import reference
+from tests.support.compilation.models import near, reference
 from tests.support.compilation.nbits import NBitsProduct
 
 pytest.importorskip("onnxruntime")
@@ -138,21 +138,54 @@ def test_nothing_is_read_beyond_arrays(product: NBitsProduct, rows: int) -> None
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_half_precision_is_rounded_once() -> None:
-    product = NBitsProduct(128, 48, 32, zero="packed", bias=True, kind=TensorProto.FLOAT16)
+@pytest.mark.parametrize("float_class", ["E1", "E2"])
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_narrow_floats_are_rounded_once(kind: int, float_class: str) -> None:
+    product = NBitsProduct(128, 48, 32, zero="packed", bias=True, kind=kind)
     for n in (1, 5, 20):
-        exe = compiled(product.model([n]))
+        exe = superopt.compile(product.model([n]), threads=1, float_class=float_class)
         a = product.feed([n])
         product.check(a, exe.run({"a": a})["y"])
         native_step(exe)
 
 
+def test_other_contrib_operators_are_decomposed_beside_it() -> None:
+    product = NBitsProduct(64, 64, 16)
+    m = product.model([3])
+    norm = helper.make_node("SkipLayerNormalization", ["a", "r", "g", ""], ["x"], "norm")
+    norm.domain = "com.microsoft"
+    m.graph.node.insert(0, norm)
+    m.graph.node[1].input[0] = "x"
+    m.graph.input.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, [3, 64]))
+    m.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(64, np.float32), "g"))
+    feeds = {"a": product.feed([3]), "r": product.feed([1])}
+    feeds["r"] = np.repeat(feeds["r"], 3, axis=0)
+    exe = compiled(m)
+    near(exe.run(feeds), reference(m, feeds))
+    native_step(exe)
+
+
+def test_a_result_is_scaled_and_added_in_its_kernel() -> None:
+    """What follows a product is computed where its sum is complete."""
+    product = NBitsProduct(64, 40, 16)
+    m = product.model([5])
+    m.graph.node[0].output[0] = "p"
+    m.graph.node.extend([
+        helper.make_node("Sigmoid", ["p"], ["q"]), helper.make_node("Mul", ["p", "q"], ["y"]),
+    ])  # fmt: skip
+    exe = compiled(m)
+    feeds = {"a": product.feed([5])}
+    near(exe.run(feeds), reference(m, feeds))
+    assert len(native_step(exe).program.kernels) == 1
+
+
 @pytest.mark.parametrize("dropped", [["b"], ["s", "z"]])
-def test_weights_that_are_inputs(dropped: list[str]) -> None:
+def test_weights_that_are_inputs_run_in_onnxruntime(dropped: list[str]) -> None:
     product = NBitsProduct(64, 24, 16, zero="packed")
     exe = compiled(product.model([3], dropped))
     feeds = {"a": product.feed([3]), **{name: product.arrays[name] for name in dropped}}
     product.check(feeds["a"], exe.run(feeds)["y"])
+    assert len(exe.fallback_nodes({})) == 1
 
 
 def test_reordered_groups_run_in_onnxruntime() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -98,5 +99,5 @@ class NBitsProduct:
         error = np.abs(y - (x @ w + c))
         bound = ROUNDING_BOUND * (np.abs(x) @ np.abs(w) + np.abs(c))
         if y.dtype != np.float32:
-            bound = bound + float(np.finfo(y.dtype).eps) * np.abs(x @ w + c)
+            bound = bound + float(ml_dtypes.finfo(y.dtype).eps) * np.abs(x @ w + c)
         assert (error <= bound).all(), float((error / bound).max())
