@@ -11,7 +11,6 @@ import onnx_ir as oir
 from onnx import helper
 
 from superopt.onnx_io.check.checker_server import run_checker
-from superopt.onnx_io.import_.contrib.expand import CONTRIB_DOMAIN
 from superopt.onnx_io.read.protos import all_bodies, replace_nodes
 from superopt.onnx_io.read.source import Source
 from superopt.onnx_io.transform.contrib_ops import (
@@ -21,6 +20,7 @@ from superopt.onnx_io.transform.contrib_ops import (
     NodeBuilder,
     NoDecomposition,
 )
+from superopt.ops.quantized.nbits import CONTRIB_DOMAIN
 
 Shapes = Mapping[str, Sequence[object]]
 CHECK_SECONDS = 3  # of the checker's, for a small model

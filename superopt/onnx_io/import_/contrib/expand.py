@@ -15,8 +15,8 @@ from superopt.onnx_io.import_.contrib.build import ExpandNode, KnownSize, Operan
 from superopt.onnx_io.import_.contrib.grouped_query import grouped_query_attention
 from superopt.onnx_io.import_.contrib.multi_head import multi_head_attention
 from superopt.onnx_io.import_.contrib.rotary import rotary_embedding
+from superopt.ops.quantized.nbits import CONTRIB_DOMAIN
 
-CONTRIB_DOMAIN = "com.microsoft"
 CONTRIB_EXPANSIONS: Mapping[str, ExpandNode] = {
     "GroupQueryAttention": grouped_query_attention,
     "MultiHeadAttention": multi_head_attention,
