@@ -66,10 +66,15 @@ def _build_kernel(
             kernel = replace(kernel, programs=choice.programs)
     if stores_half:
         kernel = replace(kernel, body=narrow_stores(kernel.body))
+    return BuiltKernel(_name_kernel(kernel, root), tuple(given), target)
+
+
+def _name_kernel(kernel: Kernel, root: Tensor) -> Kernel:
+    """Return the kernel of a tensor with its name, and with the sizes that it reads."""
     buffers_are_symbolic = any(not isinstance(n, int) for x in kernel.params for n in x.shape)
     if example_sizes() and (has_symbolic_size(root) or buffers_are_symbolic):
         kernel = replace(kernel, sizes=tuple(example_sizes()))
-    return BuiltKernel(replace(kernel, name=f"k{kernel_digest(kernel)}"), tuple(given), target)
+    return replace(kernel, name=f"k{kernel_digest(kernel)}")
 
 
 def _bool_copy_kernel(
@@ -88,7 +93,7 @@ def _bool_copy_kernel(
         {same.get(t, t): x for t, x in choice.schedules.items()},
         {same.get(t, t): x for t, x in layout.items()},
     )  # fmt: skip
-    return BuiltKernel(replace(kernel, name=f"k{kernel_digest(kernel)}"), (load.tensor,), target)
+    return BuiltKernel(_name_kernel(kernel, root), (load.tensor,), target)
 
 
 def kernel_buffers(kernels: Sequence[BuiltKernel]) -> dict[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
-from superopt.kernels.llvm.calls import PARAMETERS, Call, Loop, chunk_word, words_pointer
+from superopt.kernels.llvm.calls import PARAMETERS, Call, Loop, load_word, words_pointer
 
 # Offsets of words in `state`, initially 0, each in a cache line of its own; the table of pointers
 # is in one line, and the tickets come last.
@@ -48,15 +48,14 @@ def _group_sizes(k: int, call: Call | Loop, threads: int) -> tuple[str, str, lis
     """Return the number of a kernel's chunks, and of the chunks in a group; and, where they depend
     on symbolic sizes, the text that computes them from %words."""
     share = GROUPS_PER_THREAD * threads
-    word = chunk_word(call)
+    word = call.chunk_word
     if word is None:
         return str(call.chunks), str(max(1, call.chunks // share)), []
     return (
         f"%count{k}",
         f"%size{k}",
         [
-            f"  %count{k}.at = getelementptr i64, ptr %words, i64 {word}",
-            f"  %count{k} = load i64, ptr %count{k}.at",
+            *load_word(f"count{k}", word),
             f"  %part{k} = udiv i64 %count{k}, {share}",
             f"  %few{k} = icmp eq i64 %part{k}, 0",
             f"  %size{k} = select i1 %few{k}, i64 1, i64 %part{k}",

@@ -22,8 +22,8 @@ from superopt.kernels.llvm.calls import (
     PARAMETERS,
     Loop,
     chunk_text,
-    chunk_word,
     kernel_calls,
+    load_word,
     words_pointer,
 )
 from superopt.kernels.llvm.calls import Call as Call
@@ -103,13 +103,12 @@ def _single_thread_run(
 ) -> Iterator[str]:
     yield from _run_header(timed)
     before = "entry"
-    if any(chunk_word(c) is not None for c in calls):
+    if any(c.chunk_word is not None for c in calls):
         yield from words_pointer(words_argument)
     for k, call in enumerate(calls):
         count = str(call.chunks)
-        if (word := chunk_word(call)) is not None:
-            yield f"  %count{k}.at = getelementptr i64, ptr %words, i64 {word}"
-            yield f"  %count{k} = load i64, ptr %count{k}.at"
+        if (word := call.chunk_word) is not None:
+            yield from load_word(f"count{k}", word)
             count = f"%count{k}"
         if count == "1":
             yield f"  call void @call{k}({PARAMETERS}, i64 0)"
@@ -132,7 +131,7 @@ def _multithreaded_functions(
     calls: Sequence[Call | Loop], processor: str, threads: int, timed: bool, words_argument: int
 ) -> Iterator[str]:
     n = len(calls)
-    symbolic = any(chunk_word(c) is not None for c in calls)
+    symbolic = any(c.chunk_word is not None for c in calls)
     groups = [chunk_group_function(k, c, threads, words_argument) for k, c in enumerate(calls)]
     for _, lines in groups:
         yield from lines
@@ -171,7 +170,7 @@ def _multithreaded_run(
         yield "  store i64 %number, ptr %base"
     yield from stores
     for k, call in enumerate(calls):
-        if call.chunks == 1 and chunk_word(call) is None:
+        if call.chunks == 1 and call.chunk_word is None:
             yield f"  call void @call{k}({PARAMETERS}, i64 0)"
         else:
             yield f"  call void @share(i64 {k}, i64 %number, ptr %workspace, ptr %state)"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.targets import TARGETS
-from superopt.compilation.model.compile_if import value_names
 from superopt.compilation.model.compile_model import compile_model
+from superopt.compilation.model.control_flow.compile_if import value_names
 from superopt.compilation.model.device import CodeGenerator
 from superopt.compilation.model.notes import compile_notes
 from superopt.compilation.model.steps import KernelStep

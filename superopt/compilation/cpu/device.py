@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import InputPort
+from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.compilation.model.device import Device
-from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.compilation.model.repeated_call import (
     match_inputs,
+    repeated_any_size_call,
     repeated_model_call,
     repeated_named_call,
 )
@@ -44,7 +45,9 @@ class CpuDevice(Device):
         self, exe: Executable, variant: Variant, arrays: Sequence[Any], *, on_device: bool
     ) -> RepeatedCall | None:
         ports, (first, *others) = exe.input_ports, (*variant, None)
-        if len(others) == 1 and isinstance(first, Fallback | DynamicIf):
+        if isinstance(first, ControlFlow) and variant.is_of_class:
+            return repeated_any_size_call(first.named_call, ports)
+        if len(others) == 1 and isinstance(first, Fallback | ControlFlow):
             return repeated_named_call(first.named_call, ports, arrays)
         if variant.bound_step is not None:
             return _repeated_native_call(variant.bound_step, ports, arrays)

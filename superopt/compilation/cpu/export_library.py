@@ -18,7 +18,7 @@ import numpy as np
 from superopt import __version__
 from superopt.compilation.cpu.c_compiler import find_c_compiler, link_shared_object
 from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.compilation.model.dynamic_if import DynamicIf
+from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.kernels.llvm.chunk_threads import STATE_BYTES, STOP_WORD, WAKE_WORD
@@ -179,7 +179,7 @@ def _native_segment(exe: CompiledModel, sizes: Mapping[str, int]) -> NativeSegme
     """Return the compiled segment; None if the model computes nothing. Raises UsageError if nodes
     run in ONNX Runtime."""
     steps = exe.variants.get(tuple(sorted(sizes.items())), ())
-    if any(isinstance(s, DynamicIf) for s in steps):
+    if any(isinstance(s, ControlFlow) for s in steps):
         raise UsageError(
             f"{exe.model.source.label} cannot be exported",
             "a library is one program, and a condition of an If is known only at run time",

@@ -13,7 +13,7 @@ import numpy as np
 from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.fallback.ort_segment import OrtSegment, ValueArrays
 from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
-from superopt.compilation.model.dynamic_if import DynamicIf
+from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.cost.machine import this_machine
 from superopt.errors import UsageError
 from superopt.ir import graph
@@ -87,8 +87,8 @@ def _profile_inputs(
     if (other := exe.executable_for(sizes)) is not exe:
         return replace(_profile_inputs(other, feeds, seconds, stop), sizes=tuple(sizes.items()))
     first, *_ = (*exe.variant(sizes), None)
-    if isinstance(first, DynamicIf):
-        return _profile_dynamic_if(exe, first, arrays, seconds, stop)
+    if isinstance(first, ControlFlow):
+        return _profile_control_flow(exe, first, arrays, seconds, stop)
     generator = _generator(exe)
     with exe.lock:
         lanes = [
@@ -122,8 +122,8 @@ def _profile_inputs(
     )
 
 
-def _profile_dynamic_if(
-    exe: Executable, b: DynamicIf, arrays: Sequence[Any], seconds: float, stop: Callable[[], bool]
+def _profile_control_flow(
+    exe: Executable, b: ControlFlow, arrays: Sequence[Any], seconds: float, stop: Callable[[], bool]
 ) -> Profile:
     """Profile the programs that these inputs select, each run by itself."""
     parts = [*b.selected_executables(dict(zip(b.input_names, arrays, strict=True)))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
@@ -18,16 +19,23 @@ from superopt.compilation.model.classes.substituted_class import (
     empty_outputs_step,
     substituted_formulas,
 )
+from superopt.compilation.model.control_flow.compile_if import (
+    compile_branches,
+    compile_control_flow,
+)
 from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
-from superopt.errors import SuperoptError
+from superopt.compilation.model.steps import Variant
+from superopt.errors import ModelError, SuperoptError
 from superopt.onnx_io.import_.size_substitution import SizeSubstitution, substitute_sizes
-from superopt.onnx_io.transform.constant_if import constant_conditions
+from superopt.onnx_io.transform.constant_if import constant_conditions, fold_constant_ifs
+from superopt.onnx_io.transform.split_if import first_dynamic_if
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
 from superopt.plan.program.size_formulas import SizeFormulas
 from superopt.te.expr.symbolic_int import SIZE_LEVELS
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.shape_policy import Specialize
     from superopt.compilation.model.size_classes import SizeClasses
     from superopt.plan.graph.partition import Segment
 
@@ -42,10 +50,14 @@ def compile_size_class(
     None if its outputs are not all empty, so that nothing is compiled."""
     if not sizes or compiler.is_all_fallback:
         return None
-    if constant_conditions(compiler.model) or compiler.dynamic_if() is not None:
-        return None  # each size has its own branches
     compiler.model.source.check_unchanged()
-    for c, guards, substitution in _candidates(compiler, sizes):
+    try:
+        own = class_compiler(compiler)
+    except ModelError:
+        return None
+    if first_dynamic_if(own.model) is not None:
+        return None  # see `compile_for_any_sizes`
+    for c, guards, substitution in _candidates(own, sizes):
         example = sizes if substitution is None else substitution.example(sizes)
         empty = empty_outputs_step(c.model.graph, example)
         if (only_empty and empty is None) or (guards and empty is not None):
@@ -103,8 +115,9 @@ def related_compiler(
 
 def class_segment(compiler: Compiler, sizes: Mapping[str, int]) -> Segment:
     """Return the only segment of the model for a class that has these sizes."""
-    related = related_compiler(compiler, sizes)
-    own = compiler if related is None else related[0]
+    planned = class_compiler(compiler)
+    related = related_compiler(planned, sizes)
+    own = planned if related is None else related[0]
     (segment,) = own.partition(sizes)
     return segment
 
@@ -117,6 +130,31 @@ def _joint_formulas(steps: Sequence[SymbolicStep], sizes: Mapping[str, int]) -> 
     positive = (f"1 <= s{n}" for n, size in enumerate(sizes.values()) if size)
     guards = dict.fromkeys((*positive, *(g for f in some for g in f.guards)))
     return SizeFormulas(tuple(sizes), tuple(guards), (), "0", "0", ())
+
+
+def class_compiler(compiler: Compiler) -> Compiler:
+    """Return the compiler that plans for classes of sizes. Ifs with constant conditions are folded.
+    Raises ModelError if the branches are not valid."""
+    if "class compiler" not in compiler.plan_cache:
+        made = compiler
+        if constant_conditions(compiler.model):
+            made = replace(compiler.with_model(fold_constant_ifs(compiler.model)), is_sized=False)
+        made = replace(made, plans_classes=True, sized_compilers={})
+        compiler.plan_cache["class compiler"] = made
+    found: Compiler = compiler.plan_cache["class compiler"]
+    return found
+
+
+def compile_for_any_sizes(compiler: Compiler, specialize: Specialize) -> Variant | None:
+    """Return a model with a dynamic If or Loop for all sizes; None if it has none. Its programs
+    have classes of their own."""
+    with suppress(ModelError):
+        c = class_compiler(compiler)
+        found = compile_control_flow(c, specialize)
+        if found is not None:
+            compile_branches(found, c.if_depth)
+            return Variant((found,), lambda: c.model, is_of_class=True)
+    return None
 
 
 def compile_levels(compiler: Compiler, classes: SizeClasses, sizes: Mapping[str, int]) -> None:

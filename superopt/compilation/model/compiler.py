@@ -35,18 +35,20 @@ from superopt.compilation.model.classes.class_steps import (
 )
 from superopt.compilation.model.classes.runtime_sizes import with_runtime_sizes
 from superopt.compilation.model.compile_class import (
+    class_compiler,
     class_segment,
+    compile_for_any_sizes,
     compile_levels,
     compile_size_class,
     prefers_fixed_sizes,
 )
-from superopt.compilation.model.compile_if import (
+from superopt.compilation.model.control_flow.compile_if import (
     compile_branches,
-    compile_dynamic_if,
+    compile_control_flow,
     fallback_nodes_with_reasons,
 )
+from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.compilation.model.device import CodeGenerator, Device, Progress
-from superopt.compilation.model.dynamic_if import DynamicIf
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
 from superopt.compilation.model.save_programs import saved_model_of
@@ -88,8 +90,8 @@ class Compiler:
     fallback_reasons: nodes without a kernel, and why. sized_compilers: results of `compiler_for`.
     session: runs a model that superopt does not read (`readable_model`). prefer_kernels: use
     kernels even if ONNX Runtime is faster. plan_cache: what the generator remembers of the model.
-    if_depth: dynamic Ifs above. is_sized: sizes are static. units: see `partition_by_cost`.
-    dynamic_if_cache: empty, or the result of `dynamic_if`.
+    if_depth: dynamic Ifs above. is_sized: sizes are static. plans_classes: see `class_compiler`.
+    units: see `partition_by_cost`. control_flow_cache: the result of `control_flow`.
     """
 
     model: Model
@@ -104,8 +106,9 @@ class Compiler:
     plan_cache: dict[object, Any] = field(default_factory=dict)
     if_depth: int = 0
     is_sized: bool = False
+    plans_classes: bool = False
     units: Units = field(init=False)
-    dynamic_if_cache: list[DynamicIf | None] = field(init=False, default_factory=list)
+    control_flow_cache: list[ControlFlow | None] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self.units = atomic_units(self.model)
@@ -139,10 +142,8 @@ class Compiler:
         """Return the compiler of this model with other sizes."""
         in_runtime = self.generator.prefers_integer_runtime and not self.prefer_kernels
         own = integer_product_fallbacks(model, in_runtime)
-        return replace(
-            self, model=model, fallback_reasons=own, sized_compilers={}, plan_cache={},
-            is_sized=True,
-        )  # fmt: skip
+        fresh: Any = {"sized_compilers": {}, "plan_cache": {}}
+        return replace(self, model=model, fallback_reasons=own, is_sized=True, **fresh)
 
     @property
     def is_all_fallback(self) -> bool:
@@ -202,7 +203,7 @@ class Compiler:
             and (fallback := self.fallback_variant()) is not None
         ):
             return fallback
-        if (branch := self.dynamic_if()) is not None:
+        if (branch := self.control_flow()) is not None:
             return self._variant([branch])
         while True:
             out: list[Step] = []
@@ -227,7 +228,7 @@ class Compiler:
         """Compile the branches of an If that have static sizes. The caller does not hold the lock
         of compilation: a branch's comes first."""
         for step in variant:
-            if isinstance(step, DynamicIf):
+            if isinstance(step, ControlFlow):
                 compile_branches(step, self.if_depth)
 
     def _variant(self, steps: Sequence[Step]) -> Variant:
@@ -261,6 +262,9 @@ class Compiler:
         """See `prefers_fixed_sizes`."""
         return prefers_fixed_sizes(self, sizes)
 
+    for_classes = class_compiler
+    compile_any_sizes = compile_for_any_sizes
+
     def replan(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
     ) -> tuple[Segment, Program]:
@@ -285,7 +289,7 @@ class Compiler:
         found, report = self.generator.tune(programs, store, budget, max_options, progress, stop)
         self.tuned_options = {**self.tuned_options, **found}
         self.sized_compilers.clear()
-        self.dynamic_if_cache.clear()
+        self.control_flow_cache.clear()
         return report
 
     def accuracy(self, exe: Executable, shapes: Mapping[str, int], sets: int) -> Accuracy:
@@ -311,7 +315,8 @@ class Compiler:
     def fallback_reason(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
         """Return why a node runs in ONNX Runtime; empty if it runs as a kernel."""
         steps, sizes = self.generator.max_unrolled_steps, self._known_sizes(sizes)
-        why = self.fallback_reasons.get(n) or unsupported_reason(n, sizes, steps)
+        symbolic = self.plans_classes
+        why = self.fallback_reasons.get(n) or unsupported_reason(n, sizes, steps, symbolic)
         if why or self.prefer_kernels or not (slow := slow_reason(n, sizes)):
             return why
         if ort.installed_version() is None or self.generator.has_fast_kernel(self, n, sizes):
@@ -327,11 +332,11 @@ class Compiler:
         part = make_ort_segment(self.model, s, threads, sizes, self.given_model)
         return self.fallback() if whole else part
 
-    def dynamic_if(self) -> DynamicIf | None:
+    def control_flow(self) -> ControlFlow | None:
         """Return the programs at the first If with a dynamic condition; None if there is none."""
-        if not self.dynamic_if_cache:
-            self.dynamic_if_cache.append(compile_dynamic_if(self))
-        return self.dynamic_if_cache[0]
+        if not self.control_flow_cache:
+            self.control_flow_cache.append(compile_control_flow(self))
+        return self.control_flow_cache[0]
 
     def subcompiler(self, source: Source, original: Source) -> Compiler:
         """Return the compiler of a part of the model at an If."""

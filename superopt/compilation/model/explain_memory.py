@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from superopt.compilation.model.dynamic_if import DynamicIf
+from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.compilation.model.steps import KernelStep
 from superopt.report.compilation.memory_use import MemoryUse, ProgramMemory
 
@@ -46,7 +46,7 @@ def named_steps(exe: ModelPrograms, prefix: str = "") -> Iterator[tuple[str, Ker
             name = prefix + (_sizes_text(dict(key)) or "all inputs")
             if isinstance(step, KernelStep):
                 yield name, step
-            elif isinstance(step, DynamicIf):
+            elif isinstance(step, ControlFlow):
                 for inner in step.executables:
                     yield from named_steps(inner, f"{name}: ")
 
@@ -64,7 +64,7 @@ def _sessions(exe: ModelPrograms) -> Iterator[object]:
     found = {} if fallback is None else {id(fallback.session): fallback.session}
     for variant in tuple(exe.variants.values()):
         for step in variant:
-            if isinstance(step, DynamicIf):
+            if isinstance(step, ControlFlow):
                 for inner in step.executables:
                     yield from _sessions(inner)
             elif (session := getattr(step, "session", None)) is not None:

@@ -48,7 +48,7 @@ def _iter_notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:
     if (at := c.compiler_for(sizes)) is not c:
         yield from _iter_notes(at, {})
         return
-    if (b := c.dynamic_if()) is not None:
+    if (b := c.control_flow()) is not None:
         yield f"each call selects a branch by the If's condition {b.condition!r}"
         for part in b.executables:
             for key in part.known_sizes():

@@ -42,6 +42,34 @@ def repeated_named_call(
     return call
 
 
+def repeated_any_size_call(
+    named_call: NamedCall, ports: Sequence[InputPort]
+) -> RepeatedCall | None:
+    """Return the repeated call of a function that takes inputs by name, of any sizes from 1 on;
+    None if the values of an input have limits."""
+    if any(p.limits for p in ports):
+        return None
+
+    def call(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
+        if type(feeds) is not dict or len(feeds) != len(ports):
+            return None
+        arrays = []
+        for p in ports:
+            a = feeds.get(p.name)
+            if type(a) is not _NDARRAY_TYPE or a.dtype is not p.dtype:
+                return None
+            arrays.append(a)
+        sizes = match_sizes(ports, arrays)
+        if sizes is None or 0 in sizes.values():
+            return None
+        try:
+            return named_call(feeds)
+        except Exception:  # of many types; the slow path reports the error
+            return None
+
+    return call
+
+
 def repeated_model_call(
     model_call: ModelCall, ports: Sequence[InputPort], arrays: Sequence[Any]
 ) -> RepeatedCall:

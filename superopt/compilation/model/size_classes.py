@@ -84,7 +84,8 @@ class ClassCache(Protocol):
 class SizeClasses:
     """The classes of a model. empty: those whose outputs are empty. nonempty_zeros: sizes that do
     not empty all outputs where they are 0. slower: those than which ONNX Runtime was measured to be
-    faster. is_supported: False if sizes are compiled one by one. cache: None if there is none."""
+    faster. is_supported: False if sizes are compiled one by one. cache: None if there is none.
+    any_sizes: what runs at all sizes, a model with a dynamic If."""
 
     classes: list[SizeClass] = field(default_factory=list)
     slower: list[SizeClass] = field(default_factory=list)
@@ -93,6 +94,7 @@ class SizeClasses:
     has_read: bool = False
     empty: list[SizeClass] = field(default_factory=list)
     nonempty_zeros: set[frozenset[str]] = field(default_factory=set)
+    any_sizes: Variant | None = None
 
     def variant(
         self, sizes: Mapping[str, int], count_call: CountCall | None = None
@@ -165,7 +167,7 @@ class SizeClasses:
     def clear(self) -> None:
         """Drop what is compiled, and use the disk cache no more."""
         self.classes.clear()
-        self.cache = None
+        self.cache = self.any_sizes = None
 
 
 def bind_size_class(exe: Executable, key: Sizes, *, compile_new: bool = False) -> bool:
@@ -203,6 +205,11 @@ def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
             _set_bound(exe, key, found)
             return True
         is_first = not classes.classes and not exe.variants
+        if is_first:
+            classes.any_sizes = exe.compiler.compile_any_sizes(policy.specialize)
+        if classes.any_sizes is not None:
+            _set_bound(exe, key, classes.any_sizes)
+            return True
         if not classes.is_supported or not (is_first or compile_new):
             policy.compiles_classes = classes.is_supported
             return False  # a call compiles only what is first

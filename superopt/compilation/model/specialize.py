@@ -104,7 +104,7 @@ def compile_in_background(
     is read from the disk cache."""
     compiler, policy, classes = exe.compiler, exe.shape_policy, exe.size_classes
     sizes = dict(key)
-    if background_worker.CAN_FORK:
+    if background_worker.CAN_FORK and classes.cache is not None:
 
         def work() -> str:
             begin = time.process_time()

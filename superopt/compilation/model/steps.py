@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Union, overload
 import numpy as np
 
 from superopt.compilation.fallback.whole_model import Fallback
-from superopt.compilation.model.dynamic_if import DynamicIf
+from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 
 if TYPE_CHECKING:
     from superopt.compilation.fallback.ort_segment import OrtSegment
@@ -118,7 +118,7 @@ class KernelStep(ABC):
         return {}
 
 
-Step = Union[KernelStep, "OrtSegment", "RuntimeSizedSegment", "EmptyOutputs", Fallback, DynamicIf]
+Step = Union[KernelStep, "OrtSegment", "RuntimeSizedSegment", "EmptyOutputs", Fallback, ControlFlow]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +187,7 @@ class Variant(Sequence[Any]):
             return bound.run_bound(arrays, on_device=on_device)
         place = device.to_device if on_device else device.to_host
         first = self.steps[0] if len(self.steps) == 1 else None
-        if isinstance(first, Fallback | DynamicIf):
+        if isinstance(first, Fallback | ControlFlow):
             by_name = first.call([*map(device.to_host, arrays)])
             return [place(by_name[name]) for name in first.output_names]
         graph = self.load_model().graph
@@ -211,7 +211,7 @@ def run_step(step: Step, env: dict[Any, Any], device: Device) -> None:
     if isinstance(step, KernelStep):
         step.run(env)
         return
-    is_whole = isinstance(step, Fallback | DynamicIf)
+    is_whole = isinstance(step, Fallback | ControlFlow)
     reads = tuple(env) if is_whole else dict.fromkeys(step.inputs.values())  # type: ignore[union-attr]
     held = {v: device.to_host(env[v]) for v in reads}
     step.run(held)
@@ -222,7 +222,7 @@ def _kernel_steps(steps: Iterable[Any]) -> Iterator[Any]:
     for s in steps:
         if isinstance(s, KernelStep):
             yield s
-        elif isinstance(s, DynamicIf):
+        elif isinstance(s, ControlFlow):
             for part in s.executables:
                 for inner in tuple(part.variants.values()):
                     yield from _kernel_steps(inner)

@@ -49,6 +49,7 @@ from superopt.onnx_io.import_.schema import (
     has_neutral_value,
     is_redundant,
 )
+from superopt.onnx_io.import_.sequence_types import sequence_result_types
 from superopt.onnx_io.import_.subgraphs import captured_values
 from superopt.onnx_io.import_.symbols import FileDim, Symbols, dim_names
 from superopt.onnx_io.import_.type_inference import infer_result_types, type_lookup
@@ -331,6 +332,7 @@ def _import_opaque(state: ImportState, n: oir.Node) -> graph.Node:
     for i, (v, (dtype, dims)) in enumerate(zip(n.outputs, told, strict=True)):
         where = v.name or f"{n.name or n.op_type}_{i}"
         types.append(TensorType(dtype, state.symbols.shape(dims, where)))
+    types = sequence_result_types(n, state.domains.get(n.domain, 0), inputs, types)
     made = graph.opaque_node(
         opaque_op(n.op_type, n.domain, OPS), inputs, Payload(n, _node_label(n)), types
     )

@@ -14,6 +14,7 @@ from superopt.onnx_io.import_.dtypes import onnx_dtype
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.subgraphs import captured_values
 from superopt.onnx_io.read.source import read_model
+from superopt.te.expr.node import Expr, Size
 from superopt.te.expr.tensor import TensorType
 
 MAX_INLINED_CONSTANT_BYTES = (
@@ -29,9 +30,9 @@ def body_graph(
     n: oir.Node, types: Sequence[TensorType], outer_values: Sequence[graph.Value | None]
 ) -> graph.Graph:
     """Return the body of a node as a graph whose inputs have the given types. `outer_values` are
-    the captured values, in the order of `captured_values`.
+    the captured values, in the order of `captured_values`. Sizes of the types may be symbols.
 
-    Raises UnreadableBody if a shape is not static or the importer rejects the body.
+    Raises UnreadableBody if a shape is not known or the importer rejects the body.
     """
     attribute = n.attributes.get("body")
     owner = n.graph
@@ -52,6 +53,7 @@ def body_graph(
             read_outside.append((name, v))
     for info in proto.output:
         info.type.Clear()
+    del proto.value_info[:]  # names of sizes there may have other values here
     opsets = [onnx.helper.make_opsetid(d, v) for d, v in owner.opset_imports.items()]
     model = onnx.helper.make_model(proto, opset_imports=opsets)
     try:
@@ -68,7 +70,8 @@ def body_graph(
 
 
 def _type_proto(t: TensorType) -> onnx.TypeProto:
-    shape = [d for d in t.shape or () if isinstance(d, int)]
-    if t.dtype is None or t.shape is None or len(shape) < len(t.shape):
+    dims = [d.name if isinstance(d, Size) else d for d in t.shape or ()]
+    shape = [d for d in dims if not isinstance(d, Expr)]
+    if t.dtype is None or t.shape is None or len(shape) < len(dims):
         raise UnreadableBody(f"a shape that is known only when it runs: {t}")
     return onnx.helper.make_tensor_type_proto(int(onnx_dtype(t.dtype)), shape)

@@ -6,20 +6,27 @@ computes the condition, and for each value of it a model in which the branch rep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.import_.data_propagation import is_tracked
-from superopt.onnx_io.import_.dtypes import onnx_dtype
-from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model
-from superopt.onnx_io.read.protos import nested_bodies, node_subgraphs, replace_nodes
+from superopt.onnx_io.read.protos import replace_nodes
 from superopt.onnx_io.read.source import Source
 from superopt.onnx_io.transform.constant_if import inline_branches, rename_values
+from superopt.onnx_io.transform.split_model import (
+    forwarded_values,
+    node_ancestors,
+    prefix_model,
+    prune_inputs,
+    used_names,
+    value_info,
+    value_types,
+    with_ancestors,
+)
 from superopt.te.expr.tensor import TensorType
 
 
@@ -63,7 +70,7 @@ def split_at_if(model: Model) -> SplitModel | None:
     proto = source.skeleton.new_proto()
     nodes = list(proto.graph.node)
     condition = nodes[position].input[0]
-    before = _ancestors(nodes, [condition])
+    before = node_ancestors(nodes, [condition])
     if any(a.g.sparse_initializer for a in nodes[position].attribute):
         return None
     if not before:
@@ -73,15 +80,15 @@ def split_at_if(model: Model) -> SplitModel | None:
     made = {name: k for k in before for name in nodes[k].output if name}
     rest = [n for k, n in enumerate(nodes) if k not in before]
     wanted = {v.name for v in proto.graph.output}
-    used = _used_names(rest) - {condition}  # of which the arms know the value
+    used = used_names(rest) - {condition}  # of which the arms know the value
     read = [name for name in made if name in wanted or name in used]
-    candidates = _with_ancestors(nodes, made, [condition, *read])
-    types = _value_types(source, [nodes[k] for k in sorted(before)], candidates)
-    passed, again = _forwarded_values(nodes, made, read, types, wanted)
+    candidates = with_ancestors(nodes, made, [condition, *read])
+    types = value_types(source, [nodes[k] for k in sorted(before)], candidates)
+    passed, again = forwarded_values(nodes, made, read, types, wanted)
     if any(types[name].dtype is None for name in passed):
         return None
     outputs = tuple(dict.fromkeys((condition, *passed)))
-    prefix = _prefix_model(source, [nodes[k] for k in sorted(before)], outputs)
+    prefix = prefix_model(source, [nodes[k] for k in sorted(before)], outputs)
     at = _IfNode(position, condition, types[condition])
     known = {name: types[name] for name in passed}
     return SplitModel(condition, prefix, passed, _branch_models(source, at, before - again, known))
@@ -99,89 +106,6 @@ class _IfNode:
         """Return the condition's value when the branch `taken` runs."""
         dims = self.type.shape or ()
         return np.full([d for d in dims if isinstance(d, int)], taken)
-
-
-def _ancestors(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> set[int]:
-    """Return the positions of the nodes that compute these values."""
-    by = {name: k for k, n in enumerate(nodes) for name in n.output if name}
-    found: set[int] = set()
-    todo = [by[name] for name in names if name in by]
-    while todo:
-        k = todo.pop()
-        if k not in found:
-            found.add(k)
-            todo += [by[name] for name in _read_names(nodes[k]) if name in by]
-    return found
-
-
-def _read_names(n: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names that a node and its subgraphs read, including names that subgraphs define."""
-    yield from (name for name in n.input if name)
-    for place in nested_bodies(node_subgraphs(n, 0)):
-        for inner in place.body.node:
-            yield from (name for name in inner.input if name)
-        for v in place.body.output:
-            yield v if isinstance(v, str) else v.name
-
-
-def _used_names(nodes: Iterable[onnx.NodeProto]) -> set[str]:
-    return {name for n in nodes for name in _read_names(n)}
-
-
-def _with_ancestors(
-    nodes: Sequence[onnx.NodeProto], producers: Mapping[str, int], names: Sequence[str]
-) -> list[str]:
-    """Return these values of the prefix and all values that they are computed from there."""
-    out = dict.fromkeys(names)
-    todo = list(names)
-    while todo:
-        for name in _read_names(nodes[producers[todo.pop()]]):
-            if name in producers and name not in out:
-                out[name] = None
-                todo.append(name)
-    return list(out)
-
-
-def _value_types(
-    source: Source, nodes: Sequence[onnx.NodeProto], names: Sequence[str]
-) -> dict[str, TensorType]:
-    model = import_model(_prefix_model(source, nodes, names))
-    return {name: v.type for name, v in zip(names, model.graph.outputs, strict=True)}
-
-
-def _forwarded_values(
-    nodes: Sequence[onnx.NodeProto],
-    producers: Mapping[str, int],
-    read_names: Sequence[str],
-    types: Mapping[str, TensorType],
-    output_names: Set[str],
-) -> tuple[tuple[str, ...], set[int]]:
-    """Return the prefix values to forward to the branches, and the positions of nodes that the
-    branches recompute: small integer tensors, which shapes may depend on. read_names: values that
-    the branches read."""
-    passed, again = dict.fromkeys(name for name in read_names if name in output_names), set[int]()
-    todo = [name for name in read_names if name not in output_names]
-    while todo:
-        name = todo.pop()
-        if name in passed:
-            continue
-        if not is_tracked(types[name]):
-            passed[name] = None
-        elif (k := producers[name]) not in again:
-            again.add(k)
-            todo += [source for source in _read_names(nodes[k]) if source in producers]
-    return tuple(passed), again
-
-
-def _prefix_model(
-    source: Source, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]
-) -> Source:
-    proto = source.skeleton.new_proto()
-    replace_nodes(proto.graph, nodes)
-    del proto.graph.output[:]
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    _prune_inputs(proto.graph, _used_names(nodes))
-    return source.with_proto(proto)
 
 
 def _branch_models(
@@ -204,24 +128,12 @@ def _branch_models(
         kept = [v for v in graph.output if v.name not in forwarded]
         del graph.output[:]
         graph.output.extend(kept)
-        used = _used_names(graph.node)
-        graph.input.extend(_value_info(name, t) for name, t in forwarded.items() if name in used)
-        _prune_inputs(graph, used | {v.name for v in kept})
+        nodes = list(graph.node)  # onnxruntime rejects inputs that only dead nodes read
+        replace_nodes(
+            graph, [nodes[k] for k in sorted(node_ancestors(nodes, [v.name for v in kept]))]
+        )
+        used = used_names(graph.node)
+        graph.input.extend(value_info(name, t) for name, t in forwarded.items() if name in used)
+        prune_inputs(graph, used | {v.name for v in kept})
         out[taken] = source.with_proto(proto)
     return out
-
-
-def _prune_inputs(graph: onnx.GraphProto, used: set[str]) -> None:
-    """Remove unused inputs; keep inputs that are initializers."""
-    weights = {w.name for w in graph.initializer}
-    kept = [v for v in graph.input if v.name in used or v.name in weights]
-    if len(kept) < len(graph.input):
-        copies = [onnx.ValueInfoProto.FromString(v.SerializeToString()) for v in kept]
-        del graph.input[:]
-        graph.input.extend(copies)
-
-
-def _value_info(name: str, t: TensorType) -> onnx.ValueInfoProto:
-    assert t.dtype is not None
-    dims = None if t.shape is None else [d if isinstance(d, int) else None for d in t.shape]
-    return onnx.helper.make_tensor_value_info(name, int(onnx_dtype(t.dtype)), dims)

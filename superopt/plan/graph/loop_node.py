@@ -1,4 +1,4 @@
-"""The loop node: repeats a body, as ONNX's Scan does, for a known number of steps.
+"""The loop node: repeats a body, as ONNX's Scan does, for a number of steps that is a size.
 
 operands   the initial states; tensors of which the body reads one slice in each step: as many
            elements as the body's input, contiguous, one slice after the other; loop invariants
@@ -18,6 +18,7 @@ from superopt.ir import graph
 from superopt.ir.constant_values import is_constant
 from superopt.ir.op import Op, Payload
 from superopt.ir.substitute import substitute_values
+from superopt.te.expr.node import Dim
 from superopt.te.expr.tensor import TensorType
 
 LOOP_OP = Op("Loop", None, domain=None)
@@ -33,7 +34,7 @@ class LoopSpec:
     """
 
     body: graph.Graph
-    steps: int
+    steps: Dim
     states: int
     reads_backward: tuple[bool, ...]
     writes_backward: tuple[bool, ...]

@@ -3,7 +3,7 @@ onnxruntime."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -83,13 +83,18 @@ def supports_dtype(dtype: DType | None) -> bool:
 
 
 def unsupported_reason(
-    n: ir_graph.Node, sizes: Mapping[str, int], max_steps: int | None = None
+    n: ir_graph.Node,
+    sizes: Mapping[str, int],
+    max_steps: int | None = None,
+    symbolic_loops: bool = False,
 ) -> str:
     """Return why a node has no kernel; an empty string if it has one. max_steps: of a recurrent
-    layer, for a target without loops."""
+    layer, for a target without loops. symbolic_loops: a recurrent layer, Scan or Loop may have
+    symbolic sizes. For fixed sizes it may not: few steps are unrolled."""
     written = is_recurrent(n) or is_scan_or_loop(n)  # lowered to its steps
     written |= max_steps is None and has_scatter_kernel(n)
-    if why := _unsupported_steps_reason(n, max_steps) if written else "":
+    why = _unsupported_steps_reason(n, sizes, max_steps, symbolic_loops) if written else ""
+    if why:
         return why
     if n.op.opaque and not written:
         where = f" of {n.op.domain}" if n.op.domain else ""
@@ -108,18 +113,25 @@ def unsupported_reason(
     return ""
 
 
-def _unsupported_steps_reason(n: ir_graph.Node, max_steps: int | None) -> str:
+def _unsupported_steps_reason(
+    n: ir_graph.Node, sizes: Mapping[str, int], max_steps: int | None, symbolic_loops: bool
+) -> str:
     """Return why the steps of a recurrent layer, a Scan or a Loop have no kernels."""
+    shapes = (v.type.shape or () for v in n.inputs if v is not None)
+    symbols = frozenset[str]().union(*(index.symbols(d) for shape in shapes for d in shape))
+    if not (is_recurrent(n) or is_scan_or_loop(n)):
+        return ""
+    if symbols and not symbolic_loops:
+        return f"{n.op.name}: a shape that is known only at run time"
     if is_recurrent(n):
         return unsupported_layer_reason(n, max_steps)
-    if not is_scan_or_loop(n):
-        return ""
     if max_steps is not None:
         return f"{n.op.name}: this target has no loops"
     if why := unsupported_loop_reason(n):
         return why
     for inner in ir_graph.nodes(loop_body(n)):
-        if why := unsupported_reason(inner, {}):
+        # a size that the body alone knows may have the name of another one outside
+        if why := unsupported_reason(inner, {k: sizes[k] for k in symbols & sizes.keys()}):
             return f"{n.op.name}: its body's {inner.op.name}: {why}"
     return ""
 
@@ -298,17 +310,20 @@ def partition_by_cost(
         if all(s.native for s in some):
             return some
         more = {
-            n for s in some if s.native and _estimated_us(s, sizes) < SWITCH_US for n in s.nodes
+            n
+            for s in some
+            if s.native and estimated_us(s.nodes, sizes) < SWITCH_US
+            for n in s.nodes
         }
         if not more:
             return some
         small |= more
 
 
-def _estimated_us(s: Segment, sizes: Mapping[str, int]) -> float:
+def estimated_us(nodes: Iterable[ir_graph.Node], sizes: Mapping[str, int]) -> float:
     """Return the estimated microseconds, by the roofline and call cost of each node."""
     total = 0.0
-    for n in s.nodes:
+    for n in nodes:
         fixed = tuple(v is None or isinstance(v, ir_graph.Constant) for v in n.inputs)
         known = signature(n, sizes, fixed)
         total += SWITCH_US if known is None else roofline_us(known)

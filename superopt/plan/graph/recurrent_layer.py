@@ -1,7 +1,8 @@
 """LSTM, GRU and RNN layers: their parameters, and why kernels do not support a layer.
 
-Layers are lowered to their steps: unrolled if there are few (recurrent_unroll.py), else as a loop
-(recurrent_loop.py). A GPU has no loops; there longer layers are unrolled.
+Layers are lowered to their steps: unrolled if there are few (recurrent_unroll.py), else, or if
+their number is symbolic, as a loop (recurrent_loop.py). A GPU has no loops; there longer layers are
+unrolled.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from superopt.plan.graph.recurrent_activations import (
     parse_activations,
 )
 from superopt.te.expr.dtype import F32, F64
+from superopt.te.expr.node import Dim
 
 # Steps of all directions together, up to which a layer is unrolled.
 MAX_UNROLLED_STEPS, MAX_UNROLLED_STEPS_GPU = 8, 1024
@@ -41,20 +43,20 @@ class Unsupported(NotImplementedError):
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """A recurrent layer with static sizes.
+    """A recurrent layer.
 
-    steps, batch: the sizes of x. hidden: elements of a state. backward: for each direction, whether
-    it begins with the last step. activations: of each direction. clip: the bound on the arguments
-    of activations, None for no bound. coupled: LSTM's input_forget. reset_after: GRU's
-    linear_before_reset. batch_first: layout 1. has_varied_lengths: sequences may be shorter than
-    the number of steps. first_row: for a layer of a part of the sequences, the index of the first
-    one; None for all of them.
+    steps, batch: the sizes of x, which may be symbolic. hidden: elements of a state. backward: for
+    each direction, whether it begins with the last step. activations: of each direction. clip: the
+    bound on the arguments of activations, None for no bound. coupled: LSTM's input_forget.
+    reset_after: GRU's linear_before_reset. batch_first: layout 1. has_varied_lengths: sequences may
+    be shorter than the number of steps. first_row: for a layer of a part of the sequences, the
+    index of the first one; None for all of them.
     """
 
     node: graph.Node
     kind: str
-    steps: int
-    batch: int
+    steps: Dim
+    batch: Dim
     hidden: int
     backward: tuple[bool, ...]
     activations: tuple[tuple[Activation, ...], ...]
@@ -64,6 +66,11 @@ class Recurrent:
     batch_first: bool
     has_varied_lengths: bool
     first_row: int | None = None
+
+    @property
+    def static_steps(self) -> int | None:
+        """The number of steps of all directions together; None if it is symbolic."""
+        return self.steps * len(self.backward) if isinstance(self.steps, int) else None
 
     def input(self, k: int) -> graph.Value | None:
         return self.node.inputs[k] if k < len(self.node.inputs) else None
@@ -83,12 +90,13 @@ def parse_layer(n: graph.Node, max_steps: int | None = None) -> Recurrent:
     attributes = {k: a.value for k, a in model_node(n).attributes.items()}
     batch_first = bool(attributes.get("layout", 0))
     x, r = (_three_sizes(n.inputs[k] if k < len(n.inputs) else None) for k in (X, R))
-    if x is None or r is None:
+    static = [d for d in r or () if isinstance(d, int)]
+    if x is None or not isinstance(x[2], int) or len(static) != 3:
         raise Unsupported("a shape that is known only at run time")
     steps, batch = (x[1], x[0]) if batch_first else (x[0], x[1])
-    count, _, hidden = r
+    count, _, hidden = static
     backward = BACKWARD.get(str(attributes.get("direction", "forward")), ())
-    if not steps or 0 in r:
+    if steps == 0 or 0 in static:
         raise Unsupported("it has no steps or no state")
     try:
         functions = parse_activations(attributes, DEFAULT_ACTIVATIONS[n.op.name] * count)
@@ -109,7 +117,7 @@ def parse_layer(n: graph.Node, max_steps: int | None = None) -> Recurrent:
         raise Unsupported("its direction or hidden_size does not fit the shape of R")
     _check_shapes(out, x[2])
     if max_steps is not None:
-        if steps * count > max_steps:
+        if out.static_steps is None or out.static_steps > max_steps:
             raise Unsupported(f"more than {max_steps} steps: {_step_count_text(steps, count)}")
         _check_plain(out)
     return out
@@ -131,22 +139,25 @@ def model_node(n: graph.Node) -> Any:
     return payload.content
 
 
-def _step_count_text(steps: int, directions: int) -> str:
+def _step_count_text(steps: Dim, directions: int) -> str:
     return f"{steps}" if directions == 1 else f"{steps} in each of {directions} directions"
 
 
-def _three_sizes(v: graph.Value | None) -> tuple[int, ...] | None:
-    """Return the three static sizes of a value; None where they are unknown."""
+def _three_sizes(v: graph.Value | None) -> tuple[Dim, ...] | None:
+    """Return the three sizes of a value; None where their number is unknown."""
     shape = None if v is None else v.type.shape
-    out = tuple(d for d in shape or () if isinstance(d, int))
-    return out if len(out) == 3 == len(shape or ()) else None
+    return shape if len(shape or ()) == 3 else None
 
 
-def _has_full_lengths(lengths: graph.Value | None, steps: int) -> bool:
+def _has_full_lengths(lengths: graph.Value | None, steps: Dim) -> bool:
     """True if all sequences are known to have the full length."""
     if lengths is None:
         return True
-    return isinstance(lengths, graph.Constant) and bool(np.all(lengths.load() == steps))
+    return (
+        isinstance(steps, int)
+        and isinstance(lengths, graph.Constant)
+        and bool(np.all(lengths.load() == steps))
+    )
 
 
 def _check_types(r: Recurrent) -> None:
@@ -161,7 +172,7 @@ def _check_shapes(r: Recurrent, size: int) -> None:
     """size: elements of x in a step."""
     d, gates = len(r.backward), GATES[r.kind] * r.hidden
     state = (r.batch, d, r.hidden) if r.batch_first else (d, r.batch, r.hidden)
-    wanted: Mapping[int, Sequence[int]] = {
+    wanted: Mapping[int, Sequence[Dim]] = {
         W: (d, gates, size), R: (d, gates, r.hidden), B: (d, 2 * gates), LENGTHS: (r.batch,),
         H: state, C: state, P: (d, 3 * r.hidden),
     }  # fmt: skip

@@ -1,7 +1,8 @@
 """Lower long recurrent layers to loops: one for each direction, whose body is one step.
 
 The products with the inputs of all steps come first, as a loop over blocks of rows, so that no code
-depends on the number of steps.
+depends on the number of steps; as one product if that number or the number of sequences is
+symbolic.
 """
 
 from __future__ import annotations
@@ -49,11 +50,12 @@ def lower_to_loop(n: graph.Node, threads: int) -> list[graph.Value] | None:
         r = parse_layer(n)
     except Unsupported:
         return None
-    if not r.batch:
+    if r.batch == 0:
         return [_empty_result(v.type) for v in graph.results(n)]
-    if r.steps * len(r.backward) <= MAX_UNROLLED_STEPS:
+    if r.static_steps is not None and r.static_steps <= MAX_UNROLLED_STEPS:
         return None
-    parts = max(min(threads // len(r.backward), r.batch), 1)
+    batch = r.batch if isinstance(r.batch, int) else 1
+    parts = max(min(threads // len(r.backward), batch), 1)
     each = [_lower_direction(r, d, parts) for d in range(len(r.backward))]
     ys, hs, cs = (list(some) for some in zip(*each, strict=True))
     return layer_results(r, ys, hs, cs)
@@ -66,6 +68,7 @@ def _lower_direction(
     sequences."""
     if parts == 1:
         return _direction_loop(r, d)
+    assert isinstance(r.batch, int)
     ends = [k * r.batch // parts for k in range(parts + 1)]
     some = [replace(r, batch=b - a, first_row=a) for a, b in pairwise(ends)]
     ys, hs, cs = zip(*(_direction_loop(own, d) for own in some), strict=True)
@@ -75,7 +78,8 @@ def _lower_direction(
 def _input_projection(r: Recurrent, d: int) -> tuple[graph.Value, graph.Value | None]:
     """Return x @ W + b for all steps, [steps, 1, batch, gates * hidden], in blocks of rows."""
     x = layer_input(r)
-    rows, size = r.steps * r.batch, (x.type.shape or ())[-1]
+    size = (x.type.shape or ())[-1]
+    rows = r.steps * r.batch if isinstance(r.steps, int) and isinstance(r.batch, int) else 0
     block = next((n for n in BLOCK_ROWS if n <= rows), None) if size else None
     if block is None:
         given, added = projection(r, d, x)

@@ -17,7 +17,8 @@ from superopt.ops import OPS
 from superopt.ops.movement.slicing import PAST_START
 from superopt.plan.graph.recurrent_activations import apply_activation, scalar_like
 from superopt.plan.graph.recurrent_layer import GATES, LENGTHS, B, P, R, Recurrent, W, X
-from superopt.te.expr.dtype import to_numpy
+from superopt.te.expr.dtype import I32, DType, to_numpy
+from superopt.te.expr.node import Dim
 
 State = tuple[graph.Value, graph.Value | None]
 
@@ -52,6 +53,7 @@ def select_sequences(r: Recurrent, v: graph.Value, axis: int) -> graph.Value:
     """Return the part of a value that belongs to the layer's sequences. axis: the batch axis."""
     if r.first_row is None:
         return v
+    assert isinstance(r.batch, int)
     return slice_axis(v, axis, r.first_row, r.first_row + r.batch)
 
 
@@ -68,7 +70,11 @@ def zero_state(r: Recurrent, directions: int) -> graph.Value:
     x = r.input(X)
     assert x is not None
     assert x.type.dtype is not None
-    return graph.constant(np.zeros((directions, r.batch, r.hidden), to_numpy(x.type.dtype)))
+    if isinstance(r.batch, int):
+        zeros = np.zeros((directions, r.batch, r.hidden), to_numpy(x.type.dtype))
+        return graph.constant(zeros)
+    shape = (directions, r.batch, r.hidden)
+    return make_node("ConstantOfShape", input=shape, value=0.0, dtype=x.type.dtype)
 
 
 def projections(r: Recurrent, ds: Sequence[int]) -> tuple[list[graph.Value], graph.Value | None]:
@@ -121,10 +127,17 @@ def step_mask(r: Recurrent) -> graph.Value | None:
     lengths = r.input(LENGTHS)
     if not r.has_varied_lengths or lengths is None:
         return None
-    steps = graph.constant(np.arange(r.steps, dtype=np.int32).reshape(-1, 1, 1, 1))
+    numbers = make_node("Unsqueeze", step_numbers(r.steps, I32), axes=(1, 2, 3))
     return make_node(
-        "Less", steps, make_node("Unsqueeze", select_sequences(r, lengths, 0), axes=(0, 1, 3))
+        "Less", numbers, make_node("Unsqueeze", select_sequences(r, lengths, 0), axes=(0, 1, 3))
     )
+
+
+def step_numbers(steps: Dim, dtype: DType) -> graph.Value:
+    """Return 0, 1, ..., steps - 1."""
+    if isinstance(steps, int):
+        return graph.constant(np.arange(steps, dtype=to_numpy(dtype)))
+    return make_node("Range", start=0, limit=steps, delta=1, dtype=dtype)
 
 
 def last_state(r: Recurrent, state: graph.Value) -> graph.Value:

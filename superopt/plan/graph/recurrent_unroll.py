@@ -69,7 +69,7 @@ def _match_short_layer(n: ir_graph.Node, limit: int, gpu: bool) -> Recurrent | N
         r = parse_layer(n, limit if gpu else None)
     except Unsupported:
         return None
-    return r if r.steps * len(r.backward) <= limit else None
+    return r if r.static_steps is not None and r.static_steps <= limit else None
 
 
 def _unroll_layer(r: Recurrent, fuse_directions: bool, separate: bool) -> list[ir_graph.Value]:
@@ -103,6 +103,7 @@ def _run_directions(
     on = None if present is None else _in_step_order(r, ds, [present] * len(ds))
     own = make_cell(r, ds, added, separate)
     states = []
+    assert isinstance(r.steps, int)
     for k in range(r.steps):
         now = None if on is None else axis_element(on, 0, k)
         h, c = own.step(axis_element(given, 0, k), h, c, now)

@@ -1,6 +1,6 @@
-"""Lower Scan and Loop nodes with a known number of steps to loop nodes (loop_node.py).
+"""Lower Scan and Loop nodes whose number of steps is a size to loop nodes (loop_node.py).
 
-Kernels compute their bodies if each operator has a kernel and all shapes are static. A Loop node
+Kernels compute their bodies if each operator has a kernel and all shapes are known. A Loop node
 must always run to its end: the condition is true at the start and the body does not change it.
 """
 
@@ -21,6 +21,7 @@ from superopt.ir.substitute import substitute_values
 from superopt.onnx_io.import_.loop_bodies import UnreadableBody, body_graph
 from superopt.plan.graph.loop_node import LoopSpec, make_loop
 from superopt.plan.graph.recurrent_step import make_node
+from superopt.te.expr.node import Dim
 from superopt.te.expr.tensor import TensorType
 
 SCAN_SINCE = 9  # the opset version from which on Scan has no batch axis
@@ -104,15 +105,15 @@ def _analyse_scan(n: graph.Node) -> ScanLoop:
     sliced = int(a["num_scan_inputs"])
     states, scans = values[: count - sliced], values[count - sliced :]
     results = len(n.types) - len(states)
-    axes = _normalize_axes(a.get("scan_input_axes"), [len(_static_shape(v.type)) for v in scans])
-    lengths = {_static_shape(v.type)[k] for v, k in zip(scans, axes, strict=True)}
+    axes = _normalize_axes(a.get("scan_input_axes"), [len(_known_shape(v.type)) for v in scans])
+    lengths = {_known_shape(v.type)[k] for v, k in zip(scans, axes, strict=True)}
     if len(lengths) != 1 or 0 in lengths:
         raise UnsupportedLoop("it has no steps, or inputs have different lengths")
     parts = [_without_axis(v.type, k) for v, k in zip(scans, axes, strict=True)]
     body = body_graph(node, [*(v.type for v in states), *parts], n.inputs[count:])
     _check_body(body, states, len(states) + results)
     backward = _parse_directions(a.get("scan_input_directions"), sliced)
-    ranks = [len(_static_shape(v.type)) + 1 for v in body.outputs[len(states) :]]
+    ranks = [len(_known_shape(v.type)) + 1 for v in body.outputs[len(states) :]]
     out_axes = _normalize_axes(a.get("scan_output_axes"), ranks)
     out_backward = _parse_directions(a.get("scan_output_directions"), results)
     what = LoopSpec(body, lengths.pop(), len(states), backward, out_backward)
@@ -169,15 +170,14 @@ def _check_body(body: graph.Graph, states: Sequence[graph.Value], outputs: int) 
         raise UnsupportedLoop("its body contains a loop")
 
 
-def _static_shape(t: TensorType) -> tuple[int, ...]:
-    shape = tuple(d for d in t.shape or () if isinstance(d, int))
-    if t.shape is None or len(shape) < len(t.shape):
+def _known_shape(t: TensorType) -> tuple[Dim, ...]:
+    if t.shape is None:
         raise UnsupportedLoop(f"a shape that is known only at run time: {t}")
-    return shape
+    return t.shape
 
 
 def _without_axis(t: TensorType, axis: int) -> TensorType:
-    shape = _static_shape(t)
+    shape = _known_shape(t)
     return TensorType(t.dtype, (*shape[:axis], *shape[axis + 1 :]))
 
 

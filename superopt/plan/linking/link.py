@@ -4,6 +4,8 @@ and assign their buffers.
 Parts between loops are separate programs. Values that cross parts live in the memory of the whole
 program; results of the graph are written directly to their arguments. The memory of a part is its
 own only while it runs, except for borders that must stay zero.
+
+Where sizes are symbolic, the words of the parts become words of the whole program.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from superopt.ir import graph as ir_graph
 from superopt.kernels.llvm.calls import Call, Loop, Ref
@@ -21,7 +24,11 @@ from superopt.plan.linking.loop_buffers import LoopBuffers, loop_buffers, nbytes
 from superopt.plan.lowering.provenance import Provenance
 from superopt.plan.program.buffer_assignment import ALIGNMENT_BYTES, BufferLife, assign_offsets
 from superopt.plan.program.pack_constants import ConstantSlot
-from superopt.plan.program.program import Program
+from superopt.plan.program.program import Program, SymbolicSizes
+from superopt.plan.program.symbolic_buffers import SymbolicLife, Words, assign_slots
+from superopt.te.expr import index
+from superopt.te.expr.node import Size
+from superopt.te.expr.symbolic_int import example_sizes, extent, hint, is_symbolic
 from superopt.te.expr.tensor import Tensor
 
 PlanFunction = Callable[[ir_graph.Graph, bool, tuple[int, ...]], Program]
@@ -34,11 +41,12 @@ def link_program(
     sizes: Mapping[str, int],
     sensitive_outputs: tuple[int, ...] = (),
 ) -> Program:
-    """Return the program of a graph that may have loop nodes with static shapes.
+    """Return the program of a graph that may have loop nodes.
 
     plan: returns the program of a graph without loops, given whether it is a loop body, and the
     indices of outputs on which outside discontinuous operators depend (ir/rounding_sensitive.py).
-    sizes: those of symbols in shapes. sensitive_outputs: these outputs of `graph`.
+    sizes: those of symbols in shapes; none where they are symbolic. sensitive_outputs: these
+    outputs of `graph`.
 
     Raises NotImplementedError if a part has no kernel.
     """
@@ -76,14 +84,18 @@ class _Linker:
     places: dict[ir_graph.Value, Ref] = field(default_factory=dict)
     constants: list[ConstantSlot] = field(default_factory=list)
     constant_bytes: int = 0
+    words: Words = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.words = Words([Size(name) for name in example_sizes()])
 
     def program(self) -> Program:
         self.plan_parts()
         lives = self.buffer_lives()
-        places, memory, _, kept = assign_offsets([*lives.values()])
+        places, memory, kept = _assign_memory([*lives.values()])
         base = dict(zip(lives, places, strict=True))
         self.places |= {
-            v: Ref("memory", at)
+            v: Ref("memory", 0, at) if is_symbolic(at) else Ref("memory", at)
             for v, at in base.items()
             if isinstance(v, ir_graph.Node | ir_graph.Item)
         }
@@ -101,24 +113,48 @@ class _Linker:
                 continue
             bodies[len(calls)] = tuple(p.program for p in stage)
             # steps that share memory run sequentially
-            parallel = not any(
-                (p.loop and p.loop.spec.states) or p.program.memory_bytes for p in stage
-            )
-            calls.append(Loop(first.loop.spec.steps, tuple(lanes), parallel))
+            parallel = not any((p.loop and p.loop.spec.states) or _has_memory(p) for p in stage)
+            calls.append(self.loop_call(extent(first.loop.spec.steps), tuple(lanes), parallel))
             solved.append("")
             results.append(first.program.call_results[-1])
             for how in (p.loop for p in stage if p.loop is not None):
                 finals = [how.final_place(c, self.places.__getitem__) for c in how.carriers]
                 self.places |= dict(zip(ir_graph.results(how.node), finals, strict=False))
         parts = [p.program for p in chain(*self.stages)]
+        workspace = _greatest([program_sizes(p)[1] for p in parts])
+        symbolic = None
+        if example_sizes():
+            symbolic = SymbolicSizes(
+                tuple(example_sizes()), tuple(self.words.values), self.words_argument,
+                index.as_index(memory), index.as_index(workspace),
+            )  # fmt: skip
+            memory = workspace = 0
         return Program(
             {name: k for p in parts for name, k in p.kernels.items()},
-            tuple(calls), tuple(self.constants), self.constant_bytes, memory, kept,
-            max((p.workspace_bytes for p in parts), default=0),
+            tuple(calls), tuple(self.constants), self.constant_bytes, memory, kept, workspace,
             {key: x for p in parts for key, x in p.problems.items()},
             {key: x for p in parts for key, x in p.options.items()},
             tuple(solved), tuple(results), _merge_provenance(self.graph, parts), loop_bodies=bodies,
+            symbolic=symbolic,
         )  # fmt: skip
+
+    @property
+    def words_argument(self) -> int:
+        """The number of the argument that has the words of symbolic sizes."""
+        return len(self.graph.inputs) + len(self.graph.outputs)
+
+    def loop_call(self, steps: int, lanes: tuple[tuple[Call, ...], ...], parallel: bool) -> Loop:
+        """Return the call of a loop. Raises NotImplementedError if it has no steps."""
+        if steps < 1:
+            raise NotImplementedError("a loop without steps")
+        if not is_symbolic(steps):
+            return Loop(steps, lanes, parallel)
+        chunks = self.word(len(lanes) * steps) if parallel else None
+        return Loop(hint(steps), lanes, parallel, self.word(steps), chunks)
+
+    def word(self, n: int) -> int:
+        """Return the number of the word that has a value."""
+        return self.words.number(index.as_index(n))
 
     def plan_parts(self) -> None:
         """Plan the programs of all parts, in execution order."""
@@ -186,7 +222,8 @@ class _Linker:
         for n, stage in enumerate(self.stages):
             for p in stage:
                 out[p, "kept"] = BufferLife(p.program.border_bytes, n, n, p)
-                out[p] = BufferLife(p.program.memory_bytes - p.program.border_bytes, n, n)
+                memory, _ = program_sizes(p.program)
+                out[p] = BufferLife(memory - p.program.border_bytes, n, n)
                 for v in p.values():
                     used.setdefault(owner.get(v, v), []).append(n)
         for v, some in used.items():
@@ -207,6 +244,7 @@ class _Linker:
     def relocate_calls(self, part: _Part, base: Mapping[object, int]) -> Iterator[Call]:
         """Yield the calls of a part with buffers relocated to the whole program."""
         own, held = part.program, self.constant_bytes
+        words = own.symbolic.words if own.symbolic is not None else ()
         self.constants += [replace(c, offset=c.offset + held) for c in own.constants]
         self.constant_bytes += _round_up(own.constant_bytes)
         where = self.places.__getitem__
@@ -216,8 +254,14 @@ class _Linker:
             given = [*part.loop.arguments(where)]
 
         def moved(r: Ref) -> Ref:
+            if own.symbolic is not None and r == Ref("argument", own.symbolic.argument):
+                return replace(r, position=self.words_argument)
             if r.region == "argument":
+                assert r.offset == 0
                 return given[r.position]
+            if r.region == "word":
+                at = base[part] + extent(words[r.position])
+                return replace(r, region="memory", position=0, offset=at + r.offset)
             if r.region == "constant":
                 return replace(r, position=r.position + held)
             if r.position < own.border_bytes:
@@ -226,7 +270,50 @@ class _Linker:
 
         for call in own.calls:
             assert isinstance(call, Call)  # a part has no nested loops
-            yield replace(call, arguments=tuple(map(moved, call.arguments)))
+            arguments = tuple(self.with_words(moved(r)) for r in call.arguments)
+            count = call.chunk_word
+            count = None if count is None else self.words.number(words[count])
+            yield replace(call, arguments=arguments, chunk_word=count)
+
+    def with_words(self, r: Ref) -> Ref:
+        """Return the address with words in place of symbolic integers."""
+
+        parts = {k: getattr(r, k) for k in ("offset", "stride", "toggle", "max_offset")}
+        found: dict[str, Any] = {k: self.word(n) for k, n in parts.items() if is_symbolic(n)}
+        initial = None if r.initial is None else self.with_words(r.initial)
+        return replace(r, **found, words=frozenset(found), initial=initial)
+
+
+def program_sizes(p: Program) -> tuple[int, int]:
+    """Return the bytes of a program's memory, and of each workspace."""
+    if p.symbolic is None:
+        return p.memory_bytes, p.workspace_bytes
+    return extent(p.symbolic.memory_bytes), extent(p.symbolic.workspace_bytes)
+
+
+def _has_memory(p: _Part) -> bool:
+    memory, _ = program_sizes(p.program)
+    return is_symbolic(memory) or memory > 0
+
+
+def _greatest(some: Sequence[int]) -> int:
+    """Return the greatest of integers that may be symbolic."""
+    if not any(map(is_symbolic, some)):
+        return max(some, default=0)
+    found = index.as_index(0)
+    for n in some:
+        found = index.apply("max", (found, index.as_index(n)), found.dtype)
+    return extent(found)
+
+
+def _assign_memory(lives: Sequence[BufferLife]) -> tuple[list[int], int, int]:
+    """Return the offset of each buffer, the total bytes, and those, which come first, of borders
+    that stay zero."""
+    if not example_sizes():
+        offsets, memory, _, kept = assign_offsets(lives)
+        return offsets, memory, kept
+    places, end = assign_slots([SymbolicLife(x.bytes, x.first, x.last) for x in lives])
+    return [extent(at) for at in places], extent(end), 0
 
 
 def _has_states(n: ir_graph.Node) -> bool:

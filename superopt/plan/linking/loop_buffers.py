@@ -3,6 +3,8 @@
 A state that is also a slice of a result is read from that result, one slice before. Other states
 are double-buffered: one buffer is read while the other is written. The first step reads the initial
 state in place.
+
+Offsets and strides are SymbolicInts where sizes are symbolic (link.py gives them words).
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ from superopt.ir import graph
 from superopt.kernels.llvm.calls import Ref
 from superopt.plan.graph.loop_node import LoopSpec, loop_spec
 from superopt.te.expr import index
+from superopt.te.expr.symbolic_int import extent, is_nonnegative
 
 Locate = Callable[[graph.Value], Ref]
 
 
 def nbytes(v: graph.Value, sizes: Mapping[str, int] = MappingProxyType({})) -> int:
-    """Return the bytes of a value. sizes: those of symbols in its shape."""
+    """Return the bytes of a value. sizes: those of symbols in its shape; none where sizes are
+    symbolic."""
     assert v.type.dtype is not None
-    shape = [index.evaluate(d, dict(sizes)) for d in v.type.shape or ()]
+    shape = [index.evaluate(d, dict(sizes)) if sizes else extent(d) for d in v.type.shape or ()]
     return prod(shape) * max(v.type.dtype.bits // 8, 1)
 
 
@@ -53,7 +57,7 @@ class LoopBuffers:
 
     def final_place(self, carrier: graph.Value, where: Locate) -> Ref:
         """Return the place of a state after the last step."""
-        at, steps = where(carrier), self.spec.steps
+        at, steps = where(carrier), extent(self.spec.steps)
         if self.is_double_buffered(carrier):
             return Ref(at.region, at.position, at.offset + steps % 2 * nbytes(carrier))
         moving = self.result_slice(carrier, where)
@@ -92,8 +96,9 @@ class LoopBuffers:
         size, end = nbytes(slice_), nbytes(v) - nbytes(slice_)
         if backward:
             return Ref(place.region, place.position, place.offset + end, -size)
-        overlaps = size * (self.spec.steps - 1) > end
-        return Ref(place.region, place.position, place.offset, size, 0, end if overlaps else 0)
+        last = size * (extent(self.spec.steps) - 1)
+        fits = is_nonnegative(index.as_index(end - last))
+        return Ref(place.region, place.position, place.offset, size, 0, 0 if fits else end)
 
 
 def loop_buffers(n: graph.Node, used: Collection[graph.Value]) -> LoopBuffers:

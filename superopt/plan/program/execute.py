@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from superopt.kernels.llvm.calls import chunk_word, references
+from superopt.kernels.llvm.calls import references
 from superopt.kernels.llvm.numpy_entry import entry_text, object_offsets
 from superopt.kernels.llvm.program import CLOCK_BYTES, program_text
 from superopt.kernels.runtime.cpu import Machine, kernel_object_code, object_code
@@ -63,7 +63,7 @@ def build_image(
     program: Program, machine: Machine, threads: int, folder: Path | None
 ) -> ProgramImage:
     """Return the machine code of the program, and what it needs."""
-    some = threads if any(c.chunks > 1 or chunk_word(c) is not None for c in program.calls) else 1
+    some = threads if any(c.chunks > 1 or c.chunk_word is not None for c in program.calls) else 1
     made = object_files(program, machine, some, folder)
     if (at := object_offsets()) is not None:
         given = [r.position for r in references(program.calls) if r.region == "argument"]

@@ -9,8 +9,8 @@ import pytest
 
 import superopt
 from superopt.compilation.frontend.compile_options import CompileOptions
-from superopt.compilation.model import compile_if
-from superopt.compilation.model.dynamic_if import DynamicIf
+from superopt.compilation.model.control_flow import compile_if
+from superopt.compilation.model.control_flow.dynamic_if import DynamicIf
 from superopt.compilation.model.executable import Executable
 from superopt.errors import ModelError, UsageError
 from superopt.jobs import compile_report

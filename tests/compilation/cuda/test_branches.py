@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compilation.model.dynamic_if import DynamicIf
+from superopt.compilation.model.control_flow.dynamic_if import DynamicIf
 from tests.support.compilation.models import reference
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("interpreted")]

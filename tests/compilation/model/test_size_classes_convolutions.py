@@ -74,7 +74,7 @@ def convolution_class(shape: list[object], example: dict[str, int], **attrs: obj
     m = model([node], {"x": (F, shape)}, ["y"], {"w": w})
     made = compile_size_class(superopt.compile(m).compiler, example)
     assert made is not None
-    step = made.load_step()
+    step = (made.load_steps() or ())[0]
     assert step is not None
     options = step.code.program.options.values()  # type: ignore[attr-defined]
     assert "winograd" in {o.algorithm for o in options}

@@ -44,9 +44,9 @@ class Builder:
         self.constants.append(numpy_helper.from_array(x, name))
         return name
 
-    def floats(self, *shape: int) -> str:
+    def floats(self, *shape: int, scale: float = 1.0) -> str:
         rng = np.random.default_rng(self.random.getrandbits(32))
-        return self.constant(rng.standard_normal(shape).astype(np.float32))
+        return self.constant((scale * rng.standard_normal(shape)).astype(np.float32))
 
     def ints(self, *numbers: int) -> str:
         return self.constant(np.array(numbers, np.int64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import numpy as np
@@ -17,6 +17,7 @@ from tests.support.compilation.dynamic_builder import (
     broadcast,
     value,
 )
+from tests.support.compilation.dynamic_layers import add_recurrent, add_scan
 from tests.support.compilation.dynamic_movement import MOVEMENT_STEPS
 from tests.support.compilation.dynamic_sizes import SIZE_STEPS
 
@@ -236,12 +237,15 @@ def _size_value(b: Builder) -> None:
 STEPS = (
     _unary, _cast, _binary, _binary, _binary, _where, _matmul, _matmul, _attention, _softmax,
     _layer_norm, _normalize, _reduce, _reduce, *MOVEMENT_STEPS, _arg, _cumsum,
-    *SIZE_STEPS, _top_k, _conv, _conv, _pool, _size_value,
+    *SIZE_STEPS, _top_k, _conv, _conv, _pool, _size_value, add_recurrent, add_scan,
 )  # fmt: skip
 
 
-def dynamic_model(seed: int) -> tuple[onnx.ModelProto, dict[str, tuple[Dim, ...]]]:
-    """Return a random model, and the shapes of its inputs."""
+def dynamic_model(
+    seed: int, more_steps: Sequence[Callable[[Builder], None]] = ()
+) -> tuple[onnx.ModelProto, dict[str, tuple[Dim, ...]]]:
+    """Return a random model, and the shapes of its inputs. more_steps: kinds of nodes of which it
+    has at least one each, if a value fits."""
     random = Random(seed)
     b = Builder(random)
     symbols = ["n", "m"][: random.choice([1, 1, 2])]
@@ -257,6 +261,9 @@ def dynamic_model(seed: int) -> tuple[onnx.ModelProto, dict[str, tuple[Dim, ...]
         inputs["x9"] = tuple(symbols)
     b.pool = [Tensor(name, shape, True) for name, shape in inputs.items()]
     for _ in range(random.randint(2, 12)):
+        random.choice(STEPS)(b)
+    for step in more_steps:
+        step(b)
         random.choice(STEPS)(b)
     while not b.nodes:
         _unary(b)

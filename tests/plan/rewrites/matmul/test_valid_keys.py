@@ -88,7 +88,7 @@ def test_keys_behind_the_valid_ones_have_no_effect(
     found = compile_size_class(exe.compiler, sizes)
     assert found is not None
     reference = ReferenceEvaluator(model)
-    step = found.load_step()
+    step = (found.load_steps() or ())[0]
     assert step is not None
     assert limited_loops(step.code.program) == loops  # type: ignore[attr-defined]
     for room in (0, 3):  # the class has more than one capacity
@@ -123,6 +123,6 @@ def test_attention_without_valid_lengths_has_no_limits() -> None:
     exe = superopt.compile(model, threads=1, specialize="never")
     found = compile_size_class(exe.compiler, {"b": 2, "c": 70, "s": 5})
     assert found is not None
-    step = found.load_step()
+    step = (found.load_steps() or ())[0]
     assert step is not None
     assert limited_loops(step.code.program) == 0  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@ with the nodes after it. A call runs two of them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,65 @@ if TYPE_CHECKING:
     from superopt.ir import graph as ir_graph
 
 
+class ControlFlow(ABC):
+    """input_names, output_names: of the model, in order; load_graph: returns the model's graph.
+    condition: the name of the value that decides. named_call: runs the model on checked arrays by
+    input name."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # subclasses have these as fields
+
+        @property
+        def input_names(self) -> tuple[str, ...]: ...
+        @property
+        def output_names(self) -> tuple[str, ...]: ...
+        @property
+        def load_graph(self) -> Callable[[], ir_graph.Graph]: ...
+        @property
+        def condition(self) -> str: ...
+        @property
+        def named_call(self) -> NamedCall: ...
+
+    @property
+    @abstractmethod
+    def executables(self) -> tuple[Executable, ...]:
+        """The executables of its parts."""
+
+    @abstractmethod
+    def selected_executables(
+        self, feeds: Mapping[str, Any]
+    ) -> Iterator[tuple[Executable, dict[str, Any]]]:
+        """Yield the executables that a call with these inputs runs, with their inputs."""
+
+    def call(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Return the outputs by name, for the inputs in order."""
+        return self.named_call(dict(zip(self.input_names, arrays, strict=True)))
+
+    def run(self, env: MutableMapping[ir_graph.Value, Any]) -> None:
+        """Compute the graph's outputs from its inputs."""
+        graph = self.load_graph()
+        found = self.call([env[i] for i in graph.inputs])
+        env.update(zip(graph.outputs, (found[name] for name in self.output_names), strict=True))
+
+
+def condition_value(value: Any, name: str) -> bool:
+    """Return the condition's value. Raises ModelError if it does not have exactly one element."""
+    if value.size != 1:
+        raise ModelError(
+            f"the condition {name!r} of an If or Loop has shape {list(value.shape)}",
+            "ONNX requires one element", "correct the model, or pass other inputs",
+        )  # fmt: skip
+    return bool(value.reshape(-1)[0])
+
+
+def select_inputs(exe: Executable, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs of an executable among values by name."""
+    return {p.name: values[p.name] for p in exe.input_ports}
+
+
 @dataclass(frozen=True, slots=True)
-class DynamicIf:
+class DynamicIf(ControlFlow):
     """The whole model at an If.
 
     input_names, output_names: of the model, in order; load_graph: returns the model's graph.
@@ -40,41 +98,17 @@ class DynamicIf:
         """The executables of the prefix and the branches."""
         return (*(() if self.prefix is None else (self.prefix,)), *self.branches.values())
 
-    def call(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """Return the outputs by name, for the inputs in order."""
-        return self.named_call(dict(zip(self.input_names, arrays, strict=True)))
-
-    def run(self, env: MutableMapping[ir_graph.Value, Any]) -> None:
-        """Compute the graph's outputs from its inputs."""
-        graph = self.load_graph()
-        found = self.call([env[i] for i in graph.inputs])
-        env.update(zip(graph.outputs, (found[name] for name in self.output_names), strict=True))
-
     def selected_executables(
         self, feeds: Mapping[str, Any]
     ) -> Iterator[tuple[Executable, dict[str, Any]]]:
         """Yield the executables that a call with these inputs runs, with their inputs."""
         values = dict(feeds)
         if self.prefix is not None:
-            own = _select_inputs(self.prefix, values)
+            own = select_inputs(self.prefix, values)
             yield self.prefix, own
             values |= self.prefix.run(own)
         arm = self.branches[condition_value(values[self.condition], self.condition)]
-        yield arm, _select_inputs(arm, values)
-
-
-def condition_value(value: Any, name: str) -> bool:
-    """Return the condition's value. Raises ModelError if it does not have exactly one element."""
-    if value.size != 1:
-        raise ModelError(
-            f"the condition {name!r} of an If has shape {list(value.shape)}",
-            "ONNX requires one element", "correct the model, or pass other inputs",
-        )  # fmt: skip
-    return bool(value.reshape(-1)[0])
-
-
-def _select_inputs(exe: Executable, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {p.name: values[p.name] for p in exe.input_ports}
+        yield arm, select_inputs(arm, values)
 
 
 def _named_call(b: DynamicIf) -> NamedCall:

@@ -1,0 +1,1 @@
+"""Ifs and Loops whose conditions only a call gives: a program for each part."""

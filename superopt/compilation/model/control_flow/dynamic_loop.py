@@ -1,0 +1,130 @@
+"""A model at a Loop whose number of steps is known only at run time: programs for what the loop
+reads, for a step, and for the rest. A call runs that of a step as often as needed. The first calls
+also run the whole model in ONNX Runtime; later ones use what took less time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from superopt.compilation.fallback.whole_model import NamedCall
+from superopt.compilation.model.control_flow.dynamic_if import (
+    ControlFlow,
+    condition_value,
+    select_inputs,
+)
+
+if TYPE_CHECKING:
+    from superopt.compilation.model.executable import Executable
+    from superopt.ir import graph as ir_graph
+    from superopt.onnx_io.transform.split_loop import LoopNames
+
+TRIAL_CALLS = 3  # that are measured, after one that may compile
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicLoop(ControlFlow):
+    """The whole model at a Loop; see ControlFlow. names: of the loop's values. prefix: computes
+    what the loop and the rest read; None if these are inputs. body: a step. rest: the nodes after
+    the loop, or None. call_whole: runs the whole model in ONNX Runtime; also where there is no
+    step, for the shapes of its slices are unknown. trials: the seconds of the programs and of ONNX
+    Runtime in the first calls."""
+
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    load_graph: Callable[[], ir_graph.Graph]
+    names: LoopNames
+    prefix: Executable | None
+    body: Executable
+    rest: Executable | None
+    call_whole: NamedCall
+    named_call: NamedCall = field(init=False)
+    trials: list[tuple[float, float]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "named_call", self._run_faster)
+
+    @property
+    def condition(self) -> str:
+        return self.names.condition or self.names.trip
+
+    @property
+    def executables(self) -> tuple[Executable, ...]:
+        return tuple(e for e in (self.prefix, self.body, self.rest) if e is not None)
+
+    def selected_executables(
+        self, feeds: Mapping[str, Any]
+    ) -> Iterator[tuple[Executable, dict[str, Any]]]:
+        """Yield the executables with their inputs; a step with those of the first one."""
+        values = dict(feeds)
+        if self.prefix is not None:
+            own = select_inputs(self.prefix, values)
+            yield self.prefix, own
+            values |= self.prefix.run(own)
+        if self._step_limit(values):
+            yield self.body, self._first_inputs(values)
+            if self.rest is not None:
+                yield self.rest, select_inputs(self.rest, values | self._run_steps(values))
+
+    def _run_faster(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        if len(self.trials) > TRIAL_CALLS:
+            own, whole = map(sum, zip(*self.trials[1:], strict=True))
+            return self.call_whole(feeds) if whole < own else self._run_all(feeds)
+        begin = time.perf_counter()
+        found = self._run_all(feeds)
+        middle = time.perf_counter()
+        self.call_whole(feeds)
+        self.trials.append((middle - begin, time.perf_counter() - middle))
+        return found
+
+    def _run_all(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        values = dict(feeds)
+        if self.prefix is not None:
+            values |= self.prefix.run(select_inputs(self.prefix, values))
+        if not self._step_limit(values):
+            return self.call_whole(feeds)
+        values |= self._run_steps(values)
+        if self.rest is not None:
+            values |= self.rest.run(select_inputs(self.rest, values))
+        return {name: values[name] for name in self.output_names}
+
+    def _step_limit(self, values: Mapping[str, Any]) -> float:
+        """Return the greatest number of steps; 0 if the condition is false at the start."""
+        names = self.names
+        if names.condition and not condition_value(values[names.condition], names.condition):
+            return 0
+        return int(values[names.trip].reshape(-1)[0]) if names.trip else float("inf")
+
+    def _first_inputs(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        number, going, *inner = self.names.body_inputs
+        states = (values[name] for name in self.names.states)
+        own = {number: np.array(0), going: np.array(True), **dict(zip(inner, states, strict=True))}
+        return select_inputs(self.body, {**values, **own})
+
+    def _run_steps(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the loop's results by name; there is at least one step."""
+        names, limit, run = self.names, self._step_limit(values), self.body.run
+        number, _, *inner = names.body_inputs
+        goes_on, *outputs = names.body_outputs
+        count = len(inner)
+        feeds = self._first_inputs(values)
+        carried = [(name, n) for n, name in enumerate(inner) if name in feeds]
+        rows: list[list[Any]] = [[] for _ in names.stacked]
+        k = 0
+        while True:
+            found = run(feeds)
+            for row, name in zip(rows, outputs[count:], strict=True):
+                row.append(found[name])
+            k += 1
+            last = [found[name] for name in outputs[:count]]
+            if k >= limit or not condition_value(found[goes_on], goes_on):
+                break
+            feeds = {**feeds, **{name: last[n] for name, n in carried}}
+            if number in feeds:
+                feeds[number] = np.array(k)
+        results = dict(zip(names.finals, last, strict=True))
+        return results | {n: np.stack(row) for n, row in zip(names.stacked, rows, strict=True) if n}

@@ -1,0 +1,184 @@
+"""Loops whose number of steps is known only in a call: their bodies are programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import superopt
+from superopt import ort
+from superopt.compilation.model.control_flow import dynamic_loop
+from superopt.compilation.model.control_flow.dynamic_loop import DynamicLoop
+from tests.support.compilation.classes import Feeds, near
+from tests.support.compilation.sequence_models import FLOAT, Dim, draw, sequence_model
+
+pytest.importorskip("onnxruntime")
+HIDDEN = 96
+BOOL, INT = TensorProto.BOOL, TensorProto.INT64
+node = helper.make_node
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        dynamic_loop, "TRIAL_CALLS", 1 << 30
+    )  # all calls give the programs' results
+
+
+def loop_body(
+    nodes: Sequence[onnx.NodeProto], states: Sequence[str], outputs: Sequence[str]
+) -> onnx.GraphProto:
+    """Return a body; its inputs are `number`, `going` and the states, its first output `goes`."""
+    info = helper.make_tensor_value_info
+    inputs = [info("number", INT, []), info("going", BOOL, [])]
+    inputs += [info(k, FLOAT, None) for k in states]
+    made = [info("goes", BOOL, []), *(info(k, FLOAT, None) for k in outputs)]
+    return helper.make_graph(list(nodes), "step", inputs, made)
+
+
+def cell(count: str, condition: str = "", rows: Dim = "n") -> onnx.ModelProto:
+    """A cell whose step reads the model's input and the step's number; around it a product."""
+    body = loop_body(
+        [
+            node("MatMul", ["h", "u"], ["a"]),
+            node("Add", ["a", "z"], ["b"]),
+            node("Cast", ["number"], ["f"], to=FLOAT),
+            node("Mul", ["f", "tenth"], ["g"]),
+            node("Add", ["b", "g"], ["c"]),
+            node("Tanh", ["c"], ["h1"]),
+            node("ReduceSum", ["h1"], ["s"], keepdims=0),
+            node("Less", ["s", "limit"], ["goes"]),
+            node("Relu", ["h1"], ["y_t"]),
+        ],
+        ["h"], ["h1", "y_t"],
+    )  # fmt: skip
+    nodes = [
+        node("MatMul", ["x", "w"], ["z"]),
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["size"]),
+        node("ReduceMax", ["x"], ["top"], keepdims=0),
+        node("Greater", ["top", "tenth"], ["some"]),
+        node("Loop", [count, condition, "z"], ["last", "ys"], body=body),
+        node("ReduceSum", ["ys", "axis"], ["total"], keepdims=0),
+        node("Add", ["total", "last"], ["t"]),
+        node("MatMul", ["t", "w"], ["y"]),
+    ]
+    known = {
+        "w": draw(HIDDEN, HIDDEN, scale=0.1), "u": draw(HIDDEN, HIDDEN, scale=0.1),
+        "tenth": np.array(0.1, np.float32), "zero": np.array(0), "axis": np.array([0]),
+        "limit": np.array(1e9 if condition != "some" else 40, np.float32),
+        "many": np.array(2**40),
+    }  # fmt: skip
+    inputs = {"x": (FLOAT, (rows, HIDDEN)), "steps": (INT, ())}
+    shapes = {"y": (rows, HIDDEN), "last": (rows, HIDDEN)}
+    return sequence_model(nodes, inputs, [*shapes], known, shapes=shapes)
+
+
+def cell_inputs(n: int, steps: int) -> Feeds:
+    return {"x": draw(n, HIDDEN, scale=1), "steps": np.array(steps)}
+
+
+def check(m: onnx.ModelProto, calls: Sequence[Feeds], threads: int = 1) -> superopt.Executable:
+    session = ort.load_session(m.SerializeToString())
+    exe = superopt.compile(m, threads=threads, specialize="never")
+    for given in calls:
+        for _ in range(2):
+            near(exe.run(given), ort.run(session, given), str(given.keys()), 1e-4)
+    return exe
+
+
+def loop_of(exe: superopt.Executable) -> DynamicLoop:
+    (whole,) = next(iter(exe.variants.values()))
+    assert isinstance(whole, DynamicLoop)
+    return whole
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_number_of_steps_that_is_an_input(threads: int) -> None:
+    some = [cell_inputs(n, k) for n in (20, 3, 64, 70) for k in (4, 1, 0, 7)]
+    exe = check(cell("steps"), some, threads)
+    body = loop_of(exe).body
+    assert body.size_classes.classes
+    assert all(v.is_of_class for v in body.variants.values())
+
+
+def test_a_number_of_steps_that_is_a_size() -> None:
+    exe = check(cell("size"), [cell_inputs(n, 0) for n in (20, 3, 1, 41)])
+    assert loop_of(exe).body.size_classes.classes
+
+
+def test_a_condition_that_ends_the_loop() -> None:
+    """The sum of the state exceeds a limit after some steps; at some inputs at the first one."""
+    some = [cell_inputs(n, k) for n in (20, 5, 64) for k in (100, 2)]
+    some += [x | {"x": np.zeros_like(x["x"])} for x in some]  # the condition is false at the start
+    for count in ("steps", "many"):
+        loop_of(check(cell(count, "some"), some))
+
+
+def test_fixed_sizes() -> None:
+    loop_of(check(cell("steps", rows=80), [cell_inputs(80, k) for k in (4, 0, 9)]))
+
+
+def test_a_state_that_grows() -> None:
+    """Each step appends a row; its size is another one in each step."""
+    body = loop_body(
+        [
+            node("MatMul", ["s", "u"], ["a"]),
+            node("ReduceMean", ["a"], ["b"], axes=[0], keepdims=1),
+            node("Concat", ["s", "b"], ["s1"], axis=0),
+            node("Identity", ["going"], ["goes"]),
+        ],
+        ["s"], ["s1"],
+    )  # fmt: skip
+    nodes = [
+        node("Loop", ["steps", "", "x"], ["last"], body=body),
+        node("Tanh", ["last"], ["y"]),
+    ]
+    m = sequence_model(
+        nodes, {"x": (FLOAT, ("n", 200)), "steps": (INT, ())}, ["y"],
+        {"u": draw(200, 200, scale=0.05)}, shapes={"y": (None, 200)},
+    )  # fmt: skip
+    some = [
+        {"x": draw(n, 200, scale=1), "steps": np.array(k)} for n in (20, 3, 70) for k in (6, 0, 1)
+    ]
+    loop_of(check(m, some))
+
+
+@pytest.mark.parametrize("own_seconds", [1.0, 3.0])
+def test_later_calls_run_what_took_less_time(
+    own_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamic_loop, "TRIAL_CALLS", 3)
+    exe = check(cell("steps"), [cell_inputs(70, 3)] * 2)
+    whole = loop_of(exe)
+    assert len(whole.trials) == 4
+    whole.trials[:] = [(100.0, 2.0), *[(own_seconds, 2.0)] * 3]  # the first call compiled
+    calls = 0
+    run = type(whole.body).run
+
+    def count(self: superopt.Executable, feeds: Feeds) -> Feeds:
+        nonlocal calls
+        calls += self is whole.body
+        return run(self, feeds)
+
+    monkeypatch.setattr(type(whole.body), "run", count)
+    exe.run(cell_inputs(70, 5))
+    assert calls == (5 if own_seconds < 2 else 0)
+
+
+def test_a_step_with_little_work_stays_in_onnxruntime() -> None:
+    body = loop_body(
+        [node("Add", ["s", "s"], ["s1"]), node("Identity", ["going"], ["goes"])], ["s"], ["s1"]
+    )
+    nodes = [node("Loop", ["steps", "", "x"], ["y"], body=body)]
+    m = sequence_model(
+        nodes, {"x": (FLOAT, (4,)), "steps": (INT, ())}, ["y"], {}, shapes={"y": (4,)}
+    )
+    exe = check(m, [{"x": draw(4), "steps": np.array(k)} for k in (3, 0)])
+    assert not any(isinstance(s, DynamicLoop) for v in exe.variants.values() for s in v)
