@@ -86,8 +86,8 @@ def export_model(
     """Compile a model file, or load a saved compiled model, and write a shared object with a C
     header and weights; see `Executable.export`.
 
-    output: a folder, or the files' base name. shapes: values of symbolic dimensions. float_class:
-    as in `compile`; a saved model has its own.
+    output: a folder, or the files' base name. shapes: values of symbolic dimensions; calls in C
+    pass the others. float_class: as in `compile`; a saved model has its own.
     """
     exe = _open_executable(Path(model), threads, float_class=float_class)
     return exe.export(output, shapes=shapes)

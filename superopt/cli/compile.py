@@ -252,7 +252,7 @@ def run(
     help="A folder, or the files' base name without a suffix.",
 )
 @options.threads
-@options.sizes_option("Values of all symbolic dimensions.")
+@options.sizes_option("Values of symbolic dimensions; calls in C pass the others.")
 @options.float_class
 @options.as_json
 @options.debug

@@ -1,4 +1,4 @@
-/* A model around `run` and `work`. The model's own definitions precede this text. */
+/* A model around its programs. The model's own definitions precede this text. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,22 +16,43 @@
 
 #define HEAD (sizeof head - 1)
 #define FILE_SIZE (HEAD + (size_t)WEIGHTS)
-#define ALL ((size_t)MEMORY + THREADS * (size_t)WORKSPACE + STATE_BYTES)
 #define LARGE ((size_t)4 << 20)
+#define ALIGNMENT 64
+#if SIZES > 0
+#define OTHER_SIZES CODE(NO_CODE)
+#else
+#define OTHER_SIZES CODE(NO_MEMORY) /* sizes are fixed */
+#endif
 
-void run(void **args, void *memory, const void *constants, void *workspace, void *state);
-void work(void *state, void *workspace);
+/* What all handles of a model share. */
+typedef struct {
+    atomic_int users;
+    const unsigned char *weights;
+    const void *constants[CONSTANTS + 1]; /* of all programs */
+} shared_data;
 
 typedef struct {
     void *state, *workspace;
+    void (*work)(void *state, void *workspace);
     pthread_t thread;
 } helper;
 
-struct NAME(model) {
-    unsigned char *weights, *memory, *workspace;
-    void *state;
+/* The other threads of a program. */
+typedef struct {
     helper helpers[THREADS];
     int started;
+} team;
+
+/* program: the one for the sizes of the last run; NULL before the first. words: those that it reads.
+   memory, workspace: their bytes, the latter for each thread. memories: memory, then workspaces. */
+struct NAME(model) {
+    shared_data *shared;
+    const struct program *program;
+    int64_t sizes[SIZES + 1], words[WORDS + 1];
+    size_t bytes[INPUTS + OUTPUTS + 1]; /* of each tensor */
+    size_t memory, workspace;
+    unsigned char *memories, *states;
+    team teams[PROGRAMS + 1];
 };
 
 /* Sums of words and of these sums: the second kind detects moved words. */
@@ -47,7 +68,7 @@ static int whole(const unsigned char *weights)
     return sum == SUM && sums == SUMS;
 }
 
-static int mapped(struct NAME(model) * model, const char *path)
+static int mapped(shared_data *shared, const char *path)
 {
     int error = CODE(NO_FILE), file = open(path, O_RDONLY | O_CLOEXEC);
     struct stat about;
@@ -63,7 +84,7 @@ static int mapped(struct NAME(model) * model, const char *path)
         else {
             void *at = mmap(NULL, FILE_SIZE, PROT_READ, MAP_PRIVATE, file, 0);
             if (at != MAP_FAILED) {
-                model->weights = at;
+                shared->weights = at;
                 error = whole(at) ? CODE(OK) : CODE(DAMAGED);
             }
         }
@@ -74,58 +95,209 @@ static int mapped(struct NAME(model) * model, const char *path)
     return error;
 }
 
-static int reserved(struct NAME(model) * model)
+static void *new_pages(size_t bytes)
 {
-    void *at = mmap(NULL, ALL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        return CODE(NO_MEMORY);
-    if (ALL >= LARGE)
-        madvise(at, ALL, MADV_HUGEPAGE); /* faster, if the system supports them */
-    model->memory = at;
-    model->workspace = model->memory + MEMORY;
-    model->state = model->workspace + THREADS * (size_t)WORKSPACE;
-    return CODE(OK);
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
 }
 
-#if THREADS > 1
-static void *helping(void *given)
+static unsigned char *workspace(const struct NAME(model) * model, int thread)
 {
-    helper *own = given;
-    work(own->state, own->workspace);
-    return NULL;
-}
-#endif
-
-static int started(struct NAME(model) * model)
-{
-#if THREADS > 1
-    sigset_t all, before;
-    memset(model->state, 0, STATE_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's threads handle signals */
-    for (int n = 1; n < THREADS; n++) {
-        helper *h = &model->helpers[n];
-        h->state = model->state;
-        h->workspace = model->workspace + n * (size_t)WORKSPACE;
-        if (pthread_create(&h->thread, NULL, helping, h) != 0)
-            break;
-        model->started++;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-#endif
-    return model->started == THREADS - 1 ? CODE(OK) : CODE(NO_THREADS);
+    return model->memories + model->memory + (size_t)thread * model->workspace;
 }
 
-static void ended(struct NAME(model) * model)
+static void end_team(team *t)
 {
-    if (model->started == 0)
+    if (t->started == 0)
         return;
-    _Atomic int64_t *words = model->state;
+    _Atomic int64_t *words = t->helpers[1].state;
     atomic_store(&words[STOP], 1);
     atomic_fetch_add(&words[WAKE], 1); /* threads that read the word before do not sleep on it */
     syscall(SYS_futex, &words[WAKE], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-    for (int n = 1; n <= model->started; n++)
-        pthread_join(model->helpers[n].thread, NULL);
+    for (int n = 1; n <= t->started; n++)
+        pthread_join(t->helpers[n].thread, NULL);
+    t->started = 0;
+}
+
+static void *helping(void *given)
+{
+    helper *own = given;
+    own->work(own->state, own->workspace);
+    return NULL;
+}
+
+/* Start the threads of a program, unless they run. */
+static int start_team(struct NAME(model) * model, const struct program *p)
+{
+    team *t = &model->teams[p - programs];
+    void *state = model->states + (size_t)(p - programs) * STATE_BYTES;
+    sigset_t all, before;
+    if (p->work == NULL || t->started == THREADS - 1)
+        return CODE(OK);
+    memset(state, 0, STATE_BYTES);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's threads handle signals */
+    for (int n = 1; n < THREADS; n++) {
+        helper *h = &t->helpers[n];
+        h->state = state;
+        h->workspace = workspace(model, n);
+        h->work = p->work;
+        if (pthread_create(&h->thread, NULL, helping, h) != 0)
+            break;
+        t->started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (t->started == THREADS - 1)
+        return CODE(OK);
+    end_team(t);
+    return CODE(NO_THREADS);
+}
+
+/* Release the memory, which threads use. */
+static void release(struct NAME(model) * model)
+{
+    for (int n = 0; n < PROGRAMS; n++)
+        end_team(&model->teams[n]);
+    if (model->memories != NULL)
+        munmap(model->memories, model->memory + THREADS * model->workspace);
+    model->memories = NULL;
+    model->memory = model->workspace = 0;
+}
+
+/* Compute the bytes of both, aligned; 0 if there is no such memory. */
+static size_t total(int64_t memory, int64_t workspace, int *bad)
+{
+    return (size_t)add(memory, mul(THREADS, workspace, bad), bad);
+}
+
+static int64_t aligned(int64_t bytes, int *bad)
+{
+    return mul(floor_div(add(bytes, ALIGNMENT - 1, bad), ALIGNMENT, bad), ALIGNMENT, bad);
+}
+
+/* Let the memory have so many bytes, and more where it must grow again. */
+static int grow(struct NAME(model) * model, int64_t memory, int64_t workspace)
+{
+    int bad[1] = {0};
+    memory = aligned(memory, bad);
+    workspace = aligned(workspace, bad);
+    if (memory <= (int64_t)model->memory && workspace <= (int64_t)model->workspace)
+        return CODE(OK);
+    if (model->memory > 0 && memory > (int64_t)model->memory)
+        memory = aligned(add(memory, memory / 2, bad), bad);
+    memory = maximum(memory, (int64_t)model->memory);
+    workspace = maximum(workspace, (int64_t)model->workspace);
+    size_t bytes = total(memory, workspace, bad);
+    release(model);
+    void *at = *bad ? NULL : new_pages(bytes);
+    if (at == NULL)
+        return CODE(NO_MEMORY);
+    if (bytes >= LARGE)
+        madvise(at, bytes, MADV_HUGEPAGE); /* faster, if the system supports them */
+    model->memories = at;
+    model->memory = (size_t)memory;
+    model->workspace = (size_t)workspace;
+    return CODE(OK);
+}
+
+/* Return the first program for these sizes; NULL if there is none. */
+static const struct program *find_program(const int64_t sizes[])
+{
+    for (int n = 0; n < PROGRAMS; n++)
+        if (programs[n].admits(sizes))
+            return &programs[n];
+    return NULL;
+}
+
+/* Compute the shape of a tensor at these sizes; tensors are the inputs, then the outputs. Return
+   whether it has one. */
+static int shape_of(int tensor, const int64_t dims[], int rank, int64_t shape[], size_t *bytes)
+{
+    int bad[1] = {0};
+    int64_t size = item_bytes[tensor];
+    for (int n = 0; n < rank; n++) {
+        int64_t d = dims[first_dimensions[tensor] + n];
+        if (shape != NULL)
+            shape[n] = d;
+        size = mul(size, d, bad);
+    }
+    if (bytes != NULL)
+        *bytes = (size_t)size;
+    return !*bad;
+}
+
+/* Let the next run at these sizes only run. */
+static int prepare(struct NAME(model) * model, const int64_t sizes[])
+{
+    int64_t needs[2 + WORDS], dims[DIMENSIONS + 1];
+    if (model->program != NULL && memcmp(model->sizes, sizes, SIZES * sizeof *sizes) == 0)
+        return CODE(OK);
+    model->program = NULL;
+    const struct program *p = find_program(sizes);
+    if (PROGRAMS > 0 && (p == NULL || !p->values(sizes, needs)))
+        return OTHER_SIZES;
+    if (!dimensions(sizes, dims))
+        return OTHER_SIZES;
+    for (int n = 0; n < INPUTS + OUTPUTS; n++) {
+        int rank = n < INPUTS ? NAME(inputs)[n].rank : NAME(outputs)[n - INPUTS].rank;
+        if (!shape_of(n, dims, rank, NULL, &model->bytes[n]))
+            return OTHER_SIZES;
+    }
+    if (p != NULL) {
+        int error = grow(model, needs[0], needs[1]);
+        error = error == CODE(OK) ? start_team(model, p) : error;
+        if (error != CODE(OK))
+            return error;
+        memcpy(model->words, needs + 2, WORDS * sizeof *needs);
+        memcpy(model->sizes, sizes, SIZES * sizeof *sizes);
+        model->program = p;
+    }
+    return CODE(OK);
+}
+
+static shared_data *open_weights(const char *path, int *error)
+{
+    shared_data *shared = calloc(1, sizeof *shared);
+    if (shared == NULL) {
+        *error = CODE(NO_MEMORY);
+        return NULL;
+    }
+    *error = mapped(shared, path);
+    for (int n = 0; n < CONSTANTS && *error == CODE(OK); n++)
+        shared->constants[n] = shared->weights + HEAD + constants[n];
+    return shared;
+}
+
+static void leave(shared_data *shared)
+{
+    if (shared == NULL || atomic_fetch_sub(&shared->users, 1) > 1)
+        return;
+    if (shared->weights != NULL)
+        munmap((void *)shared->weights, FILE_SIZE);
+    free(shared);
+}
+
+/* Return a handle on these weights; NULL after an error, without a use of them. */
+static struct NAME(model) * new_handle(shared_data *shared, int *error)
+{
+    static const int64_t no_sizes[1];
+    struct NAME(model) *model = *error == CODE(OK) ? calloc(1, sizeof *model) : NULL;
+    if (model == NULL) {
+        *error = *error == CODE(OK) ? CODE(NO_MEMORY) : *error;
+        leave(shared);
+        return NULL;
+    }
+    model->shared = shared;
+    if (THREADS > 1 && (model->states = new_pages(PROGRAMS * (size_t)STATE_BYTES)) == NULL)
+        *error = CODE(NO_MEMORY);
+    else if (SIZES == 0)
+        *error = prepare(model, no_sizes);
+    if (*error == CODE(OK))
+        return model;
+    int kept = errno;
+    NAME(close)(model);
+    errno = kept;
+    return NULL;
 }
 
 struct NAME(model) * NAME(open)(const char *weights, int *error)
@@ -136,61 +308,120 @@ struct NAME(model) * NAME(open)(const char *weights, int *error)
     *error = FITS ? weights == NULL ? CODE(NO_TENSOR) : CODE(OK) : CODE(NO_PROCESSOR);
     if (*error != CODE(OK))
         return NULL;
-    struct NAME(model) *model = calloc(1, sizeof *model);
-    *error = model == NULL ? CODE(NO_MEMORY) : mapped(model, weights);
-    if (*error == CODE(OK))
-        *error = reserved(model);
-    if (*error == CODE(OK))
-        *error = started(model);
-    if (*error == CODE(OK))
-        return model;
-    int kept = errno;
-    NAME(close)(model);
-    errno = kept;
-    return NULL;
+    shared_data *shared = open_weights(weights, error);
+    if (shared == NULL)
+        return NULL;
+    shared->users = 1;
+    return new_handle(shared, error);
 }
 
-int NAME(run)(struct NAME(model) * model, const void *const inputs[], void *const outputs[])
+struct NAME(model) * NAME(clone)(const struct NAME(model) * model, int *error)
+{
+    int ignored;
+    error = error == NULL ? &ignored : error;
+    *error = model == NULL ? CODE(NO_TENSOR) : CODE(OK);
+    if (model == NULL)
+        return NULL;
+    atomic_fetch_add(&model->shared->users, 1);
+    return new_handle(model->shared, error);
+}
+
+static int compute(struct NAME(model) * model, const void *const inputs[], void *const outputs[])
 {
     const void *given[INPUTS + 1];
-    void *args[INPUTS + OUTPUTS + 1];
-    if (model == NULL || (inputs == NULL && INPUTS > 0) || outputs == NULL)
-        return CODE(NO_TENSOR);
+    void *args[ARGUMENTS + 1];
+    const struct program *p = model->program;
+    const unsigned char *weights = model->shared->weights + HEAD;
     for (int n = 0; n < INPUTS; n++) {
         given[n] = inputs[n];
         if (given[n] == NULL && defaults[n] != NONE)
-            given[n] = model->weights + HEAD + defaults[n];
-        if (given[n] == NULL && NAME(inputs)[n].bytes > 0)
+            given[n] = weights + defaults[n];
+        if (given[n] == NULL && model->bytes[n] > 0)
             return CODE(NO_TENSOR);
     }
     for (int n = 0; n < OUTPUTS; n++)
-        if (outputs[n] == NULL && NAME(outputs)[n].bytes > 0)
+        if (outputs[n] == NULL && model->bytes[INPUTS + n] > 0)
             return CODE(NO_TENSOR);
-    for (int n = 0; n < ARGUMENTS; n++)
-        args[n] = arguments[n].where == INPUT ? (void *)given[arguments[n].at]
-                                              : outputs[arguments[n].at];
-    if (ARGUMENTS > 0)
-        run(args, model->memory, model->weights + HEAD, model->workspace, model->state);
+    if (p != NULL) {
+        for (int n = 0; n < p->argument_count; n++) {
+            place at = p->arguments[n];
+            args[n] = at.where == INPUT ? (void *)given[at.at] : outputs[at.at];
+        }
+        args[p->argument_count] = model->words;
+        p->run(args, model->memories, model->shared->constants + p->first_constant,
+               workspace(model, 0), THREADS > 1 ? model->states + STATE_BYTES * (p - programs) : NULL);
+    }
     for (int n = 0; n < COPIES; n++) {
         place from = copies[n].from;
         const void *data = from.where == INPUT    ? given[from.at]
                            : from.where == OUTPUT ? outputs[from.at]
-                                                  : model->weights + HEAD + from.at;
-        if (NAME(outputs)[copies[n].to].bytes > 0)
-            memcpy(outputs[copies[n].to], data, NAME(outputs)[copies[n].to].bytes);
+                                                  : weights + from.at;
+        if (model->bytes[INPUTS + copies[n].to] > 0)
+            memcpy(outputs[copies[n].to], data, model->bytes[INPUTS + copies[n].to]);
     }
     return CODE(OK);
 }
+
+#if SIZES > 0
+int NAME(run)(struct NAME(model) * model, const void *const inputs[], void *const outputs[],
+              const int64_t sizes[])
+{
+    if (model == NULL || (inputs == NULL && INPUTS > 0) || outputs == NULL || sizes == NULL)
+        return CODE(NO_TENSOR);
+    int error = prepare(model, sizes);
+    return error == CODE(OK) ? compute(model, inputs, outputs) : error;
+}
+
+int NAME(reserve)(struct NAME(model) * model, const int64_t sizes[])
+{
+    return model == NULL || sizes == NULL ? CODE(NO_TENSOR) : prepare(model, sizes);
+}
+
+size_t NAME(memory)(const int64_t sizes[])
+{
+    int bad[1] = {0};
+    int64_t needs[2 + WORDS];
+    const struct program *p = find_program(sizes);
+    if (p == NULL || !p->values(sizes, needs))
+        return 0;
+    size_t bytes = total(aligned(needs[0], bad), aligned(needs[1], bad), bad);
+    return *bad ? 0 : bytes;
+}
+
+static int tensor_shape(int tensor, int rank, const int64_t sizes[], int64_t shape[], size_t *bytes)
+{
+    int64_t dims[DIMENSIONS + 1];
+    if (find_program(sizes) == NULL || !dimensions(sizes, dims))
+        return OTHER_SIZES;
+    return shape_of(tensor, dims, rank, shape, bytes) ? CODE(OK) : OTHER_SIZES;
+}
+
+int NAME(input_shape)(int n, const int64_t sizes[], int64_t shape[], size_t *bytes)
+{
+    return tensor_shape(n, NAME(inputs)[n].rank, sizes, shape, bytes);
+}
+
+int NAME(output_shape)(int n, const int64_t sizes[], int64_t shape[], size_t *bytes)
+{
+    return tensor_shape(INPUTS + n, NAME(outputs)[n].rank, sizes, shape, bytes);
+}
+#else
+int NAME(run)(struct NAME(model) * model, const void *const inputs[], void *const outputs[])
+{
+    if (model == NULL || (inputs == NULL && INPUTS > 0) || outputs == NULL)
+        return CODE(NO_TENSOR);
+    return compute(model, inputs, outputs);
+}
+#endif
 
 void NAME(close)(struct NAME(model) * model)
 {
     if (model == NULL)
         return;
-    ended(model);
-    if (model->memory != NULL)
-        munmap(model->memory, ALL);
-    if (model->weights != NULL)
-        munmap(model->weights, FILE_SIZE);
+    release(model);
+    if (model->states != NULL)
+        munmap(model->states, PROGRAMS * (size_t)STATE_BYTES);
+    leave(model->shared);
     free(model);
 }
 
@@ -213,6 +444,10 @@ const char *NAME(error)(int error)
         return "a thread cannot be started";
     case CODE(NO_TENSOR):
         return "a pointer is NULL that must not be";
+#if SIZES > 0
+    case CODE(NO_CODE):
+        return "there is no code for these sizes";
+#endif
     default:
         return "no error of this model";
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from superopt.compilation.cpu.class_program import plan_class_program
 from superopt.compilation.cpu.device import CpuDevice
 from superopt.compilation.cpu.export_library import export_library
 from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
@@ -42,14 +43,10 @@ from superopt.kernels.runtime.engine import llvm_lock
 from superopt.plan.graph.partition import Segment
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
 from superopt.plan.program.execute import build_image, load_program, pack_program_constants
-from superopt.plan.program.formula_text import formula_text
 from superopt.plan.program.image import ProgramImage, load_image
 from superopt.plan.program.program import Program
-from superopt.plan.program.size_formulas import SizeFormulas
 from superopt.report.compilation.compile_report import ExportReport, TuningReport
 from superopt.report.compilation.profile import Profile
-from superopt.te.expr.node import Size
-from superopt.te.expr.symbolic_int import extent, symbolic_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,46 +104,21 @@ class CpuCodeGenerator(CodeGenerator):
 
         Raises one of NO_KERNEL_ERRORS if an operator has no kernel for symbolic sizes.
         """
-        with symbolic_sizes(example, guards) as decided:
-            if not all(extent(d) >= 0 for n in s.nodes for t in n.types for d in t.shape or ()):
-                raise NotImplementedError("a size is below 0")
-            if any(d == 0 for n in s.nodes for t in n.types for d in t.shape or ()):
-                raise NotImplementedError("tiles that overlap need elements")
-            sizes = {name: extent(Size(name)) for name in example}
-            for n in s.nodes:  # guards the decisions of the partition
-                if why := c.fallback_reason(n, sizes):
-                    raise NotImplementedError(why)
-            made = self.plan_segment(c, s, {})
-            if made.symbolic is None:
-                raise NotImplementedError("no size is symbolic")
-            release = c.model.source.release_pages
-            image = build_image(made, self.machine, self.threads, self.object_folder)
-        constants = pack_program_constants(made, release)
-        code = load_image(image, constants, self.machine, lambda: made)
-        names = made.symbolic.names
-        shapes = tuple(tuple(formula_text(d, names) for d in v.type.shape or ()) for v in s.outputs)
-        # expressions assume that sizes are positive; the model has a 0 in place of a size of 0
-        positive = (f"1 <= s{n}" for n, name in enumerate(names) if example[name])
-        conditions = (
-            ("" if holds else "not ") + formula_text(g, names)
-            for g, holds in decided.required_guards().items()
-        )
-        formulas = SizeFormulas(
-            names,
-            (*positive, *conditions),
-            tuple(formula_text(w, names) for w in made.symbolic.words),
-            formula_text(made.symbolic.memory_bytes, names),
-            formula_text(made.symbolic.workspace_bytes, names),
-            shapes,
-        )
+        made = plan_class_program(self, c, s, example, guards, self._image)
+        release = c.model.source.release_pages
+        constants = pack_program_constants(made.program, release)
+        code = load_image(made.code, constants, self.machine, lambda: made.program)
         dtypes = tuple(numpy_dtype(v.type) for v in s.outputs)
         return SymbolicSegment(
-            code, formulas, dtypes, lambda: s, dict(example), c.model_binding(s), image
+            code, made.formulas, dtypes, lambda: s, dict(example), c.model_binding(s), made.code
         )
+
+    def _image(self, made: Program) -> ProgramImage:
+        return build_image(made, self.machine, self.threads, self.object_folder)
 
     def program_image(self, segment: NativeSegment) -> ProgramImage:
         """Return the code and sizes of a compiled segment."""
-        return build_image(segment.program, self.machine, self.threads, self.object_folder)
+        return self._image(segment.program)
 
     def has_fast_kernel(self, c: Compiler, n: graph.Node, sizes: Mapping[str, int]) -> bool:
         return has_scatter_kernel(n)
@@ -193,12 +165,6 @@ class CpuCodeGenerator(CodeGenerator):
         return chosen, TuningReport(kernels, sum(part.seconds for part in parts))
 
     def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
-        known = [dict(key) for key in exe.variants]
-        # these nodes may have kernels that are slower than ONNX Runtime
-        if any(map(exe.compiler.fallback_nodes, (*known, shapes))):
-            exe = exe.compiler.with_kernels_only().executable()
-            for sizes in known:
-                exe.variant(sizes)
         return export_library(exe, self.machine, self.object_folder, path, shapes)
 
     def saved_fields(self) -> Mapping[str, Any]:

@@ -6,43 +6,47 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO
 
 from superopt import __version__
 from superopt.compilation.cpu.c_compiler import find_c_compiler, link_shared_object
-from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
+from superopt.compilation.cpu.library_code import (
+    LibraryCode,
+    LibraryProgram,
+    ObjectBuilder,
+    compile_library,
+)
+from superopt.compilation.cpu.weight_file import WeightFile, align_up
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.kernels.llvm.chunk_threads import STATE_BYTES, STOP_WORD, WAKE_WORD
 from superopt.kernels.runtime.cpu import Machine, checkable_target
-from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.export.atomic_files import NewFile, atomic_files, resolve_target
 from superopt.onnx_io.import_.model import Model
 from superopt.plan.graph.partition import supports_dtype
-from superopt.plan.program.call_context import ALIGNMENT_BYTES
-from superopt.plan.program.execute import object_files
-from superopt.report.compilation.c_source import (
+from superopt.plan.program.formula_text import formula_text
+from superopt.report.compilation.c_header import header_text
+from superopt.report.compilation.c_source import source_text
+from superopt.report.compilation.compile_report import ExportReport, Port
+from superopt.report.compilation.exported_library import (
     BufferRef,
     ExportedLibrary,
-    header_text,
-    source_text,
+    ExportedProgram,
 )
-from superopt.report.compilation.compile_report import ExportReport, Port
 from superopt.te.expr import index
 from superopt.te.expr.dtype import to_numpy
+from superopt.te.expr.node import Dim, Expr, Size
 
-THREAD_POOL_LAYOUT = {"STATE_BYTES": STATE_BYTES, "WAKE": WAKE_WORD, "STOP": STOP_WORD}
+if TYPE_CHECKING:
+    from superopt.compilation.model.executable import Executable
+
+THREAD_POOL_LAYOUT = {"WAKE": WAKE_WORD, "STOP": STOP_WORD}
 # With these prefixes a name could collide with one of POSIX: sem_open, W_OK, ...
 RESERVED_PREFIXES = ("f", "mq", "r", "sem", "shm", "w", "x")
-_WORDS_PER_CHUNK = 1 << 20  # per chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +93,8 @@ def c_identifier(file_stem: str) -> str:
     return f"{out}_model" if out.lower() in RESERVED_PREFIXES else out
 
 
-class CompiledModel(Protocol):
-    """The part of `Executable` that the export needs."""
-
-    @property
-    def model(self) -> Model: ...
-    @property
-    def variants(self) -> Mapping[tuple[tuple[str, int], ...], Sequence[Any]]: ...
-    def variant(self, sizes: Mapping[str, int]) -> Sequence[Any]: ...
-    def fallback_nodes(self, sizes: Mapping[str, int]) -> list[tuple[graph.Node, str]]: ...
-    def executable_for(self, sizes: Mapping[str, int]) -> CompiledModel: ...
-
-
 def export_library(
-    exe: CompiledModel,
+    exe: Executable,
     machine: Machine,
     object_folder: Path | None,
     path: Path,
@@ -114,25 +106,19 @@ def export_library(
         raise UsageError(
             "shared objects are unsupported here", f"this is {here}", "use Linux on x86-64"
         )
-    at = _export_sizes(exe, shapes)
-    if (other := exe.executable_for(at)) is not exe:
-        return export_library(other, machine, object_folder, path, {})
-    model = exe.model
-    where, cc = library_names(path, model.source.label), find_c_compiler()
-    native = _native_segment(exe, at)
+    where, cc = library_names(path, exe.compiler.model.source.label), find_c_compiler()
     target, needs = checkable_target(machine)
-    weights = _WeightFile()
-    if native is not None:
-        weights.add(native.code.constants.concatenate())
-    library = _describe_library(model, native, at, where, needs, weights)
-    program = None if native is None else native.code.program
-    code = []
-    if program is not None:
-        code = object_files(program, target, library.threads, object_folder, shared=True)
+    code = compile_library(
+        exe, shapes, ObjectBuilder(target, exe.device.kernel_threads, object_folder)
+    )
+    library, weights = _describe_library(code, where, needs)
+    objects = [*code.objects().values()]
     text = header_text(library)
     with tempfile.TemporaryDirectory() as temporary:
         texts = text, source_text(library)
-        made = link_shared_object(cc, Path(temporary), texts, code, where.prefix, where.file_stem)
+        made = link_shared_object(
+            cc, Path(temporary), texts, objects, where.prefix, where.file_stem
+        )
     about = (made, text.encode(), library.weights_header.encode())
     with atomic_files() as new:
         *_, last = [_write(new(f), data) for f, data in zip(where.files, about, strict=True)]
@@ -140,13 +126,15 @@ def export_library(
             last.write(part.data)
     files = tuple((str(f), f.stat().st_size) for f in where.files)
     return ExportReport(
-        model.source.label,
+        library.model,
         where.prefix,
         library.threads,
         needs,
         library.inputs,
         library.outputs,
         files,
+        library.symbols,
+        len(code.programs) if library.symbols else 0,
     )
 
 
@@ -155,109 +143,29 @@ def _write(new: NewFile, data: bytes) -> BinaryIO:
     return new.file
 
 
-def _export_sizes(exe: CompiledModel, given_sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the values of all symbolic sizes: the given ones, or the only ones that were
-    compiled."""
-    model = exe.model
-    if not given_sizes and len(exe.variants) == 1:
-        return dict(*exe.variants)
-    known = {theirs: our for theirs, our in model.symbols.items() if our in model.size_bindings}
-    missing = sorted(
-        theirs for theirs, our in known.items() if not {theirs, our} & given_sizes.keys()
-    )
-    if missing:
-        raise UsageError(
-            f"{model.source.label}: no value for {', '.join(missing)}",
-            "a shared object has one value for each symbolic size",
-            f"give it: --shape {missing[0]}=1, or shapes={{{missing[0]!r}: 1}}",
-        )
-    found = representative_sizes(model, given_sizes)
-    return {name: n for name, n in found.items() if name in model.size_bindings}
-
-
-def _native_segment(exe: CompiledModel, sizes: Mapping[str, int]) -> NativeSegment | None:
-    """Return the compiled segment; None if the model computes nothing. Raises UsageError if nodes
-    run in ONNX Runtime."""
-    steps = exe.variants.get(tuple(sorted(sizes.items())), ())
-    if any(isinstance(s, ControlFlow) for s in steps):
-        raise UsageError(
-            f"{exe.model.source.label} cannot be exported",
-            "a library is one program, and a condition of an If is known only at run time",
-            "export one model for each branch",
-        )
-    if fallen := exe.fallback_nodes(sizes):
-        of = exe.model.names
-        each = (
-            f"{n.op.title} {of.get(graph.result(n, 0), '')}".strip() + f" ({w})" for n, w in fallen
-        )
-        raise UsageError(
-            f"{exe.model.source.label} cannot be exported",
-            f"these nodes run in onnxruntime: {', '.join(each)}",
-            "export a model without these nodes",
-        )
-    return next((s for s in exe.variant(sizes) if isinstance(s, NativeSegment)), None)
-
-
-class _WeightFile:
-    """Arrays at offsets that are multiples of 64 bytes."""
-
-    def __init__(self) -> None:
-        self.arrays: list[np.ndarray] = []
-        self.size = 0
-
-    def add(self, array: np.ndarray) -> int:
-        """Add an array; return its offset."""
-        at = self.size
-        self.arrays.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-        self.size += _align_up(array.nbytes)
-        return at
-
-    def chunks(self) -> Iterator[np.ndarray]:
-        for a in self.arrays:
-            yield a
-            yield np.zeros(-len(a) % ALIGNMENT_BYTES, np.uint8)
-
-    def digest(self) -> str:
-        found = blake2b(digest_size=16)
-        for part in self.chunks():
-            found.update(part.data)
-        return found.hexdigest()
-
-    def checksums(self) -> tuple[int, int]:
-        """Return the sum of the 64-bit words modulo 2^64, and the sum of its prefix sums, which
-        depends on the order of the words."""
-        first = second = 0
-        for a in self.arrays:
-            words = np.concatenate([a, np.zeros(-len(a) % ALIGNMENT_BYTES, np.uint8)]).view("<u8")
-            for k in range(0, len(words), _WORDS_PER_CHUNK):
-                running = np.cumsum(words[k : k + _WORDS_PER_CHUNK], dtype=np.uint64)
-                second += first * len(running) + int(np.sum(running, dtype=np.uint64))
-                first += int(running[-1])
-        return first % 2**64, second % 2**64
-
-
 def _describe_library(
-    model: Model,
-    native: NativeSegment | None,
-    sizes: Mapping[str, int],
-    where: LibraryNames,
-    needs: tuple[str, ...],
-    weights: _WeightFile,
-) -> ExportedLibrary:
+    library: LibraryCode, where: LibraryNames, needs: tuple[str, ...]
+) -> tuple[ExportedLibrary, WeightFile]:
+    """Return the contents of the library's texts, and its weights."""
+    weights = WeightFile()
+    model, sizes, codes = library.model, library.sizes, library.programs
     inputs, outputs = model.graph.inputs, model.graph.outputs
+    programs = tuple(_describe_program(model, p, weights) for p in codes)
+    names = codes[0].formulas.names if codes else ()
+    theirs = {our: name for name, our in model.symbols.items()}
+    symbols = {our: theirs.get(our, our) for our in names}
+    names_of = [v.name or "" for v in model.source.model.graph.outputs]
+    named = [*((i.name, i) for i in inputs), *zip(names_of, outputs, strict=True)]
+    ports = tuple(_c_port(name, v, sizes, symbols) for name, v in named)
+    dims = tuple(
+        tuple(formula_text(_fixed_size(d, sizes), names) for d in v.type.shape or ())
+        for _, v in named
+    )
     defaults = {
         inputs.index(i): weights.add(v.const_value.numpy())
         for i, v in model.input_defaults.items()
-        if v.const_value is not None
+        if v.const_value is not None and not ports[inputs.index(i)].is_symbolic
     }
-    theirs = {our: name for name, our in model.symbols.items()}
-    names_of = [v.name or "" for v in model.source.model.graph.outputs]
-    ins = tuple(_c_port(i.name, i, sizes) for i in inputs)
-    outs = tuple(_c_port(name, v, sizes) for name, v in zip(names_of, outputs, strict=True))
-    written = native.segment.outputs if native else ()
-    given = native.segment.inputs if native else ()
-    arguments = [BufferRef("INPUT", inputs.index(v)) for v in given if isinstance(v, graph.Input)]
-    arguments += [BufferRef("OUTPUT", outputs.index(v)) for v in written]
     copies: list[tuple[int, BufferRef]] = []
     for n, v in enumerate(outputs):
         if isinstance(v, graph.Constant):
@@ -266,39 +174,67 @@ def _describe_library(
             copies.append((n, BufferRef("INPUT", inputs.index(v))))
         elif outputs.index(v) != n:
             copies.append((n, BufferRef("OUTPUT", outputs.index(v))))
-    program = native.code.program if native else None
-    return ExportedLibrary(
+    made = ExportedLibrary(
         __version__,
         model.source.label,
         where.prefix,
         where.file_stem,
-        {theirs.get(our, our): n for our, n in sizes.items()},
+        {theirs.get(our, our): n for our, n in library.given_sizes.items()},
+        tuple(symbols.values()),
         needs,
-        native.static_code.threads if native else 1,
-        ins,
-        outs,
+        max((p.threads for p in codes), default=1),
+        ports[: len(inputs)],
+        ports[len(inputs) :],
+        dims,
         defaults,
-        tuple(arguments),
+        programs,
         tuple(copies),
         weights.size,
-        _align_up(program.memory_bytes) if program else 0,
-        _align_up(program.workspace_bytes) if program else 0,
         weights.digest(),
         weights.checksums(),
         THREAD_POOL_LAYOUT,
     )
+    return made, weights
 
 
-def _c_port(name: str, v: graph.Value, sizes: Mapping[str, int]) -> Port:
+def _describe_program(model: Model, p: LibraryProgram, weights: WeightFile) -> ExportedProgram:
+    inputs, outputs = model.graph.inputs, model.graph.outputs
+    given = [v for v in p.segment.inputs if isinstance(v, graph.Input)]
+    arguments = [BufferRef("INPUT", inputs.index(v)) for v in given]
+    arguments += [BufferRef("OUTPUT", outputs.index(v)) for v in p.segment.outputs]
+    symbolic = p.program.symbolic
+    assert symbolic is None or symbolic.argument == len(arguments)
+    f = p.formulas
+    return ExportedProgram(
+        f.guards,
+        f.memory_bytes,
+        f.workspace_bytes,
+        f.words,
+        tuple(arguments),
+        weights.add_constants(p.constants),
+        p.threads > 1,
+        align_up(STATE_BYTES + 8 * len(p.program.calls)),
+    )
+
+
+def _fixed_size(d: Dim, sizes: Mapping[str, int]) -> Dim:
+    """Return the value of a dimension at these sizes if it depends on no others."""
+    return index.evaluate(d, dict(sizes)) if index.symbols(d) <= sizes.keys() else d
+
+
+def _c_port(
+    name: str, v: graph.Value, sizes: Mapping[str, int], symbols: Mapping[str, str]
+) -> Port:
+    """Return an input or output. symbols: the file's names of sizes that have no value."""
     t = v.type
     if not supports_dtype(t.dtype) or t.dtype is None or t.shape is None:
         raise UsageError(
             f"{name} is {t}", "C has no such tensors", "remove it from the model's interface"
         )
-    shape = tuple(index.evaluate(d, dict(sizes)) for d in t.shape)
     kind = to_numpy(t.dtype)
-    return Port(name, str(kind), shape, prod(shape) * kind.itemsize)
-
-
-def _align_up(n: int) -> int:
-    return -(-n // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    env: dict[Expr, Expr] = {Size(our): Size(their) for our, their in symbols.items()}
+    dims = [_fixed_size(d, sizes) for d in t.shape]
+    shape = tuple(d if isinstance(d, int) else str(index.substitute(d, env)) for d in dims)
+    known = [d for d in shape if isinstance(d, int)]
+    size = prod(known) * kind.itemsize if len(known) == len(shape) else 0
+    return Port(name, str(kind), shape, size)

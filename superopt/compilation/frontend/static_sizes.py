@@ -21,14 +21,19 @@ from superopt.te.expr import index
 def with_static_sizes(model: Model, sizes: Mapping[str, int]) -> Model | None:
     """Return the model at these sizes. sizes: by superopt's names. None if the model is invalid at
     them, or if some input sizes stay symbolic, as those of an input that is an output may."""
+    out = with_given_sizes(model, sizes)
+    some = (d for i in out.graph.inputs for d in i.type.shape or ()) if out is not None else ()
+    return None if any(index.symbols(d) for d in some) else out
+
+
+def with_given_sizes(model: Model, sizes: Mapping[str, int]) -> Model | None:
+    """Return the model at these values of some of its sizes, by superopt's names. None if it is
+    invalid at them."""
     try:
-        out = row_scatters_to_scatter_nd(
-            fold_constant_ifs(import_model(_source_with_sizes(model, sizes)))
-        )
+        made = import_model(_source_with_sizes(model, sizes))
+        return row_scatters_to_scatter_nd(fold_constant_ifs(made))
     except ModelError:
         return None
-    some = (d for i in out.graph.inputs for d in i.type.shape or ())
-    return None if any(index.symbols(d) for d in some) else out
 
 
 def has_static_rewrites(model: Model) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -62,10 +62,9 @@ def compile_size_class(
         empty = empty_outputs_step(c.model.graph, example)
         if (only_empty and empty is None) or (guards and empty is not None):
             continue
-        try:
-            steps = compile_class_steps(c, example, guards) if empty is None else (empty,)
-        except Exception as e:  # code that does not support symbolic sizes raises many types
-            LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
+        make = partial(compile_class_steps, c, example, guards)
+        steps = compile_if_supported(make) if empty is None else (empty,)
+        if steps is None:
             continue
         formulas = _joint_formulas(steps, example)
         if substitution is not None:
@@ -75,6 +74,15 @@ def compile_size_class(
         then = decode_sizes(compiler.model, sizes)
         return SizeClass(formulas, partial(_same, steps), partial(_same, c.model), then)
     return None
+
+
+def compile_if_supported(make: Callable[[], T]) -> T | None:
+    """Return code for a class of sizes; None if the model does not support it."""
+    try:
+        return make()
+    except Exception as e:  # code that does not support symbolic sizes raises many types
+        LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
+        return None
 
 
 def _same(x: T) -> T:
@@ -159,14 +167,14 @@ def compile_for_any_sizes(compiler: Compiler, specialize: Specialize) -> Variant
 
 def compile_levels(compiler: Compiler, classes: SizeClasses, sizes: Mapping[str, int]) -> None:
     """Compile classes for sizes like these but for one, which is of another level."""
-    for example in _level_examples(sizes):
+    for example in level_examples(sizes):
         if not classes.admits(example):
             with suppress(SuperoptError):  # the model admits no such size
                 if (made := classes.compile(compiler, example)) is not None:
                     classes.add(made)
 
 
-def _level_examples(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def level_examples(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Return sizes like these but for one, which is inside of a level, or the least of one; large
     sizes first, whose calls take longest."""
     inside = [min(2 * n, above - 1) for n, above in pairwise(SIZE_LEVELS)]

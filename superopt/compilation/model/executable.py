@@ -303,12 +303,13 @@ class Executable(ModelPrograms):
 
             exe.export("out/resnet")  # out/libresnet.so, out/resnet.h, out/resnet.weights
 
-        path: a folder, for files named after the model, or the files' name. shapes: symbolic sizes,
-        unless exactly one set was compiled. The code is for x86-64 Linux, and for processors with
-        the features of this one.
+        path: a folder, for files named after the model, or the files' name. shapes: symbolic sizes.
+        Calls in C pass those that are missing: the library has programs for classes of sizes. If
+        the model has none, or with specialize="eager", all are needed, unless exactly one set was
+        compiled. The code is for x86-64 Linux, and for processors with the features of this one.
 
         Raises UsageError for another target than the CPU, if nodes run in ONNX Runtime, without a C
-        compiler, and if a file cannot be written.
+        compiler, for missing sizes, and if a file cannot be written.
         """
         with self.exclusive():
             self.shape_policy.fallback_reasons.clear()  # compile it, whichever is faster

@@ -63,7 +63,7 @@ def build_image(
     program: Program, machine: Machine, threads: int, folder: Path | None
 ) -> ProgramImage:
     """Return the machine code of the program, and what it needs."""
-    some = threads if any(c.chunks > 1 or c.chunk_word is not None for c in program.calls) else 1
+    some = used_threads(program, threads)
     made = object_files(program, machine, some, folder)
     if (at := object_offsets()) is not None:
         given = [r.position for r in references(program.calls) if r.region == "argument"]
@@ -71,6 +71,11 @@ def build_image(
         made.append(object_code(entry_text(max(given, default=-1) + 1, *at), machine, folder))
     sizes = program.constant_bytes, program.memory_bytes, program.workspace_bytes
     return ProgramImage(tuple(made), some, at is not None, *sizes, len(program.calls))
+
+
+def used_threads(program: Program, threads: int) -> int:
+    """Return 1 if no kernel of a program has several chunks; else `threads`."""
+    return threads if any(c.chunks > 1 or c.chunk_word is not None for c in program.calls) else 1
 
 
 @dataclass(slots=True)
@@ -111,14 +116,12 @@ def object_files(
     threads: int,
     folder: Path | None,
     *,
-    shared: bool = False,
     timed: bool = False,
 ) -> list[bytes]:
-    """Return the object files of a program: its kernels, and `run`, which calls them. shared: for a
-    shared object, whose constants are one block of memory. timed: `run` reads the clock after each
-    call."""
-    table = None if shared else constant_numbers(program.constants)
+    """Return the object files of a program: its kernels, and `run`, which calls them. timed: `run`
+    reads the clock after each call."""
+    table = constant_numbers(program.constants)
     words = program.symbolic.argument if program.symbolic is not None else 0
     text = program_text(program.calls, threads, platform.machine().lower(), timed, table, words)
-    kernels = [kernel_object_code(k, machine, folder, shared) for k in program.kernels.values()]
-    return [*kernels, object_code(text, machine, folder, shared)]
+    kernels = [kernel_object_code(k, machine, folder) for k in program.kernels.values()]
+    return [*kernels, object_code(text, machine, folder)]

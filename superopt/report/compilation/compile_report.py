@@ -94,16 +94,22 @@ class OutputRange:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output of an exported model; dtype: numpy's name."""
+    """An input or output of an exported model; dtype: numpy's name. shape: a text for a dimension
+    that depends on symbolic sizes; bytes: 0 if one does."""
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
     bytes: int
 
     @property
     def type(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def is_symbolic(self) -> bool:
+        """True if a dimension depends on symbolic sizes."""
+        return any(isinstance(d, str) for d in self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,8 @@ class ExportReport:
     """The result of `superopt export`.
 
     name: the prefix of all C names; needs: CPU features; files: the library, its header and its
-    weights, with their bytes.
+    weights, with their bytes; symbols: the sizes that calls pass; classes: the number of programs
+    for classes of these sizes, 0 if all sizes are fixed.
     """
 
     model: str
@@ -121,6 +128,8 @@ class ExportReport:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     files: tuple[tuple[str, int], ...]
+    symbols: tuple[str, ...] = ()
+    classes: int = 0
 
 
 def compilation_text(c: CompilationReport) -> str:
@@ -201,6 +210,10 @@ def export_text(e: ExportReport) -> str:
         f"{phrases.printable(e.model)}: {e.name}_run in C, on {threads}, for processors with the "
         "features of this one"
     ]
+    if e.symbols:
+        names = ", ".join(map(phrases.printable, e.symbols))
+        classes = phrases.count_text(e.classes, "class", "classes")
+        lines.append(f"  calls pass {names}: programs for {classes} of sizes")
     lines += table([(phrases.printable(f), phrases.size_text(n)) for f, n in e.files])
     rows = [
         (f"{what}[{n}]", phrases.printable(p.name), p.type)

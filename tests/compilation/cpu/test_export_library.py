@@ -25,13 +25,7 @@ from superopt.kernels.runtime.cpu import (
     checkable_target,
     host,
 )
-from superopt.report.compilation.c_source import (
-    BufferRef,
-    ExportedLibrary,
-    header_text,
-    source_text,
-)
-from superopt.report.compilation.compile_report import ExportReport, Port
+from superopt.report.compilation.compile_report import ExportReport
 from tests.support.compilation.exporting import (
     CASES,
     CC,
@@ -64,9 +58,9 @@ def test_c_gets_the_same_bits(
     if name == "float16":
         request.getfixturevalue("float16")
     m, feeds = CASES[name]()
-    exe = superopt.compile(m, threads=threads)
+    exe = superopt.compile(m, threads=threads, specialize="eager")
     wanted = exe.run(feeds)
-    e = exe.export(tmp_path / "m")
+    e = exe.export(tmp_path / "m", shapes={"n": 2} if name == "net" else None)
     assert [(p.name, p.dtype, p.shape) for p in e.outputs] == [
         (k, str(a.dtype), a.shape) for k, a in wanted.items()
     ]
@@ -116,10 +110,10 @@ int main(int count, char **given)
 @pytest.mark.parametrize("language", ["c", "c++"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_program_without_python(language: str, threads: int, tmp_path: Path) -> None:
-    exe = superopt.compile(net(9), threads=threads)
+    exe = superopt.compile(net(9), threads=threads, specialize="eager")
     x = picture(2, 9)
     wanted = exe(x=x)
-    exe.export(tmp_path / "resnet-18")  # for the sizes of the only call
+    exe.export(tmp_path / "resnet-18", shapes={"n": 2})
     (tmp_path / "main.c").write_text(MAIN)
     x.tofile(tmp_path / "x")
     assert CC is not None
@@ -139,7 +133,7 @@ def test_a_program_without_python(language: str, threads: int, tmp_path: Path) -
 def test_nothing_of_a_library_is_seen_but_its_own_names(tmp_path: Path) -> None:
     """All have `run` and `work`, and equal kernels."""
     m, feeds = CASES["net"]()
-    exe = superopt.compile(m, threads=2)
+    exe = superopt.compile(m, threads=2, specialize="eager")
     wanted, e = exe.run(feeds), exe.export(tmp_path / "a", shapes={"n": 2})
     doubled = [node("Add", ["x", "x"], ["y"])]
     other = superopt.compile(model(doubled, {"x": (F, [3])}, ["y"])).export(tmp_path / "b")
@@ -159,9 +153,9 @@ def test_nothing_of_a_library_is_seen_but_its_own_names(tmp_path: Path) -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_several_may_be_open_and_run_at_once(threads: int, tmp_path: Path) -> None:
-    exe = superopt.compile(net(9), threads=threads)
+    exe = superopt.compile(net(9), threads=threads, specialize="eager")
     wanted = [exe(x=picture(1, 9) + n) for n in range(3)]
-    e = exe.export(tmp_path)
+    e = exe.export(tmp_path, shapes={"n": 1})
     assert [Path(f).name for f, _ in e.files] == [
         "libthe model.so", "the model.h", "the model.weights"
     ]  # fmt: skip
@@ -365,27 +359,17 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_file_of_a_saved_model_is_exported_too(tmp_path: Path) -> None:
-    exe = superopt.compile(net("s"), threads=2)
+    exe = superopt.compile(net("s"), threads=2, specialize="eager")
     x = picture(1, 9)
     wanted = exe(x=x)
     exe.save(tmp_path / "net.superopt")
-    e = model_files.export_model(tmp_path / "net.superopt", output=tmp_path / "net")
+    e = model_files.export_model(
+        tmp_path / "net.superopt", output=tmp_path / "net", shapes={"n": 1, "s": 9}
+    )
     assert (e.name, e.threads) == ("net", 2)
     o = InC(e)
     np.testing.assert_array_equal(o.run({"x": x})["y"], wanted["y"])
     o.close()
-
-
-def test_the_header(golden: Callable[[str, str], None]) -> None:
-    ports = Port("image", "float32", (2, 3, 8, 8), 1536), Port("scale", "float16", (), 2)
-    x = ExportedLibrary(
-        *("0.1", "small.onnx", "small", "small", {"batch": 2}, ("avx2", "fma"), 2, ports),
-        (Port("logits */", "float32", (2, 10), 80), Port("n", "int64", (0, 4), 0)),
-        *({1: 128}, (BufferRef("INPUT", 0), BufferRef("OUTPUT", 0)), ((1, BufferRef("HELD", 64)),)),
-        *(192, 4096, 0, "0f" * 16, (1, 2), {"TICKET": 0}),
-    )
-    golden("header.txt", header_text(x))
-    assert "defaults[] = {NONE, 128, NONE};" in source_text(x)
 
 
 def test_what_onnxruntime_does_faster_has_a_kernel_here(tmp_path: Path) -> None:

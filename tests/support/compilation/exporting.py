@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,7 @@ from superopt.report.compilation.compile_report import ExportReport
 from tests.support.compilation.models import F, I, model, net, picture
 
 node = helper.make_node
-OK, NO_FILE, OTHER_FILE, DAMAGED, NO_PROCESSOR, _, _, NO_TENSOR = range(8)
+OK, NO_FILE, OTHER_FILE, DAMAGED, NO_PROCESSOR, NO_MEMORY, _, NO_TENSOR, NO_CODE = range(9)
 
 
 class InC:
@@ -27,29 +27,51 @@ class InC:
 
     def __init__(self, e: ExportReport, weights: str = "") -> None:
         lib = ctypes.CDLL(e.files[0][0], mode=os.RTLD_NOW | os.RTLD_GLOBAL)
-        self.e, error = e, ctypes.c_int(-1)
+        self.e, self.lib, error = e, lib, ctypes.c_int(-1)
         self._run, self._close = (getattr(lib, f"{e.name}_{f}") for f in ("run", "close"))
         self.words = getattr(lib, f"{e.name}_error")
         opened = getattr(lib, f"{e.name}_open")
         opened.restype, self.words.restype = ctypes.c_void_p, ctypes.c_char_p
-        self._run.argtypes = [ctypes.c_void_p] * 3
+        self._run.argtypes = [ctypes.c_void_p] * 3  # the sizes follow, if there are any
         self._close.argtypes, self._close.restype = [ctypes.c_void_p], None
         self.at = opened((weights or e.files[2][0]).encode(), ctypes.byref(error))
         self.error = error.value
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Each tensor lies where no larger alignment holds than its element's."""
+    def run(self, feeds: Mapping[str, np.ndarray], *sizes: int) -> dict[str, np.ndarray]:
+        """Each tensor lies where no larger alignment holds than its element's. sizes: the values of
+        symbolic sizes."""
         given = [None if p.name not in feeds else _apart(feeds[p.name]) for p in self.e.inputs]
-        out = [_apart(np.zeros(p.shape, p.dtype)) for p in self.e.outputs]
-        assert self.call(given, out) == OK
+        shapes = [self.shape(n, sizes) if sizes else p.shape for n, p in enumerate(self.e.outputs)]
+        kinds = [p.dtype for p in self.e.outputs]
+        out = [_apart(np.zeros(s, kind)) for s, kind in zip(shapes, kinds, strict=True)]
+        assert self.call(given, out, sizes) == OK
         return {p.name: a for p, a in zip(self.e.outputs, out, strict=True)}
 
-    def call(self, given: list[np.ndarray | None], out: list[np.ndarray | None]) -> int:
+    def call(
+        self,
+        given: list[np.ndarray | None],
+        out: list[np.ndarray | None],
+        sizes: Sequence[int] = (),
+    ) -> int:
         tables = ((ctypes.c_void_p * len(t))(*map(_address, t)) for t in (given, out))
-        return int(self._run(self.at, *tables))
+        return int(self._run(self.at, *tables, size_array(sizes)))
+
+    def shape(self, output: int, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of an output at these sizes, as the library computes it."""
+        p = self.e.outputs[output]
+        shape, size = (ctypes.c_int64 * len(p.shape))(), ctypes.c_size_t()
+        found = getattr(self.lib, f"{self.e.name}_output_shape")
+        assert found(output, size_array(sizes), shape, ctypes.byref(size)) == OK
+        out = tuple(shape)
+        assert size.value == np.zeros(out, p.dtype).nbytes
+        return out
 
     def close(self) -> None:
         self._close(self.at)
+
+
+def size_array(sizes: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
 
 
 def _address(a: np.ndarray | None) -> int | None:

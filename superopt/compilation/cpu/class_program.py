@@ -1,0 +1,75 @@
+"""Plan a program for a class of sizes (model/size_classes.py), with the formulas of its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from superopt.compilation.frontend.class_sizes import Guards
+from superopt.plan.graph.partition import Segment
+from superopt.plan.program.formula_text import formula_text
+from superopt.plan.program.program import Program
+from superopt.plan.program.size_formulas import SizeFormulas
+from superopt.te.expr.node import Size
+from superopt.te.expr.symbolic_int import extent, symbolic_sizes
+
+if TYPE_CHECKING:
+    from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.device import CodeGenerator
+
+Code = TypeVar("Code")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassProgram(Generic[Code]):
+    """A program for all sizes that its formulas admit, and its machine code."""
+
+    program: Program
+    formulas: SizeFormulas
+    code: Code
+
+
+def plan_class_program(
+    generator: CodeGenerator,
+    c: Compiler,
+    s: Segment,
+    example: Mapping[str, int],
+    assumed: Guards,
+    build: Callable[[Program], Code],
+) -> ClassProgram[Code]:
+    """Return the program of a segment for all sizes for which the same decisions are right as for
+    the example. assumed: comparisons that the model assumes, and whether they hold. build: returns
+    the code of a program; its decisions are guards, too.
+
+    Raises one of NO_KERNEL_ERRORS if an operator has no kernel for symbolic sizes.
+    """
+    with symbolic_sizes(example, assumed) as decided:
+        if not all(extent(d) >= 0 for n in s.nodes for t in n.types for d in t.shape or ()):
+            raise NotImplementedError("a size is below 0")
+        if any(d == 0 for n in s.nodes for t in n.types for d in t.shape or ()):
+            raise NotImplementedError("tiles that overlap need elements")
+        sizes = {name: extent(Size(name)) for name in example}
+        for n in s.nodes:  # guards the decisions of the partition
+            if why := c.fallback_reason(n, sizes):
+                raise NotImplementedError(why)
+        made = generator.plan_segment(c, s, {})
+        if made.symbolic is None:
+            raise NotImplementedError("no size is symbolic")
+        code = build(made)
+    names = made.symbolic.names
+    # expressions assume that sizes are positive; the model has a 0 in place of a size of 0
+    positive = (f"1 <= s{n}" for n, name in enumerate(names) if example[name])
+    guards = (
+        ("" if holds else "not ") + formula_text(g, names)
+        for g, holds in decided.required_guards().items()
+    )
+    formulas = SizeFormulas(
+        names,
+        (*positive, *guards),
+        tuple(formula_text(w, names) for w in made.symbolic.words),
+        formula_text(made.symbolic.memory_bytes, names),
+        formula_text(made.symbolic.workspace_bytes, names),
+        tuple(tuple(formula_text(d, names) for d in v.type.shape or ()) for v in s.outputs),
+    )
+    return ClassProgram(made, formulas, code)
