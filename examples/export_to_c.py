@@ -39,7 +39,7 @@ def main() -> None:
     compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))))
     exe = superopt.compile(small_model.write(), shapes={"batch": 8})
     Path("out").mkdir(exist_ok=True)
-    for file, size in exe.export("out/model").files:
+    for file, size in exe.export("out/model", shapes={"batch": 8}).files:
         print(f"{file}: {size:,} bytes")
 
     Path("main.c").write_text(PROGRAM)

@@ -110,7 +110,7 @@ def test_borders_are_zeros_in_memory_that_was_another_s(
     for least in (1 << 60, 0):
         monkeypatch.setattr("superopt.plan.program.buffer_assignment.MIN_CLEARED_BYTES", least)
         monkeypatch.setattr("superopt.plan.program.buffer_assignment.MIN_CLEAR_SAVING", 0)
-        exe = superopt.compile(net(19), threads=threads)
+        exe = superopt.compile(net(19), threads=threads, specialize="eager")
         wanted = reference(net(19), {"x": picture(1, 19)})
         near(exe(x=picture(1, 19)), wanted)
         exe(x=np.full((1, 3, 19, 19), np.nan, np.float32))

@@ -185,7 +185,7 @@ def test_constants_of_several_classes_are_in_the_weights_once(tmp_path: Path) ->
     exe = superopt.compile(mlp())
     e = exe.export(tmp_path / "mlp")
     classes = with_all_classes(exe, {"rows": 8}).size_classes.classes
-    constants = [c.load_step().code.constants for c in classes]  # type: ignore[union-attr]
+    constants = [(c.load_steps() or ())[0].code.constants for c in classes]  # type: ignore[union-attr]
     each = {d: len(a) for c in constants for d, a in zip(c.digests, c.arrays, strict=True)}
     assert e.files[2][1] == 64 + sum(each.values())
     assert sum(len(c.digests) for c in constants) > len(each)  # some are shared

@@ -91,7 +91,7 @@ SUBSTITUTED = {
     "reshape windows": ("h", range(12, 200, 4), [1, 3, 13, 14, 15]),
     "topk const": ("s", range(5, 16), range(1, 5)),
 }
-FATAL_ZEROS = {"einsum", "gru", "lstm"}  # onnxruntime ends the process at some of these
+FATAL_ZEROS = {"einsum"}  # onnxruntime ends the process at some of these
 EMPTY = {"view b s h d": "bs", "half div": "bs", "pad to multiple": "s", "range pos expand": "s"}
 
 
