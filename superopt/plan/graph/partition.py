@@ -25,7 +25,7 @@ from superopt.plan.graph.scatter_nodes import has_scatter_kernel
 from superopt.plan.lowering.nbits_weights import has_constant_nbits_weights
 from superopt.te.expr import index
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, DType
-from superopt.te.expr.node import Expr
+from superopt.te.expr.node import Apply, Expr
 from superopt.te.expr.tensor import TensorType
 
 # The least cost of kernels between nodes in onnxruntime: two more calls, and arrays.
@@ -110,6 +110,8 @@ def unsupported_reason(
         return "an attribute that is known only at run time"
     if not n.op.opaque and _reads_out_of_range(n, sizes):
         return "no index can be in range"  # as in onnxruntime
+    if not n.op.opaque and _is_cut_too_short(n, sizes):
+        return "its operands do not broadcast"  # as in onnxruntime
     return ""
 
 
@@ -151,6 +153,20 @@ def _reads_out_of_range(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
     assert isinstance(axis, int)
     beside = zip(indices, x, strict=True) if n.op.name != "Gather" else ()
     return not x[axis] or any(i > own for a, (i, own) in enumerate(beside) if a != axis)
+
+
+def _is_cut_too_short(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
+    """True if an operand has min(n, c) elements along an axis of the result, which has n, and they
+    differ: shape inference takes them to be equal (ops/shared/broadcasting.py, `broadcast`)."""
+    for v in n.inputs:
+        pairs = zip(
+            reversed((v and v.type.shape) or ()), reversed(n.types[0].shape or ()), strict=False
+        )
+        for d, result in pairs:
+            is_cut = isinstance(d, Apply) and d.fn == "min" and result in d.args
+            if is_cut and index.evaluate(d, dict(sizes)) != index.evaluate(result, dict(sizes)):
+                return True
+    return False
 
 
 def slow_reason(n: ir_graph.Node, sizes: Mapping[str, int]) -> str:

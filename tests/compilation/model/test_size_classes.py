@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -178,6 +179,26 @@ def test_indices_beyond_a_tensor_have_no_class() -> None:
     assert not made.formulas.admits({"n": 1, "k": 4})
     with pytest.raises(ModelError):
         exe.run(feeds(1, 4))
+
+
+@pytest.mark.parametrize("specialize", ["never", "eager"])
+def test_a_table_that_is_too_short_is_an_error(specialize: Any) -> None:
+    """Positions of a sequence are rows of a table, which a slice cuts to its length."""
+    n_rows = {"axes": np.array([0]), "starts": np.array([0]), "table": W.T[:40, :32].copy()}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"], end=1),
+        helper.make_node("Slice", ["table", "starts", "n", "axes"], ["positions"]),
+        helper.make_node("Add", ["x", "positions"], ["y"]),
+    ]
+    m = model(nodes, {"x": (F, ["n", 32])}, ["y"], n_rows)
+    for first in (40, 41):  # rows
+        exe = superopt.compile(m, specialize=specialize)
+        for n in (first, 30, 40, 41, 1, 100):
+            if n <= 40:
+                check(exe, m, rows(n))
+            else:
+                with pytest.raises(ModelError):
+                    exe.run(rows(n))
 
 
 def test_a_class_ends_where_onnxruntime_is_faster() -> None:
