@@ -70,9 +70,8 @@ class SavedReference:
 
 
 def open_source(source: Source, options: CompileOptions, specialize: Specialize) -> Executable:
-    """Open a model in memory. Only programs that are compiled in the background are written to
-    disk: the disk is how they reach this process.
-    """
+    """Open a model in memory. Programs that are compiled in the background are written to disk, for
+    later processes with this model."""
     device = open_device(options)
     compiler = make_compiler(source, options, device, _replay_tuned_rewrites)
     out = compiler.executable(specialize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -13,14 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from superopt.compilation.runtime import background_worker
+from superopt.errors import SuperoptError
 
 if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
+    from superopt.compilation.model.compile_child import Work
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.size_classes import SizeClass
     from superopt.compilation.model.steps import Variant
 
 LOG = logging.getLogger("superopt.compile")
+CHILD_MODULE: Final = "superopt.compilation.model.compile_child"
 MIN_CHILD_TIMEOUT_S: Final = 120.0  # limit for compiling, and a multiple of the expected time:
 CHILD_TIMEOUT_FACTOR: Final = 20.0
 MAX_RUN_PAIRS: Final = 40  # pairs of runs that are compared, at most
@@ -69,7 +73,7 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
             policy.keep_in_fallback(key, why)
         else:
             exe.set_variant(key, variant)
-    if made is not None and len(made.load_steps() or ()) == 1 and background_worker.CAN_FORK:
+    if made is not None and len(made.load_steps() or ()) == 1 and _has_child(exe):
         _compile_levels(exe, key)
     with exe.lock:
         policy.pending.discard(key)
@@ -77,48 +81,43 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
 
 def _compile_levels(exe: Executable, key: Sizes) -> None:
     """Compile classes for sizes of other levels, which calls at different sizes may have."""
-    compiler, classes = exe._compiler, exe.size_classes
-    if compiler is None:
-        return  # it is closed
-
-    def work() -> str:
-        compiler.compile_levels(classes, dict(key))
-        return ""
-
-    expected = exe.shape_policy.expected_compile_seconds
-    limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * expected)
     try:
-        background_worker.run_in_child(work, limit, compiler.generator.compile_lock())
-    except (OSError, background_worker.ChildFailed) as e:
+        _run_child(exe, key, "levels")
+    except (OSError, SuperoptError) as e:
         LOG.info("background classes of other levels: %s", e)
     with exe.lock:
-        for made in () if exe.is_closed else classes.find_new():
-            classes.add(made)
+        for made in () if exe.is_closed else exe.size_classes.find_new():
+            exe.size_classes.add(made)
+
+
+def _has_child(exe: Executable) -> bool:
+    """True if a child process can compile the model, whose file it opens."""
+    cached = exe.size_classes.cache is not None
+    return background_worker.CAN_RUN_CHILDREN and cached and exe.reference is not None
+
+
+def _run_child(exe: Executable, key: Sizes, work: Work) -> float:
+    """Let a child process compile the model (compile_child.py); return its processor time in
+    seconds."""
+    assert exe.reference is not None
+    request = pickle.dumps((exe.reference.reduce(), key, work))
+    expected = exe.shape_policy.expected_compile_seconds
+    limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * expected)
+    return float(background_worker.run_in_child(CHILD_MODULE, request, limit))
 
 
 def compile_in_background(
     exe: Executable, key: Sizes, *, is_fixed: bool = False
 ) -> tuple[Variant, SizeClass | None]:
     """Return the model compiled for a class of sizes that has these, and that class; or for these
-    sizes alone, if it has no class or `is_fixed`. A child process compiles it if it can; its result
-    is read from the disk cache."""
+    sizes alone, if it has no class or `is_fixed`. A child process compiles a model in a file; its
+    result is read from the disk cache."""
     compiler, policy, classes = exe.compiler, exe.shape_policy, exe.size_classes
     sizes = dict(key)
-    if background_worker.CAN_FORK and classes.cache is not None:
-
-        def work() -> str:
-            begin = time.process_time()
-            if is_fixed or classes.compile(compiler, sizes) is None:
-                exe.store_cached(key, compiler.compile_variant(sizes, open_sessions=False))
-            return str(time.process_time() - begin)
-
-        limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * policy.expected_compile_seconds)
+    if _has_child(exe):
         with suppress(OSError):  # no memory for another process
-            policy.add_compile_time(
-                float(
-                    background_worker.run_in_child(work, limit, compiler.generator.compile_lock())
-                )
-            )
+            alone = is_fixed or not classes.is_supported
+            policy.add_compile_time(_run_child(exe, key, "fixed" if alone else "class"))
         for new in () if is_fixed else classes.find_new():
             if new.formulas.admits(sizes) and (bound := new.variant(sizes)) is not None:
                 return bound, new
@@ -131,8 +130,7 @@ def compile_in_background(
         bound = None if made is None else made.variant(sizes)
         variant = bound or compiler.compile_variant(sizes)
     compiler.compile_branches(variant)
-    if not background_worker.CAN_FORK:
-        policy.add_compile_time(clock() - begin)
+    policy.add_compile_time(clock() - begin)
     if bound is None:
         exe.store_cached(key, variant)
     return variant, made

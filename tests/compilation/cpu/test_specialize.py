@@ -121,10 +121,8 @@ def test_slower_code_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert exe.fallback_nodes({"n": 4}) == []
 
 
-@pytest.mark.parametrize("forks", [True, False])
-def test_what_fails_in_the_background_is_said(
-    forks: bool, faster: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("faster")
+def test_what_fails_in_the_background_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     exe = superopt.compile(tanh(), shapes={"n": 3})
     exe.shape_policy.compile_seconds = [1e9]
     check(exe, 5)  # onnxruntime has the model
@@ -133,7 +131,6 @@ def test_what_fails_in_the_background_is_said(
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(background_worker, "CAN_FORK", forks)
     monkeypatch.setattr(Compiler, "compile_variant", fails)
     check(exe, 4)
     assert exe.wait(60)
@@ -144,22 +141,61 @@ def test_what_fails_in_the_background_is_said(
     assert exe.shape_policy.pending == set()
 
 
-def test_a_child_that_crashes_or_hangs(faster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+CHILDREN = {
+    "crashes": "import os; os.abort()",
+    "hangs": "import threading; threading.Event().wait()",
+    "fails": "import sys; print('-ValueError: no such luck'); sys.exit(1)",
+    "works": "import sys; print('about to'); print(sys.stdin.read())",
+}
+
+
+def test_a_child_that_crashes_or_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, text in CHILDREN.items():
+        (tmp_path / f"child_{name}.py").write_text(text, "utf-8")
     with pytest.raises(background_worker.ChildFailed, match="ended with -6"):
-        background_worker.run_in_child(os.abort, 60)  # type: ignore[arg-type]
+        background_worker.run_in_child("child_crashes", b"", 60)
     with pytest.raises(background_worker.ChildFailed, match="took longer than 0 s"):
-        background_worker.run_in_child(lambda: str(threading.Event().wait()), 0.2)
-    assert background_worker.run_in_child(lambda: "done", 60) == "done"
+        background_worker.run_in_child("child_hangs", b"", 0.2)
+    with pytest.raises(background_worker.ChildFailed, match="no such luck"):
+        background_worker.run_in_child("child_fails", b"", 60)
+    assert background_worker.run_in_child("child_works", b"done", 60) == "done"
 
 
+@pytest.mark.parametrize("in_child", [True, False])
 @pytest.mark.usefixtures("faster")
-def test_without_fork_a_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_worker, "CAN_FORK", False)
-    exe = superopt.compile(tanh(), shapes={"n": 3})
+def test_a_child_compiles_a_model_in_a_file(
+    in_child: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(tanh(), path)
+    monkeypatch.setattr(background_worker, "CAN_RUN_CHILDREN", in_child)
+    exe = superopt.compile(path, shapes={"n": 3})
+    exe.shape_policy.compile_seconds = [SLOW]
+    here: list[object] = []
+    compile_variant: Any = Compiler.compile_variant
+
+    def record(self: Compiler, at: Any, *args: Any, **more: Any) -> Any:
+        here.append(at)
+        return compile_variant(self, at, *args, **more)
+
+    monkeypatch.setattr(Compiler, "compile_variant", record)
+    check(exe, 4)
+    assert exe.wait(120)
+    assert sizes(exe) == [3, 4]
+    assert bool(here) == (not in_child)
+
+
+def test_a_call_of_numpy_beside_a_compilation_ends(tmp_path: Path) -> None:
+    """A fork would end the threads that OpenBLAS waits for."""
+    path = tmp_path / "m.onnx"
+    onnx.save(tanh(), path)
+    exe = superopt.compile(path, shapes={"n": 3})
     exe.shape_policy.compile_seconds = [SLOW]
     check(exe, 4)
-    assert exe.wait(60)
-    assert sizes(exe) == [3, 4]
+    a = np.ones((300, 300))
+    while not exe.wait(0):
+        a @ a
 
 
 @pytest.mark.usefixtures("faster")
@@ -218,7 +254,7 @@ def test_a_forked_process_has_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 EXITS = """
 import sys, numpy, superopt
 from superopt.compilation.runtime import background_worker
-background_worker.CAN_FORK = sys.argv[2] == "fork"
+background_worker.CAN_RUN_CHILDREN = sys.argv[2] == "child"
 exe = superopt.compile(sys.argv[1], shapes={"n": 3})
 exe.shape_policy.compile_seconds = [1e-9]
 for n in range(4, 9):
@@ -227,7 +263,7 @@ print(len(exe.shape_policy.pending) > 0)
 """
 
 
-@pytest.mark.parametrize("how", ["fork", "thread"])
+@pytest.mark.parametrize("how", ["child", "thread"])
 def test_a_process_ends_while_a_model_is_compiled(how: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(tanh(), path)

@@ -1,0 +1,55 @@
+"""Compile a model in a child process, for a call in its parent (`specialize.py`).
+
+    python -m superopt.compilation.model.compile_child < request
+
+The request is a pickle of ((open, arguments), sizes, what): what opens the model, the sizes, and a
+`Work`. The results are in the disk cache. The last line of the output is the processor time in
+seconds, or why there are none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from superopt.compilation.frontend.input_arrays import Sizes
+    from superopt.compilation.model.executable import Executable
+
+CHILD_NICENESS: Final = 10
+# A class of sizes, or a program for these if there is none; a program for these sizes; the classes
+# of other levels.
+Work = Literal["class", "fixed", "levels"]
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
+    with contextlib.suppress(OSError):
+        os.nice(CHILD_NICENESS)
+    try:
+        (open_model, arguments), sizes, work = pickle.load(sys.stdin.buffer)
+        print(_compile(open_model(*arguments), sizes, work))
+    except Exception as e:  # of any type; the parent reports it
+        print(" ".join(f"-{type(e).__name__}: {e}".split()))
+        return 1
+    return 0
+
+
+def _compile(exe: Executable, key: Sizes, work: Work) -> float:
+    """Return the seconds of processor time."""
+    begin, sizes, classes = time.process_time(), dict(key), exe.size_classes
+    known = classes.variant(sizes) is not None  # reads the classes that are on disk
+    if work == "levels":
+        exe.compiler.compile_levels(classes, sizes)
+    elif work == "fixed" or (not known and classes.compile(exe.compiler, sizes) is None):
+        exe.store_cached(key, exe.compiler.compile_variant(sizes, open_sessions=False))
+    return time.process_time() - begin
+
+
+if __name__ == "__main__":
+    sys.exit(main())
