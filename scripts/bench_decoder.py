@@ -43,7 +43,7 @@ class Decoder(Protocol):
     """A decoder that keeps its cache."""
 
     def logits(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return the logits of the last word; feeds: the inputs except the caches."""
+        """Return the logits of the last token; feeds: the inputs except the caches."""
         ...
 
 
@@ -113,29 +113,29 @@ def present_name(past_name: str) -> str:
 
 
 def empty_caches(size: Size, capacity: int) -> dict[str, np.ndarray]:
-    """Caches before the first word. capacity: 0 for a past that grows."""
+    """Caches before the first token. capacity: 0 for a past that grows."""
     shape = (1, size.heads, capacity, size.head)
     names = (f"past_key_values.{n}.{k}" for n in range(size.layers) for k in ("key", "value"))
     return {name: np.zeros(shape, np.float32) for name in names}
 
 
-def step_feeds(kind: str, words: np.ndarray, past: int) -> dict[str, np.ndarray]:
-    """The inputs of a step except the caches. past: words before it."""
-    at = np.arange(past, past + len(words))
-    feeds = {"input_ids": words[None], "position_ids": at[None]}
+def step_feeds(kind: str, tokens: np.ndarray, past: int) -> dict[str, np.ndarray]:
+    """The inputs of a step except the caches. past: tokens before it."""
+    at = np.arange(past, past + len(tokens))
+    feeds = {"input_ids": tokens[None], "position_ids": at[None]}
     if kind == "fixed":
         return {**feeds, "cache_position": at}
-    return {**feeds, "attention_mask": np.ones((1, past + len(words)), np.int64)}
+    return {**feeds, "attention_mask": np.ones((1, past + len(tokens)), np.int64)}
 
 
 class Greedy:
-    """A sequence that a runtime continues with the likeliest word. seconds: of each step."""
+    """A sequence that a runtime continues with the likeliest token. seconds: of each step."""
 
     def __init__(self, name: str, path: Path, a: argparse.Namespace, size: Size) -> None:
         begin = time.perf_counter()
         capacity = a.prompt + a.steps if a.kind == "fixed" else 0
         self.kind, self.past = a.kind, 0
-        self.words = np.random.default_rng(1).integers(0, size.vocabulary, a.prompt)
+        self.tokens = np.random.default_rng(1).integers(0, size.vocabulary, a.prompt)
         self.runtime = RUNTIMES[name](path, empty_caches(size, capacity))
         self.tokens: list[int] = []
         self.load_seconds = time.perf_counter() - begin
@@ -143,13 +143,13 @@ class Greedy:
         self.used: list[float] = []
 
     def step(self) -> None:
-        feeds = step_feeds(self.kind, self.words, self.past)
+        feeds = step_feeds(self.kind, self.tokens, self.past)
         begin, used = time.perf_counter(), time.process_time()
         self.tokens.append(int(np.argmax(self.runtime.logits(feeds))))
         self.seconds.append(time.perf_counter() - begin)
         self.used.append(time.process_time() - used)
-        self.past += len(self.words)
-        self.words = np.array(self.tokens[-1:])
+        self.past += len(self.tokens)
+        self.tokens = np.array(self.tokens[-1:])
 
     def report(self) -> str:
         ms = 1e3 * np.array(self.seconds)
@@ -222,7 +222,7 @@ def in_turns(path: Path, a: argparse.Namespace, size: Size, names: list[str]) ->
         print(f"{name:12} {run.report()}", flush=True)
     same = next((n for n, pair in enumerate(zip(own.tokens, other.tokens, strict=True))
                  if pair[0] != pair[1]), None)  # fmt: skip
-    print(f"tokens: {len(set(own.tokens))} different words; as onnxruntime's: "
+    print(f"tokens: {len(set(own.tokens))} different tokens; as onnxruntime's: "
           f"{'all' if same is None else f'until step {same}'}")  # fmt: skip
     print(f"programs at the first token: {len(first)}; after it: {len(compilations.messages)}")
     for message in (*first, *compilations.messages):

@@ -163,8 +163,8 @@ def growing_decoder(size: Size = Size(), seed: int = 0, mask_size: str = "") -> 
 def fixed_decoder(
     size: Size = Size(), seed: int = 0, capacity: int | str = "capacity"
 ) -> onnx.ModelProto:
-    """A decoder with caches of a fixed capacity. `cache_position` has the positions of the words of
-    a call; caches are written there."""
+    """A decoder with caches of a fixed capacity. `cache_position` has the positions of a call's
+    tokens; caches are written there."""
     g = _Graph(np.random.default_rng(seed))
     x = _embed(g, size)
     at = g.input("cache_position", I64, "sequence_length")
@@ -200,7 +200,7 @@ def fixed_decoder(
 
 
 def _embed(g: _Graph, size: Size) -> str:
-    """The sum of the embeddings of words and positions."""
+    """The sum of the embeddings of tokens and positions."""
     ids = g.input("input_ids", I64, "batch_size", "sequence_length")
     positions = g.input("position_ids", I64, "batch_size", "sequence_length")
     table = g.random(size.vocabulary, size.width, scale=1.0)
@@ -223,7 +223,7 @@ def _layer(g: _Graph, size: Size, x: str, attend: Callable[[str, str, str], str]
 
 
 def _finish(g: _Graph, size: Size, x: str) -> None:
-    """The logits. Their weights are not the table of words: such a decoder would repeat a word."""
+    """The logits. Their weights are not those of the embedding: a decoder would repeat a token."""
     weight = g.random(size.width, size.vocabulary, scale=size.width**-0.5)
     logits = g.op("MatMul", g.norm(x, size.width), weight)
     g.output(logits, "logits", "batch_size", "sequence_length", size.vocabulary)

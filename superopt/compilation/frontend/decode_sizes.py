@@ -2,7 +2,7 @@
 that of the first call.
 
 A decoder is found by its types: an output is an input that has grown along one axis, from `past` to
-past + sequence. The next call takes it as its past, with one more word.
+past + sequence. The next call takes it as its past, with one more token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from superopt.te.expr.tensor import TensorType
 
 
 def decode_sizes(model: Model, sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """Return the sizes of calls with one more word after a call at these sizes: of the next call,
+    """Return the sizes of calls with one more token after a call at these sizes: of the next call,
     and with a long past. None if the model is not a decoder whose past grows."""
     found = next(_growing_inputs(model.graph), None)
     if found is None:
@@ -34,7 +34,7 @@ def decode_sizes(model: Model, sizes: Mapping[str, int]) -> list[dict[str, int]]
 
 
 def is_decode_step(model: Model, sizes: Mapping[str, int]) -> bool:
-    """True if these are the sizes of a decoder's call with one more word after others."""
+    """True if these are the sizes of a decoder's call with one more token after others."""
     found = next(_growing_inputs(model.graph), None)
     return found is not None and sizes[found[0]] > 0 and sizes[found[1]] == 1
 

@@ -110,7 +110,7 @@ def related_compiler(
 ) -> tuple[Compiler, Guards] | None:
     """Return the compiler of the model for a class that has these sizes, and the conditions under
     which it is right; None if not all nodes have kernels there, or there are no conditions."""
-    # kernels of one word are matrix-vector products, which are fastest where sizes of 1 are fixed
+    # kernels of one token are matrix-vector products, which are fastest where sizes of 1 are fixed
     units = {name for name, n in sizes.items() if n == 1}
     fixed = units if is_decode_step(compiler.model, sizes) else set()
     if 0 not in sizes.values() and not fixed and not fallback_nodes(compiler.partition(sizes)):

@@ -162,7 +162,7 @@ class Executable(ModelPrograms):
         """Return a call that keeps outputs as inputs of the next call, as decoders need it.
 
             decode = exe.bind_state({"present.0.key": "past_key_values.0.key", ...})
-            logits = decode.run({"input_ids": words, ...})["logits"]
+            logits = decode.run({"input_ids": tokens, ...})["logits"]
             decode.reset()  # for the next text
 
         A state has two buffers: a call reads one and writes the other, so that it allocates and

@@ -81,7 +81,7 @@ class StatefulCall:
         else:
             lengths = self._check_lengths(arrays, specs)
         if not kept and not any(lengths.values()):
-            self._compile_one_word(sizes)
+            self._compile_one_token(sizes)
         if step is None or specs is None:
             return out
         written = self._next_states(specs, lengths)
@@ -138,9 +138,9 @@ class StatefulCall:
             return True
         return exe.shape_policy.compiles_in_call(key, bool(exe.variants))
 
-    def _compile_one_word(self, sizes: Mapping[str, int]) -> None:
+    def _compile_one_token(self, sizes: Mapping[str, int]) -> None:
         """Compile for the calls after the first one, if states have a fixed capacity: the size that
-        no state has, the number of words, is 1."""
+        no state has, the number of tokens, is 1."""
         exe = self.executable
         held = {d for s in self.states.values() for d in s.port.shape or ()}
         then = {name: n if name in held else 1 for name, n in sizes.items()}
@@ -153,7 +153,7 @@ class StatefulCall:
     def _next_states(
         self, specs: Mapping[str, ArraySpec], lengths: Mapping[str, int]
     ) -> dict[str, np.ndarray]:
-        """Return memory for the next states, for as many words as the capacity if there is one."""
+        """Return memory for the next states, for as many tokens as the capacity if there is one."""
         out = {}
         for name, held in self.states.items():
             growth = BUFFER_GROWTH

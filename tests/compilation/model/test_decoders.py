@@ -43,8 +43,8 @@ def session(m: onnx.ModelProto) -> Callable[[Feeds], Feeds]:
     return lambda feeds: dict(zip(names, made.run(None, feeds), strict=True))
 
 
-def words(batch: int, past: int, sequence: int) -> Feeds:
-    """The inputs except the past; the mask hides some words."""
+def tokens(batch: int, past: int, sequence: int) -> Feeds:
+    """The inputs except the past; the mask hides some tokens."""
     rng = np.random.default_rng((batch, past, sequence))
     mask = np.ones((batch, past + sequence), np.int64)
     for row in mask:
@@ -58,7 +58,7 @@ def feeds_at(batch: int, past: int, sequence: int) -> Feeds:
     rng = np.random.default_rng((past, batch))
     shape = (batch, SIZE.heads, past, SIZE.head)
     caches = {name: rng.standard_normal(shape).astype(np.float32) for name in STATE.values()}
-    return {**words(batch, past, sequence), **caches}
+    return {**tokens(batch, past, sequence), **caches}
 
 
 def sizes_at(batch: int, past: int, sequence: int, mask_size: str = MASK_SIZE) -> dict[str, int]:
@@ -128,8 +128,8 @@ def test_the_first_call_compiles_what_decoding_needs(caplog: pytest.LogCaptureFi
 
 
 def greedy(step: Callable[[Feeds, int], np.ndarray], prompt: np.ndarray, count: int) -> list[int]:
-    """The words that follow a prompt. step: returns the logits; it is given the inputs except the
-    caches, and the number of words so far."""
+    """The tokens that follow a prompt. step: returns the logits; it is given the inputs except the
+    caches, and the number of tokens so far."""
     tokens: list[int] = []
     now, past = prompt, 0
     for _ in range(count):
@@ -160,7 +160,7 @@ def with_caches(
     return step
 
 
-def test_200_words_are_those_of_onnxruntime() -> None:
+def test_200_tokens_are_those_of_onnxruntime() -> None:
     size = Size(layers=2, width=64, heads=2, vocabulary=400, positions=256)
     m = growing_decoder(size, seed=3)
     prompt = np.random.default_rng(0).integers(0, size.vocabulary, 20)
@@ -176,7 +176,7 @@ def test_200_words_are_those_of_onnxruntime() -> None:
 
 
 def test_caches_of_a_fixed_capacity() -> None:
-    """Scatters write the caches; the first call compiles the program of one word, too."""
+    """Scatters write the caches; the first call compiles the program of one token, too."""
     size = Size(layers=2, width=32, heads=4, vocabulary=200, positions=96)
     m = fixed_decoder(size, seed=1)
     empty = np.zeros((1, size.heads, 64, size.head), np.float32)
@@ -212,7 +212,7 @@ def test_states_are_those_of_calls_with_all_inputs() -> None:
     held = {name: np.zeros((2, SIZE.heads, 0, SIZE.head), np.float32) for name in STATE.values()}
     past = 0
     for sequence in (5, 1, 1, 3, 1):
-        feeds = words(2, past, sequence)
+        feeds = tokens(2, past, sequence)
         wanted = exe.run({**feeds, **held})
         found = decode.run(feeds)
         assert found.keys() == {"logits"}
@@ -229,7 +229,7 @@ def test_states_keep_their_memory() -> None:
     seen = set()
     past = 0
     for sequence in (20, *[1] * 20):
-        decode.run(words(1, past, sequence))
+        decode.run(tokens(1, past, sequence))
         past += sequence
         seen |= {x.ctypes.data for x in decode.state.values()}
     assert len(seen) == 2 * len(STATE)
@@ -238,27 +238,27 @@ def test_states_keep_their_memory() -> None:
 def test_a_full_cache_is_an_error_before_it_is_written() -> None:
     exe = superopt.compile(DECODER, threads=1)
     decode = exe.bind_state(STATE, capacity=22)
-    decode.run(words(1, 0, 20))
-    decode.run(words(1, 20, 1))
+    decode.run(tokens(1, 0, 20))
+    decode.run(tokens(1, 20, 1))
     before = {name: x.copy() for name, x in decode.state.items()}
     with pytest.raises(UsageError, match="capacity is 22"):
-        decode.run(words(1, 21, 2))
+        decode.run(tokens(1, 21, 2))
     for name, x in before.items():
         assert np.array_equal(decode.state[name], x)
-    decode.run(words(1, 21, 1))
+    decode.run(tokens(1, 21, 1))
     with pytest.raises(UsageError, match="length 23"):
-        decode.run(words(1, 22, 1))
+        decode.run(tokens(1, 22, 1))
     decode.reset()
-    decode.run(words(1, 0, 22))
+    decode.run(tokens(1, 0, 22))
 
 
 def test_a_length_beyond_the_positions_leaves_the_state() -> None:
     """The model has 96 positions; onnxruntime and kernels reject more."""
     decode = superopt.compile(DECODER, threads=1).bind_state(STATE)
-    decode.run(words(1, 0, 95))
-    decode.run(words(1, 95, 1))
+    decode.run(tokens(1, 0, 95))
+    decode.run(tokens(1, 95, 1))
     before = {name: x.copy() for name, x in decode.state.items()}
-    feeds = {**words(1, 96, 1), "position_ids": np.zeros((1, 1), np.int64)}
+    feeds = {**tokens(1, 96, 1), "position_ids": np.zeros((1, 1), np.int64)}
     with pytest.raises(Exception, match=r"96|97"):
         decode.run(feeds)
     for name, x in before.items():
