@@ -151,7 +151,7 @@ def run_in_child(module: str, request: bytes, timeout_s: float) -> str:
     package = str(Path(__file__).resolve().parents[3])  # the folder that it is in
     folders = os.pathsep.join((package, *filter(None, sys.path)))
     with subprocess.Popen(
-        [sys.executable, "-m", module],
+        [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
