@@ -81,7 +81,9 @@ def fold_integers(state: ImportState, n: graph.Node, index: int) -> graph.Value:
             state.constant_values.add(value)
         return value
     assert value.type.dtype is not None
-    found = propagate(state.elements, n, index)
+    # a sum of many floats is one that would be computed here
+    is_sized = not value.type.dtype.is_float or all(v in state.elements for v in operands)
+    found = propagate(state.elements, n, index) if is_sized else None
     if value.type.dtype.is_float:
         if found is not None:
             state.elements[value] = found
