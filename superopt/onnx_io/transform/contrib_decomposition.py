@@ -48,6 +48,8 @@ def decompose_contrib_ops(source: Source) -> Source | None:
     asked: list[tuple[str, int, str]] = []
     parts = [
         _decompose_node(n, NodeBuilder(opset, kinds, shapes, n.output[0], known, asked))
+        if n.output
+        else None
         for n in graph.node
     ]
     if not any(parts):
