@@ -13,16 +13,18 @@ import atexit
 import ctypes
 import logging
 import os
-import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from superopt.errors import SuperoptError
+
+if TYPE_CHECKING:
+    import subprocess
 
 LOG = logging.getLogger("superopt.compile")
 EXIT_TIMEOUT_S: Final = 10.0  # the end of the process waits so long for a job
@@ -148,6 +150,8 @@ def run_in_child(module: str, request: bytes, timeout_s: float) -> str:
 
     Raises ChildFailed if it fails; OSError if there is no memory for another process.
     """
+    import subprocess  # which most processes do not need
+
     package = str(Path(__file__).resolve().parents[3])  # the folder that it is in
     folders = os.pathsep.join((package, *filter(None, sys.path)))
     with subprocess.Popen(

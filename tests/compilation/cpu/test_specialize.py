@@ -352,6 +352,7 @@ def test_what_compiling_took_is_kept(tmp_path: Path) -> None:
     assert again.shape_policy.expected_compile_seconds == taken
 
 
+@pytest.mark.slow
 def test_threads_at_new_sizes_at_once(tmp_path: Path) -> None:
     """Each gets the results of its own inputs, while sizes are compiled beside the calls."""
     path = tmp_path / "m.onnx"

@@ -43,7 +43,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_length(name: str, threads: int) -> None:
@@ -58,7 +58,7 @@ def test_every_length(name: str, threads: int) -> None:
     assert len(classes) <= len(SIZE_LEVELS)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_lengths_and_numbers_of_sequences(name: str, threads: int) -> None:
@@ -83,7 +83,7 @@ ONLY = {"peepholes, clip": "LSTM", "linear_before_reset": "GRU"}
 CELLS = [(k, o) for k, o in product(USUAL, OPTIONS) if ONLY.get(o, k) == k]
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize(("kind", "option"), CELLS)
