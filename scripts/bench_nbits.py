@@ -91,7 +91,7 @@ def session(m: onnx.ModelProto, threads: int) -> ort.InferenceSession:
     return ort.InferenceSession(m.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
-def measured(case: Case, threads: int, rounds: int) -> dict[str, float]:
+def measure_case(case: Case, threads: int, rounds: int) -> dict[str, float]:
     """Seconds of a product by each runtime, and of reading its weights."""
     x = np.random.default_rng(1).standard_normal((case.rows, case.k)).astype(np.float32)
     feeds = {"x": x}
@@ -152,7 +152,7 @@ def main() -> None:
     print("\n".join(lines), flush=True)
     shapes = (tuple(map(int, s.split("x"))) for s in args.shapes.split(","))
     for case in cases(args.megabytes << 20, shapes):  # type: ignore[arg-type]
-        us = {k: 1e6 * v for k, v in measured(case, args.threads, args.rounds).items()}
+        us = {k: 1e6 * v for k, v in measure_case(case, args.threads, args.rounds).items()}
         block = f"{case.block}, zero points" if case.zero else f"{case.block}"
         lines.append(
             f"| {case.k} x {case.n} | {block} | {case.rows} | {us['superopt']:.0f}"

@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -150,8 +151,7 @@ def run_in_child(module: str, request: bytes, timeout_s: float) -> str:
 
     Raises ChildFailed if it fails; OSError if there is no memory for another process.
     """
-    import subprocess  # which most processes do not need
-
+    subprocess = import_module("subprocess")  # which most processes do not need
     package = str(Path(__file__).resolve().parents[3])  # the folder that it is in
     folders = os.pathsep.join((package, *filter(None, sys.path)))
     with subprocess.Popen(

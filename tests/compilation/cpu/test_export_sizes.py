@@ -312,7 +312,7 @@ def test_a_run_after_reserve_gets_no_memory_and_no_threads(tmp_path: Path) -> No
     assert has()[1] == before[1]
 
 
-def copied() -> onnx.ModelProto:
+def copying_model() -> onnx.ModelProto:
     """Outputs that no kernel writes, and inputs with defaults."""
     nodes = [node("Add", ["x", "b"], ["y"]), node("Identity", ["x"], ["z"]),
              node("Identity", ["w"], ["v"]), node("Identity", ["y"], ["again"])]  # fmt: skip
@@ -322,7 +322,7 @@ def copied() -> onnx.ModelProto:
 
 
 def test_outputs_that_no_kernel_writes(tmp_path: Path) -> None:
-    m = copied()
+    m = copying_model()
     o = InC(superopt.compile(m).export(tmp_path / "m"))
     for n in (1, 5, 64):
         x = floats(n, 3)

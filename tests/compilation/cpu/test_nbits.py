@@ -24,7 +24,7 @@ def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignor
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
 
 
-def compiled(m: onnx.ModelProto, threads: int = 1) -> superopt.Executable:
+def compile_model(m: onnx.ModelProto, threads: int = 1) -> superopt.Executable:
     return superopt.compile(m, threads=threads)
 
 
@@ -54,7 +54,7 @@ PRODUCTS = [
 @pytest.mark.parametrize(("product", "rows"), PRODUCTS, ids=str)
 def test_products_are_within_rounding(product: NBitsProduct, rows: tuple[int, ...]) -> None:
     for m in rows:
-        exe = compiled(product.model([m]))
+        exe = compile_model(product.model([m]))
         a = product.feed([m])
         product.check(a, exe.run({"a": a})["y"])
         native_step(exe)
@@ -122,7 +122,7 @@ def test_programs_of_all_levels_share_packed_weights() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 18])
 @pytest.mark.parametrize("product", [PRODUCTS[3][0], PRODUCTS[5][0], PRODUCTS[10][0]], ids=str)
 def test_nothing_is_read_beyond_arrays(product: NBitsProduct, rows: int) -> None:
-    exe = compiled(product.model([rows]))
+    exe = compile_model(product.model([rows]))
     feeds = {"a": product.feed([rows])}
     exe.run(feeds)
     step = native_step(exe)
@@ -160,7 +160,7 @@ def test_other_contrib_operators_are_decomposed_beside_it() -> None:
     m.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(64, np.float32), "g"))
     feeds = {"a": product.feed([3]), "r": product.feed([1])}
     feeds["r"] = np.repeat(feeds["r"], 3, axis=0)
-    exe = compiled(m)
+    exe = compile_model(m)
     near(exe.run(feeds), reference(m, feeds))
     native_step(exe)
 
@@ -173,7 +173,7 @@ def test_a_result_is_scaled_and_added_in_its_kernel() -> None:
     m.graph.node.extend([
         helper.make_node("Sigmoid", ["p"], ["q"]), helper.make_node("Mul", ["p", "q"], ["y"]),
     ])  # fmt: skip
-    exe = compiled(m)
+    exe = compile_model(m)
     feeds = {"a": product.feed([5])}
     near(exe.run(feeds), reference(m, feeds))
     assert len(native_step(exe).program.kernels) == 1
@@ -182,7 +182,7 @@ def test_a_result_is_scaled_and_added_in_its_kernel() -> None:
 @pytest.mark.parametrize("dropped", [["b"], ["s", "z"]])
 def test_weights_that_are_inputs_run_in_onnxruntime(dropped: list[str]) -> None:
     product = NBitsProduct(64, 24, 16, zero="packed")
-    exe = compiled(product.model([3], dropped))
+    exe = compile_model(product.model([3], dropped))
     feeds = {"a": product.feed([3]), **{name: product.arrays[name] for name in dropped}}
     product.check(feeds["a"], exe.run(feeds)["y"])
     assert len(exe.fallback_nodes({})) == 1
@@ -196,6 +196,6 @@ def test_reordered_groups_run_in_onnxruntime() -> None:
     m.graph.initializer.append(onnx.numpy_helper.from_array(order, "order"))
     m.graph.node[0].input.extend(["", "order"])
     feeds = {"a": product.feed([2])}
-    exe = compiled(m)
+    exe = compile_model(m)
     np.testing.assert_array_equal(exe.run(feeds)["y"], reference(m, feeds)["y"])
     assert len(exe.fallback_nodes({})) == 1

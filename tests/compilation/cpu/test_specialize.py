@@ -175,15 +175,14 @@ def test_a_child_compiles_a_model_in_a_file(
     here: list[object] = []
     compile_variant: Any = Compiler.compile_variant
 
-    def record(self: Compiler, at: Any, *args: Any, **more: Any) -> Any:
+    def record(self: Any, at: Any, *args: Any, **more: Any) -> Any:
         here.append(at)
         return compile_variant(self, at, *args, **more)
 
     monkeypatch.setattr(Compiler, "compile_variant", record)
     check(exe, 4)
     assert exe.wait(120)
-    assert sizes(exe) == [3, 4]
-    assert bool(here) == (not in_child)
+    assert (sizes(exe), bool(here)) == ([3, 4], not in_child)
 
 
 def test_a_call_of_numpy_beside_a_compilation_ends(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def read_only() -> np.ndarray:
     return out
 
 
-def misaligned() -> np.ndarray:
+def misaligned_array() -> np.ndarray:
     return np.zeros(4 * 12 + 1, np.uint8)[1:].view(np.float32).reshape(3, 4)
 
 
@@ -169,7 +169,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, Any], list[str]]] =
     "not contiguous": (
         lambda: {"y": np.zeros((4, 3), np.float32).T}, {}, ["strides [4, 12]", "contiguous"],
     ),
-    "not aligned": (lambda: {"y": misaligned()}, {}, ["output 'y'", "aligned"]),
+    "not aligned": (lambda: {"y": misaligned_array()}, {}, ["output 'y'", "aligned"]),
     "read-only": (lambda: {"y": read_only()}, {}, ["output 'y' is read-only"]),
     "a list": (lambda: {"y": [[0.0] * 4] * 3}, {}, ["output 'y' is a list", "numpy array"]),
     "two outputs in one array": (

@@ -65,7 +65,7 @@ def test_states_flow_from_call_to_call() -> None:
         state, theirs = found["next_state"], wanted["next_state"]
 
 
-def gated(condition: str, rows: str = "n") -> onnx.ModelProto:
+def gated_model(condition: str, rows: str = "n") -> onnx.ModelProto:
     """A product in one branch, another If in the other one. condition: name of the outer If's."""
     node = helper.make_node
     inner = node(
@@ -98,7 +98,7 @@ def rows(n: int, flag: bool, sign: float = 1.0) -> Feeds:
 
 @pytest.mark.parametrize("condition", ["many", "positive", "flag"])
 def test_conditions_from_sizes_values_and_inputs(condition: str) -> None:
-    m = gated(condition)
+    m = gated_model(condition)
     session = ort.load_session(m.SerializeToString())
     exe = superopt.compile(m, threads=1, specialize="never")
     for n in (3, 5, 4, 70, 1, 130):
@@ -110,7 +110,7 @@ def test_conditions_from_sizes_values_and_inputs(condition: str) -> None:
 
 def test_a_constant_condition_is_folded_for_all_sizes() -> None:
     (made,) = check_classes(
-        gated("always"),
+        gated_model("always"),
         lambda sizes: rows(sizes["n"], True),
         [{"n": n} for n in (100, 64, 65, 300)],
     )
@@ -118,7 +118,7 @@ def test_a_constant_condition_is_folded_for_all_sizes() -> None:
 
 
 def test_an_if_behind_a_constant_condition() -> None:
-    m = gated("never")
+    m = gated_model("never")
     session = ort.load_session(m.SerializeToString())
     exe = superopt.compile(m, threads=1, specialize="never")
     for n in (20, 17, 40):
@@ -139,7 +139,7 @@ def test_sizes_that_contradict_each_other_are_an_error() -> None:
 
 
 def test_background_compilation_of_branches() -> None:
-    m = gated("flag")
+    m = gated_model("flag")
     session = ort.load_session(m.SerializeToString())
     exe = superopt.compile(m, threads=1)
     for n in (100, 3, 100, 30, 7, 200):
