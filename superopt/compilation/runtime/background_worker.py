@@ -166,7 +166,7 @@ def run_in_child(module: str, request: bytes, timeout_s: float) -> str:
             if _worker.stopping:  # `stop` ran before the child was known
                 child.kill()
         try:
-            found = child.communicate(request, timeout_s)[0]
+            found: bytes = child.communicate(request, timeout_s)[0]
         except subprocess.TimeoutExpired:
             why = f"it took longer than {timeout_s:.0f} s"
             raise ChildFailed("background compilation timed out", why) from None
