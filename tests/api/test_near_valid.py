@@ -70,7 +70,7 @@ def by_branches(second: str, shape: Sequence[int] | None) -> list[onnx.NodeProto
     ]
 
 
-IMAGE, LARGE = [info("x", [1, 4, 2, 2])], [info("y", [1, 4, 2, 2])]
+IMAGE, OTHER_IMAGE = [info("x", [1, 4, 2, 2])], [info("y", [1, 4, 2, 2])]
 CASES: dict[str, onnx.ModelProto] = {
     # Operators that ONNX has in another opset, or not.
     "RMS norm in ai.onnx": model(
@@ -81,10 +81,10 @@ CASES: dict[str, onnx.ModelProto] = {
         [NODE("LayerNormalization", ["x", "w"], ["n"], axis=-1), NODE("Relu", ["n"], ["t"]),
          NODE("Relu", ["t"], ["y"])], 13),
     "group norm of opset 18": model(
-        [NODE("GroupNormalization", ["x", "w", "b"], ["y"], num_groups=4)], 18, IMAGE, LARGE,
+        [NODE("GroupNormalization", ["x", "w", "b"], ["y"], num_groups=4)], 18, IMAGE, OTHER_IMAGE,
         [WEIGHT, BIAS]),
     "MeanVarianceNormalization without axes": model(
-        [NODE("MeanVarianceNormalization", ["x"], ["y"])], 13, IMAGE, LARGE, []),
+        [NODE("MeanVarianceNormalization", ["x"], ["y"])], 13, IMAGE, OTHER_IMAGE, []),
     "Affine, which was experimental": model([NODE("Affine", ["x"], ["y"], alpha=2.0)], 9),
     "ThresholdedRelu before opset 10": model([NODE("ThresholdedRelu", ["x"], ["y"])], 9),
     "ScaledTanh, which was experimental": model(

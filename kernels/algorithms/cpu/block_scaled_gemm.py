@@ -250,10 +250,10 @@ def _block_gemm(loops: _Loops, vectors: int, blocks: int, t: Tensor) -> Form:
 def _with_sum(t: Tensor, old: Reduce, new: Reduce) -> Tensor:
     """Return the tensor with its sum replaced."""
 
-    def replaced(e: Expr) -> Expr:
+    def substitute(e: Expr) -> Expr:
         if e == old:
             return new
-        return with_operands(e, [replaced(x) for x in operands(e)]) if isinstance(e, Apply) else e
+        return with_operands(e, [substitute(x) for x in operands(e)]) if isinstance(e, Apply) else e
 
     assert t.body is not None
-    return Tensor(t.name, t.dtype, t.shape, t.axes, replaced(t.body))
+    return Tensor(t.name, t.dtype, t.shape, t.axes, substitute(t.body))

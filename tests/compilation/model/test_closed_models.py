@@ -53,7 +53,7 @@ def test_close_frees_memory_code_and_threads(
     exe.close()
     assert [ref() for ref in held] == [None] * len(held)
     assert not any(t.is_alive() for t in pools)
-    assert wanted.shape == (64, 32)  # results stay
+    assert wanted.shape == (64, 32)  # results remain
 
 
 def closed_model() -> superopt.Executable:
@@ -116,12 +116,12 @@ def test_running_calls_finish_before_close_returns(bound: bool) -> None:
     inside, end, enter = threading.Event(), threading.Event(), p.enter
     assert enter is not None
 
-    def stay(arrays: Any, table: Any) -> None:
+    def wait_then_enter(arrays: Any, table: Any) -> None:
         inside.set()
         assert end.wait(TIMEOUT_S)
         enter(arrays, table)
 
-    p.enter = stay
+    p.enter = wait_then_enter
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(call)
         assert inside.wait(TIMEOUT_S)

@@ -176,12 +176,12 @@ def test_a_call_without_memory_leaves_the_others_right(monkeypatch: pytest.Monke
     wanted = exe.run({"x": x})["y"]
     own = call_context.aligned_zeros
 
-    def limited(size: int) -> np.ndarray:
+    def allocate_if_small(size: int) -> np.ndarray:
         if size > 300_000:
             raise MemoryError("a test's limit")
         return own(size)
 
-    monkeypatch.setattr(call_context, "aligned_zeros", limited)
+    monkeypatch.setattr(call_context, "aligned_zeros", allocate_if_small)
 
     def work(number: int) -> bool:
         for _ in range(100):
@@ -226,12 +226,12 @@ def test_a_fork_during_a_call_has_contexts_of_its_own(threads: int) -> None:
     inside, end, enter = threading.Event(), threading.Event(), p.enter
     assert enter is not None
 
-    def stay(arrays: Any, table: Any) -> None:
+    def wait_then_enter(arrays: Any, table: Any) -> None:
         inside.set()
         end.wait(TIMEOUT_S)
         enter(arrays, table)
 
-    p.enter = stay
+    p.enter = wait_then_enter
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(exe.run, {"x": x})
         inside.wait(TIMEOUT_S)

@@ -72,11 +72,11 @@ def test_code_bytes_are_those_of_the_object_files(monkeypatch: pytest.MonkeyPatc
     images = []
     post_init = ProgramImage.__init__
 
-    def recorded(self: ProgramImage, *args: object, **named: object) -> None:
+    def record_image(self: ProgramImage, *args: object, **named: object) -> None:
         post_init(self, *args, **named)  # type: ignore[arg-type]
         images.append(self)
 
-    monkeypatch.setattr(ProgramImage, "__init__", recorded)
+    monkeypatch.setattr(ProgramImage, "__init__", record_image)
     exe = superopt.compile(mlp(64))
     (p,) = exe.memory().programs
     assert p.name == "all inputs"

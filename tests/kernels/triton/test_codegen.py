@@ -53,12 +53,12 @@ def test_fp16_operands_cast_to_float32_stay_fp16_in_a_dot() -> None:
 
 P, Q = Axis("i", 4), Axis("j", 8)
 X, Y, R = Tensor("x", F32, (4, 8)), Tensor("y", F32, (4, 8)), Tensor("r", F32, (4, 8))
-LARGE = Tensor("large", F32, (1 << 16, 1 << 15))
+TWO_GIB_TENSOR = Tensor("large", F32, (1 << 16, 1 << 15))
 REFUSED = {
     "no Triton kernel computes f8e5m2": lambda: kernel_of(made("Cast", "f32[2,3] to=f8e5m2")),
     "Triton has no atan of f64": lambda: kernel_of(made("Atan", "f64[2,3]")),
     "a block of 2097152 elements": lambda: add(1 << 21, F32, 1 << 21),
-    "large: f32[65536, 32768] has indices of more": lambda: Kernel("k", (LARGE,), ()),
+    "large: f32[65536, 32768] has indices of more": lambda: Kernel("k", (TWO_GIB_TENSOR,), ()),
     "register r: f32[4, 8] is not one whole tile": lambda: Kernel(
         "k",
         (X, Y),

@@ -19,7 +19,7 @@ from tests.support.gpu.device import choose
 from tests.support.gpu.models import drawn, node
 
 pytestmark = pytest.mark.gpu
-LARGE = [3.0, 3.2, 10.0, 1e3, 6e4, np.inf]
+LARGE_ARGUMENTS = [3.0, 3.2, 10.0, 1e3, 6e4, np.inf]
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_an_fp16_erf() -> None:
     m = model([node("Erf", "x", "y")], {"x": (half, [512])}, ["y"])
     m.graph.output[0].type.tensor_type.elem_type = half
     x = np.linspace(-5, 5, 512).astype(np.float16)
-    x[:13] = [*LARGE, *(-n for n in LARGE), np.nan]
+    x[:13] = [*LARGE_ARGUMENTS, *(-n for n in LARGE_ARGUMENTS), np.nan]
     exe = load_compiler.compile_model(read_model(m))
     assert "_erf_short(" in texts(exe)
     got = exe.run({"x": x})["y"].astype(np.float64)

@@ -60,7 +60,7 @@ def ends(body: tuple[Stmt, ...]) -> Iterator[For]:
             yield from ends(s.body)
 
 
-def limited_loops(program: Program) -> int:
+def count_loops_with_end(program: Program) -> int:
     return sum(1 for k in program.kernels.values() for _ in ends(k.body))
 
 
@@ -90,7 +90,7 @@ def test_keys_behind_the_valid_ones_have_no_effect(
     reference = ReferenceEvaluator(model)
     step = (found.load_steps() or ())[0]
     assert step is not None
-    assert limited_loops(step.code.program) == loops  # type: ignore[attr-defined]
+    assert count_loops_with_end(step.code.program) == loops  # type: ignore[attr-defined]
     for room in (0, 3):  # the class has more than one capacity
         own = sizes | {"c": capacity + room}
         assert found.formulas.admits(own)
@@ -125,4 +125,4 @@ def test_attention_without_valid_lengths_has_no_limits() -> None:
     assert found is not None
     step = (found.load_steps() or ())[0]
     assert step is not None
-    assert limited_loops(step.code.program) == 0  # type: ignore[attr-defined]
+    assert count_loops_with_end(step.code.program) == 0  # type: ignore[attr-defined]

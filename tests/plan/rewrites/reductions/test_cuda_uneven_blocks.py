@@ -56,7 +56,7 @@ def test_no_sum_is_term_by_term(name: str) -> None:
     assert max(steps, default=0) <= 100
 
 
-LARGE = 1 << 13
+ROW_ELEMENTS = 1 << 13
 ALONE = {
     "a softmax": lambda n: model([node("Softmax", "x", "y")], {"x": (F, [1, n])}, ["y"]),
     "a norm": lambda n: normal(1, n),
@@ -65,9 +65,9 @@ ALONE = {
 
 @pytest.mark.parametrize("name", ALONE)
 def test_a_large_row_is_of_many_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    m = ALONE[name](LARGE)
+    m = ALONE[name](ROW_ELEMENTS)
     assert len(load_compiler.compile_model(read_model(m)).variant({}).program.kernels) == 1
-    monkeypatch.setattr(row_occupancy, "MAX_ROWS_MIN_ELEMENTS", ((1, LARGE),))
+    monkeypatch.setattr(row_occupancy, "MAX_ROWS_MIN_ELEMENTS", ((1, ROW_ELEMENTS),))
     exe = load_compiler.compile_model(read_model(m))
     near(exe.run(feeds(m)), reference(m, feeds(m)), "fp32")
     made = exe.variant({}).only_step.gpu_program
