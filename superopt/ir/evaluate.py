@@ -178,10 +178,12 @@ def _tensor_shape(array: np.ndarray, t: TensorType, domain: Domain) -> tuple[int
 
 
 def load_feed(i: Input, feeds: Mapping[str, np.ndarray], domain: Domain) -> np.ndarray:
-    """Return the feed of input `i` as an array of the domain."""
+    """Return the feed of input `i` as an array of the domain; as it is if `i` has no known element
+    type, as the result of an opaque node may: only opaque nodes read it."""
     dtype = i.type.dtype
-    assert dtype is not None
     array = np.asarray(feeds[i.name])
+    if dtype is None:
+        return array
     shape = _tensor_shape(array, i.type, domain)
     if i.type.shape is not None and len(shape) != len(i.type.shape):
         raise ValueError(f"input {i.name} is {i.type}, but was fed an array of shape {shape}")

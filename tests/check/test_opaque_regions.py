@@ -77,6 +77,17 @@ def test_a_rewritten_graph_is_cut_at_the_same_places() -> None:
     assert values == (relu(new), relu(X))
 
 
+def test_a_result_of_unknown_type_is_read_by_opaque_nodes_only() -> None:
+    n = secret(X, "s", TensorType(None, None))
+    last = ir_graph.opaque_node(SECRET, [n, relu(X)], Payload(object(), "t"), (MATRIX,))
+    regions = cut_at_opaque_nodes(ir_graph.Graph((X,), (relu(last),)), ["y"])
+    given = {"result 0 of s": ONES, "result 0 of t": ONES}
+    y, *operands = evaluate_outputs(regions.graph, feed(x=ONES), given, Reals(F64))
+    assert y is not None
+    assert y.tolist() == np.maximum(ONES, 0).tolist()
+    assert len(operands) == 2  # that of s, and the one of t whose type is known
+
+
 def test_an_opaque_node_that_nothing_reads_any_more_has_no_place() -> None:
     n = secret(relu(X), "s")
     regions = cut_at_opaque_nodes(ir_graph.Graph((X,), (ir_graph.node(OPS["Sub"], [n, n]),)), ["y"])

@@ -54,9 +54,9 @@ FLOATS_ONLY: dict[str, str] = {
         asin-neg atan-neg sinh-neg asinh-neg atanh-neg cos-neg cosh-neg softplus-difference
         softplus-less sign-neg
     """,
-    "roots and logarithms (attention scales both factors by a root)": """
+    "roots and logarithms (the default scale of attention is a root)": """
         sqrt-square sqrt-reciprocal log-exp log-softmax exp-log-softmax softplus
-        attention attention-mask attention-scale attention-mask-scale root-product
+        attention-scale attention-mask-scale root-product
         root-quotient log-reciprocal log-sum-exp-twice norm-two-scale
         norm-two-twice log-softmax-twice softmax-log softmax-of-two exp-log-sum-exp
         exp-half log-mul-exp log-softmax-shift-along
