@@ -70,9 +70,9 @@ from superopt.plan.graph.partition import (
     Units,
     fallback_nodes,
     partition_by_cost,
-    slow_reason,
     unsupported_reason,
 )
+from superopt.plan.graph.slow_nodes import slow_reason
 from superopt.plan.program.program import Program
 from superopt.report.compilation.accuracy import Accuracy
 from superopt.report.compilation.compile_report import TuningReport

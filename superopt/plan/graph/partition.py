@@ -7,22 +7,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
-from weakref import WeakKeyDictionary
-
-import numpy as np
 
 from superopt.cost.roofline import roofline_us
 from superopt.cost.signature import signature
 from superopt.ir import graph as ir_graph
-from superopt.ir.constant_values import is_constant
 from superopt.ir.rounding_sensitive import rounding_sensitive_values
 from superopt.ir.substitute import substitute_values
 from superopt.kernels.loops.schedule import IllegalSchedule
-from superopt.plan.graph.dft_matmul import is_matmul_faster
 from superopt.plan.graph.recurrent_layer import is_recurrent, unsupported_layer_reason
 from superopt.plan.graph.scan_loop import is_scan_or_loop, loop_body, unsupported_loop_reason
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
-from superopt.plan.lowering.nbits_weights import has_constant_nbits_weights
+from superopt.te.analysis.bind_sizes import evaluate_shape
 from superopt.te.expr import index
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, DType
 from superopt.te.expr.node import Apply, Expr
@@ -38,21 +33,6 @@ INTEGER_PRODUCT_OPS = frozenset(
     ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm")
 )
 FLOAT_PRODUCT_OPS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
-# Limits beyond which kernels are slow: the extent of a prefix sum; the extent of a TopK axis;
-# comparisons of indices for each element of the result.
-MAX_PREFIX_SUM_EXTENT = 16
-MAX_TOPK_EXTENT = 64  # the extent of an axis whose largest elements are selected
-MAX_COMPARISONS_PER_RESULT = 4
-SMALL_RESULT_ELEMENTS = 1 << 12  # elements of a result that are too few to matter
-# Steps to the deepest leaf for each step that a tree needs on average. Above this ratio
-# onnxruntime, which stops at each leaf, is faster (300 trees of 20 levels and 4 steps: kernels have
-# 0.8 times its speed; of 12 levels: 1.5 times).
-MAX_TREE_DEPTH_RATIO = 4
-MAX_FOLDED_COMPARISONS = 1 << 27  # comparisons that are done ahead of time: about a second
-
-
-_MEAN_TREE_DEPTHS: WeakKeyDictionary[ir_graph.Node, float] = WeakKeyDictionary()
-
 
 # For each node, the nodes that together replace one node of the file.
 Units = Mapping[ir_graph.Node, Collection[ir_graph.Node]]
@@ -142,8 +122,8 @@ def _reads_out_of_range(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
     """True if every index is out of range. A kernel would read beyond the tensor."""
     if n.op.name not in ("Gather", "GatherElements", "GatherND", "ScatterElements"):
         return False
-    (x, indices), how = (_evaluate_shape(v.type, sizes) for v in n.inputs[:2] if v), dict(n.attrs)
-    if not prod(indices) or not prod(_evaluate_shape(n.type, sizes)):
+    (x, indices), how = (evaluate_shape(v.type, sizes) for v in n.inputs[:2] if v), dict(n.attrs)
+    if not prod(indices) or not prod(evaluate_shape(n.type, sizes)):
         return False
     if n.op.name == "GatherND":
         first = how["batch_dims"]
@@ -169,73 +149,6 @@ def _is_cut_too_short(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
     return False
 
 
-def slow_reason(n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
-    """Return why onnxruntime, if available, computes a node faster than its kernel; an empty string
-    if it does not, or if the node is computed ahead of time."""
-    match n.op.name:
-        case "CumSum" if _has_long_axis(n.type, sizes):
-            return "a kernel would recompute each prefix sum"
-        case "ScatterElements" | "ScatterND":
-            result, indices = _evaluate_shape(n.type, sizes), n.inputs[1]
-            assert indices is not None
-            shape = _evaluate_shape(indices.type, sizes)
-            places, rows = prod(result), prod(shape[:-1])
-            most = MAX_COMPARISONS_PER_RESULT * prod(result)
-            if n.op.name == "ScatterElements":
-                most = MAX_COMPARISONS_PER_RESULT * SMALL_RESULT_ELEMENTS
-                axis = dict(n.attrs)["axis"]
-                assert isinstance(axis, int)
-                rows = shape[axis]
-            elif shape:
-                places = prod(result[: shape[-1]])
-            once = places * rows <= MAX_FOLDED_COMPARISONS and is_constant(
-                ir_graph.result(n, 0), {}
-            )
-            if places * rows > most and not once:
-                return "a kernel would compare each element with all indices"
-        case "TopK":
-            (x, *_), axis = n.inputs, dict(n.attrs)["axis"]
-            assert x is not None
-            assert isinstance(axis, int)
-            if _evaluate_shape(x.type, sizes)[axis] > MAX_TOPK_EXTENT:
-                return "a kernel would compare each element with all others"
-        case "DFT" | "STFT" if _has_long_axis(n.type, sizes) and not is_matmul_faster(n, sizes):
-            return "onnxruntime's FFT needs fewer operations"
-        case "Einsum" if len(n.inputs) > 2:
-            return "a kernel would reduce over all indices at once"
-        case "TreeWeights" if n.attr("depth") > MAX_TREE_DEPTH_RATIO * _mean_tree_depth(n):  # type: ignore[operator]
-            return "a kernel would walk every tree to the deepest leaf"
-        case "MatMulNBits" if not has_constant_nbits_weights(n):
-            return "a kernel would read weights that are not repacked ahead of time"
-        case "GridSample":
-            return "a kernel would recompute the sampling positions for each channel"
-    return ""
-
-
-def _mean_tree_depth(n: ir_graph.Node) -> float:
-    """Return the mean number of steps to a leaf, if both children of a node are equally likely."""
-    if n not in _MEAN_TREE_DEPTHS:
-        depth, children, roots = n.attr("depth"), *(*n.inputs, None, None)[4:6]
-        assert isinstance(depth, int)
-        if not isinstance(children, ir_graph.Constant) or not isinstance(roots, ir_graph.Constant):
-            return float(depth)  # complete trees
-        below, first = children.load(), roots.load()
-        inner = below[:, 0] != np.arange(len(below))
-        inner |= below[:, 1] != np.arange(len(below))
-        here: np.ndarray = np.bincount(first, minlength=len(below)) / len(first)
-        total = 0.0
-        for _ in range(depth):
-            moving = np.where(inner, here, 0) / 2
-            total += 2 * moving.sum()
-            here = np.bincount(below.reshape(-1), np.repeat(moving, 2), len(below))
-        _MEAN_TREE_DEPTHS[n] = float(total)
-    return _MEAN_TREE_DEPTHS[n]
-
-
-def _has_long_axis(t: TensorType, sizes: Mapping[str, int]) -> bool:
-    return max(_evaluate_shape(t, sizes), default=1) > MAX_PREFIX_SUM_EXTENT
-
-
 def has_integer_products(graph: ir_graph.Graph) -> bool:
     """True if the graph multiplies 8-bit integers, or floats that were dequantized from these."""
     return any(
@@ -253,10 +166,6 @@ def _is_quantized_product(n: ir_graph.Node) -> bool:
 def _is_int8(v: ir_graph.Value | None) -> bool:
     dtype = None if v is None else v.type.dtype
     return dtype is not None and dtype.is_int and dtype.bits == 8
-
-
-def _evaluate_shape(t: TensorType, sizes: Mapping[str, int]) -> list[int]:
-    return [index.evaluate(d, dict(sizes)) for d in t.shape or ()]
 
 
 def _has_known_shape(t: TensorType, sizes: Mapping[str, int]) -> bool:

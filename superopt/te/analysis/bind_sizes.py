@@ -9,7 +9,7 @@ from superopt.te.analysis.affine import rebuild
 from superopt.te.expr import index
 from superopt.te.expr.dtype import INDEX
 from superopt.te.expr.node import Apply, Axis, Const, Dim, Expr, Index, Load, Reduce, Size
-from superopt.te.expr.tensor import Tensor
+from superopt.te.expr.tensor import Tensor, TensorType
 
 
 def bind(tensor: Tensor, sizes: Mapping[str, int]) -> Tensor:
@@ -67,6 +67,11 @@ class Binding:
                 return Index(self.expr(element), self.expr(n))
             case _:
                 return e
+
+
+def evaluate_shape(t: TensorType, sizes: Mapping[str, int]) -> list[int]:
+    """Return a known shape at these sizes."""
+    return [index.evaluate(d, dict(sizes)) for d in t.shape or ()]
 
 
 def has_symbolic_size(t: Tensor) -> bool:
