@@ -17,6 +17,7 @@ from superopt.rules.trial.sample.draw import (
     draw_shape,
     full_shape,
     known_rank,
+    least_rank,
 )
 
 SEEDS = range(400)
@@ -103,6 +104,13 @@ def test_full_shape(shape: PartialShape, full: Shape | None) -> None:
 def test_known_rank() -> None:
     assert known_rank(None, (2, None), (3,)) == 2
     assert known_rank(None) is None
+
+
+@pytest.mark.parametrize(
+    ("axes", "rank"), [((), 1), ((0,), 1), ((2,), 3), ((-1,), 1), ((-3,), 3), ((1, -4), 4)]
+)
+def test_least_rank(axes: tuple[int, ...], rank: int) -> None:
+    assert least_rank(*axes) == rank
 
 
 def test_a_shape_is_completed_from_one_aligned_at_the_end() -> None:

@@ -15,6 +15,10 @@ SEEDS = range(400)
 ALL_RANKS = {1, 2, 3, 4}
 
 
+def seeded_draws() -> list[Draw]:
+    return [Draw(Random(seed), Style()) for seed in SEEDS]
+
+
 # --- joining and cutting --------------------------------------------------------------------------
 
 
@@ -46,6 +50,8 @@ def test_a_split_is_into_one_to_three_parts_that_may_be_empty() -> None:
     every = {p for n in (1, 2, 3) for p in product(range(4), repeat=n) if sum(p) == 3}
     assert attribute_values(found, "split") == every
     assert sum(0 in attrs["split"] for _, attrs in found) < 0.1 * len(found)  # type: ignore[operator]
+    lengths = [len(attrs["split"]) for _, attrs in found]  # type: ignore[arg-type]
+    assert 0.5 < lengths.count(2) / len(lengths) < 0.7
 
 
 def test_a_split_operand_is_as_long_as_its_parts() -> None:
@@ -55,12 +61,14 @@ def test_a_split_operand_is_as_long_as_its_parts() -> None:
     assert {axis for _, axis in axes} == {0, 1, 2, 3}
     assert {x[0] for (x,), _ in draws("Split", None, free=("split",))} == set(range(2, 8))
     assert {x[1] for (x,), _ in draws("Split", (2, None), split=(4, 5), axis=1)} == {9}
+    assert operand_ranks(draws("Split", None)) == ALL_RANKS
     assert operand_ranks(draws("Split", None, axis=2)) == {3, 4}
+    assert operand_ranks(draws("Split", None, axis=-2)) == {2, 3, 4}
 
 
 @pytest.mark.parametrize("step", [1, 2, -1, -2])
 def test_bounds_of_a_slice_are_those_of_any_part(step: int) -> None:
-    found = {_slice_bounds(4, step, None, None, Draw(Random(seed), Style())) for seed in SEEDS}
+    found = {_slice_bounds(4, step, None, None, d) for d in seeded_draws()}
     parts = {tuple(range(a, b)) for a in range(4) for b in range(a + 1, 5)}
     taken = {tuple(np.arange(4)[a : b : 1 if step > 0 else -1].tolist()) for a, b in found}
     assert {tuple(sorted(t)) for t in taken} == parts
@@ -68,30 +76,44 @@ def test_bounds_of_a_slice_are_those_of_any_part(step: int) -> None:
 
 
 def test_a_whole_axis_is_often_reversed() -> None:
-    bounds = [_slice_bounds(40, -1, None, None, Draw(Random(seed), Style())) for seed in SEEDS]
+    bounds = [_slice_bounds(40, -1, None, None, d) for d in seeded_draws()]
     assert 0.5 < bounds.count((39, -41)) / len(bounds) < 0.8
 
 
 def test_an_open_bound_of_a_slice_fits_the_known_one() -> None:
-    ends = {_slice_bounds(9, 1, 3, None, Draw(Random(seed), Style())) for seed in SEEDS}
+    ends = {_slice_bounds(9, 1, 3, None, d) for d in seeded_draws()}
     assert ends == {(3, 4), (3, 5), (3, 9)}
-    starts = {_slice_bounds(9, 1, None, 3, Draw(Random(seed), Style())) for seed in SEEDS}
+    lengths = [b - a for a, b in (_slice_bounds(9, 1, 3, None, d) for d in seeded_draws())]
+    assert 0.4 < lengths.count(1) / len(lengths) < 0.6
+    starts = {_slice_bounds(9, 1, None, 3, d) for d in seeded_draws()}
     assert starts == {(0, 3), (1, 3), (2, 3)}
-    assert {_slice_bounds(9, 1, None, 0, Draw(Random(seed), Style())) for seed in SEEDS} == {(0, 0)}
-    beyond = {_slice_bounds(2, 1, None, 9, Draw(Random(seed), Style())) for seed in SEEDS}
+    assert {_slice_bounds(9, 1, None, 0, d) for d in seeded_draws()} == {(0, 0)}
+    beyond = {_slice_bounds(2, 1, None, 9, d) for d in seeded_draws()}
     assert beyond == {(0, 9), (1, 9)}
     assert _slice_bounds(9, 1, 5, 2, Draw(Random(0), Style())) == (5, 2)
     assert _slice_bounds(1, -1, None, None, Draw(Random(0), Style())) == (0, -2)
 
 
 def test_a_slice_has_no_more_and_no_other_axes_than_its_operand() -> None:
-    for shapes, known in (((2,), {"starts": (0, 0)}), ((0,), {}), ((2,), {"axes": (1,)})):
+    for shapes, known in (((2,), {"starts": (0, 0)}), ((2,), {"axes": (1,)})):
         with pytest.raises(RejectedChoice):
             draws("Slice", shapes, count=1, **known)
+    for draw in seeded_draws():
+        with pytest.raises(RejectedChoice, match="a slice of nothing"):
+            _slice_bounds(0, 1, None, None, draw)
     assert operand_ranks(draws("Slice", None)) == ALL_RANKS
     assert operand_ranks(draws("Slice", None, axes=(1,))) == {2, 3, 4}
     assert operand_ranks(draws("Slice", None, axes=(-2, 0))) == {2, 3, 4}
     assert operand_ranks(draws("Slice", None, starts=(0, 0, 0))) == {3, 4}
+
+
+def test_a_slice_is_mostly_of_one_axis_and_without_steps() -> None:
+    found = draws("Slice", (9, 9), count=400)
+    counts = [len(attrs["axes"]) for _, attrs in found]  # type: ignore[arg-type]
+    assert 0.65 < counts.count(1) / len(counts) < 0.85
+    steps = [step for _, attrs in found for step in attrs["steps"]]  # type: ignore[union-attr]
+    assert 0.4 < steps.count(1) / len(steps) < 0.6
+    assert attribute_values(draws("Slice", ()), "axes") == {()}
 
 
 def test_a_slice_without_steps_goes_forward() -> None:
@@ -104,21 +126,27 @@ def test_a_slice_without_steps_goes_forward() -> None:
 
 
 def test_pads_are_none_positive_negative_and_mixed() -> None:
-    found = draws("Pad", (9,) * 12, ())
-    pads = [attrs["pads"] for _, attrs in found]
-    assert {frozenset(p) for p in pads} >= {  # type: ignore[arg-type]
-        frozenset(some) for some in ((0,), (0, 1, 2), (0, -1, 1, 2), (0, 1, -1), (1, -1, 2))
-    }
-    assert {n for p in pads for n in p} == {-2, -1, 0, 1, 2}  # type: ignore[union-attr]
-    image = [p for p in pads if not any((*p[:2], *p[12:14])) and all(p[2:12]) and all(p[14:])]  # type: ignore[index]
-    assert image  # of spatial axes only
-    assert any(p[:12] == tuple(-n for n in p[12:]) and any(p) for p in pads)  # type: ignore[index]
-    assert any(p[:12] != tuple(-n for n in p[12:]) and -1 in p for p in pads)  # type: ignore[index,operator]
+    rank = 40
+    pads = [attrs["pads"] for _, attrs in draws("Pad", (9,) * rank, ())]
+    assert all(isinstance(p, tuple) and len(p) == 2 * rank for p in pads)
+    begins = [p[2:rank] for p in pads]  # type: ignore[index]
+    assert {tuple(sorted(set(b))) for b in begins} == {
+        (0,), (-1, 0, 1), (-1, 0, 1, 2), (-1, 1, 2), (0, 1, 2),
+    }  # fmt: skip
+    opposite = [p[:rank] == tuple(-n for n in p[rank:]) and any(p) for p in pads]  # type: ignore[index,arg-type]
+    mixed = [-1 in p and not o for p, o in zip(pads, opposite, strict=True)]  # type: ignore[operator]
+    assert 0.15 < sum(opposite) / sum((*opposite, *mixed)) < 0.5
+    unpadded = [not any((*p[:2], *p[rank : rank + 2])) for p in pads if any(p)]  # type: ignore[index,arg-type]
+    assert 0.4 < sum(unpadded) / len(unpadded) < 0.7  # as before a convolution
 
 
 def test_pads_of_fewer_than_three_axes_are_of_all() -> None:
-    first = {attrs["pads"][0] for _, attrs in draws("Pad", (9, 9), ())}  # type: ignore[index]
-    assert first == {-1, 0, 1, 2}
+    zeros = {}
+    for rank in (2, 3):
+        found = [attrs["pads"] for _, attrs in draws("Pad", (9,) * rank, ())]
+        zeros[rank] = sum(not any((*p[:2], *p[rank : rank + 2])) for p in found) / len(found)  # type: ignore[index]
+        assert {p[rank - 1] for p in found} == {-1, 0, 1, 2}  # type: ignore[index]
+    assert zeros[2] < 0.4 < zeros[3]
     assert operand_ranks(draws("Pad", None, ())) == ALL_RANKS
     assert operand_ranks(draws("Pad", None, (), pads=(0, 1, 2, 0, 0, 0))) == {3}
     assert operand_ranks(draws("Pad", None, None), 1) == {0}
@@ -135,7 +163,7 @@ def test_a_transpose_is_rarely_the_identity() -> None:
 
 
 def test_a_reshape_keeps_merges_splits_adds_and_swaps_axes() -> None:
-    found = {_draw_reshape((2, 3, 5), Draw(Random(seed), Style())) for seed in SEEDS}
+    found = {_draw_reshape((2, 3, 5), d) for d in seeded_draws()}
     assert {math.prod(shape) for shape in found} == {30}
     assert found >= {
         (2, 3, 5), (6, 5), (2, 15), (1, 2, 3, 5), (2, 1, 3, 5), (2, 3, 1, 5), (2, 3, 5, 1),
@@ -146,7 +174,7 @@ def test_a_reshape_keeps_merges_splits_adds_and_swaps_axes() -> None:
 
 def test_a_reshape_of_one_or_no_axis() -> None:
     for x, least in (((6,), {(6,), (2, 3), (3, 2), (1, 6), (6, 1)}), ((), {(), (1,), (1, 1)})):
-        found = {_draw_reshape(x, Draw(Random(seed), Style())) for seed in SEEDS}
+        found = {_draw_reshape(x, d) for d in seeded_draws()}
         assert found >= least
         assert {math.prod(shape) for shape in found} == {math.prod(x)}
 
