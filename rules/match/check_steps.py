@@ -122,24 +122,17 @@ def attributes_step(
     explicit_keys: frozenset[str],
 ) -> Step:
     """Require `fixed` attributes (defaults included), and bind others."""
-    order = sorted(op.attrs)
     holds = _fixed_attributes_test(op, fixed)
 
     def make(go: Continuation) -> Continuation:
-        places = [(order.index(k), k, into) for k, into in binds]
-
         def run(env: Cells) -> None:
             n = env[slot]
-            attrs = n.attrs
             if fixed and not holds(n):
                 return
-            for at, k, into in places:
-                if at < len(attrs) and attrs[at][0] == k:
-                    env[into] = attrs[at][1]
-                else:
-                    env[into] = n.attr(k)
+            for k, into in binds:
+                env[into] = n.attr(k)
             if rest is not None:
-                env[rest] = tuple([pair for pair in attrs if pair[0] not in explicit_keys])
+                env[rest] = tuple([pair for pair in n.attrs if pair[0] not in explicit_keys])
             go(env)
 
         return run

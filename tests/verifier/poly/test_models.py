@@ -6,7 +6,14 @@ import pytest
 
 from superopt.verifier.context import ProofContext
 from superopt.verifier.poly import polynomial
-from superopt.verifier.poly.models import Model
+from superopt.verifier.poly.models import (
+    MAX_MODELS,
+    SAMPLE_SIZES,
+    Model,
+    _satisfies,
+    extend_models,
+    sample_models,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,3 +24,35 @@ def test_guards_at_minus_one_zero_and_one(kind: str, held: tuple[bool, ...]) -> 
     context = ProofContext()
     model = Model(Random(0), 0, {})
     assert tuple(model.holds(kind, polynomial.const(context, n)) for n in (-1, 0, 1)) == held
+
+
+def test_models_satisfy_their_hypotheses() -> None:
+    context = ProofContext()
+    n, m = (polynomial.symbol(context, name) for name in "nm")
+    found = sample_models((("ge", n - m - 1),))
+    assert len(found) == MAX_MODELS
+    assert all(one.poly_value(n) > one.poly_value(m) for one in found)
+    assert len({(one.poly_value(n), one.poly_value(m)) for one in found}) > 3
+    more = extend_models(found, (("eq", m - 1),))
+    assert 0 < len(more) <= MAX_MODELS
+    assert all(one.poly_value(m) == 1 for one in more)
+    assert len(extend_models(found, ())) == MAX_MODELS
+    assert sample_models((("ge", polynomial.const(context, -1)),)) == []
+    assert len(sample_models(())) == MAX_MODELS
+
+
+def test_sizes_of_models_are_at_least_the_least() -> None:
+    context = ProofContext()
+    sizes = {Model(Random(n), n, {}).poly_value(polynomial.symbol(context, "n")) for n in range(99)}
+    assert sizes == set(SAMPLE_SIZES)
+
+
+def test_a_variable_has_any_value_below_its_extent_and_none_below_zero() -> None:
+    context = ProofContext()
+    for extent in (0, 1, 5):
+        v = polynomial.fresh_var(polynomial.const(context, extent))
+        at = polynomial.atom_poly(v)
+        models = [Model(Random(n), n, {}) for n in range(99)]
+        held = [one for one in models if _satisfies(one, (("ge", at),))]
+        assert {one.poly_value(at) for one in held} == set(range(extent))
+        assert {_satisfies(one, (("ge", at),)) for one in models} == {extent > 0}
