@@ -121,10 +121,6 @@ def _geometry(request: FitRequest, kernel: Shape, pooling: bool) -> dict[str, At
         else:
             pads = tuple(draw.integer_below(m + 1) for m in (*most, *most))
         found["pads"] = pads
-    if "auto_pad" in request.free:
-        found["auto_pad"] = "NOTSET"
-    if "kernel_shape" in request.free and not pooling:
-        found["kernel_shape"] = None
     return found
 
 
@@ -178,7 +174,6 @@ def fit_conv_transpose(request: FitRequest) -> Fit:
     kernel = tuple(_known_size(w, 2 + n) or draw.rng.randint(1, 3) for n in range(rank))
     extents = tuple(_known_size(x, 2 + n) or draw.rng.randint(2, 4) for n in range(rank))
     found = _geometry(request, kernel, pooling=False)
-    found |= {k: None for k in ("output_padding", "output_shape") if k in request.free}
     if "pads" in request.free and not draw.chance(0.3):
         found["pads"] = (0,) * (2 * rank)
     shapes = [
@@ -224,8 +219,6 @@ def fit_image(request: FitRequest) -> Fit:
     found: dict[str, Attr] = {}
     if "num_groups" in request.free:
         found["num_groups"] = draw.pick(divisors(x[1]))
-    if "training_mode" in request.free:
-        found["training_mode"] = 0
     return [x, *(_complete_shape(h, x[1:2]) for h in request.partial_shapes[1:])], found
 
 

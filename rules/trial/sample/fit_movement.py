@@ -75,8 +75,6 @@ def fit_split(request: FitRequest) -> Fit:
         found["split"] = split
     elif request.partial_shapes[0] is None or request.partial_shapes[0][axis] is None:
         x = (*x[:axis], sum(split), *x[axis + 1 :])
-    if "num_outputs" in request.free:
-        found["num_outputs"] = None
     return [x], found
 
 
@@ -176,10 +174,7 @@ def fit_reshape(request: FitRequest) -> Fit:
             x = _complete_to_count(hole, math.prod(shape), draw)
         else:
             x = draw_shape(hole, draw, draw.rank(), high=4)
-    found: dict[str, Attr] = {"shape": shape if shape is not None else _draw_reshape(x, draw)}
-    if "allowzero" in request.free:
-        found["allowzero"] = 0
-    return [x], found
+    return [x], {"shape": shape if shape is not None else _draw_reshape(x, draw)}
 
 
 def _complete_to_count(shape: Sequence[int | None], count: int, draw: Draw) -> Shape:
