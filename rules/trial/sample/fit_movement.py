@@ -235,8 +235,7 @@ def fit_squeeze(request: FitRequest) -> Fit:
 def fit_unsqueeze(request: FitRequest) -> Fit:
     draw = request.draw
     axes = request.int_tuple("axes")
-    low = -min(axes, default=0) if axes else 0
-    least = max(0, max(axes, default=-1) + 1 - len(axes), low - len(axes)) if axes else 0
+    least = max(least_rank(*axes) - len(axes), 0) if axes else 0
     x = draw_shape(request.partial_shapes[0], draw, draw.rank(least, 3))
     if axes is None:
         more = draw.pick((1, 1, 1, 2))

@@ -230,6 +230,10 @@ def test_an_unsqueezed_operand_has_the_rank_that_its_axes_require() -> None:
     assert operand_ranks(draws("Unsqueeze", None, axes=(0, 2))) == {1, 2, 3}
     assert operand_ranks(draws("Unsqueeze", None, axes=(0, 3))) == {2, 3}
     assert operand_ranks(draws("Unsqueeze", None, axes=(-3,))) == {2, 3}
+    scalar = Style(rank=0)
+    assert operand_ranks(draws("Unsqueeze", None, style=scalar)) == {0}
+    assert operand_ranks(draws("Unsqueeze", None, style=scalar, axes=(0, 1))) == {0}
+    assert operand_ranks(draws("Unsqueeze", None, style=scalar, axes=(1,))) == {1, 2, 3}
     axes = [attrs["axes"] for _, attrs in draws("Unsqueeze", (2, 3))]
     assert {len(a) for a in axes} == {1, 2}  # type: ignore[arg-type]
     assert sum(len(a) == 2 for a in axes) < 0.4 * len(axes)  # type: ignore[arg-type]
