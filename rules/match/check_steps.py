@@ -140,15 +140,18 @@ def attributes_step(
     def why(env: Cells) -> str:
         n = env[slot]
         have = dict(n.attrs)
-        for k, v in fixed:
-            free = {f: x for f, x in n.attrs if f != k}
-            if not are_attrs_equal(have.get(k), v) and not _yields_attributes(
-                op, _input_types(n), free | {k: v}, n.attrs
-            ):
-                default = "" if k in explicit_keys else ", its default"
-                found = f"{op.name} has {k}={show_attr(have[k])}"
-                return f"{found}, the rule needs {show_attr(v)}{default}"
-        return f"the attributes of {op.name} do not fit"
+        unequal = [(k, v) for k, v in fixed if not are_attrs_equal(have.get(k), v)]
+        k, v = next(
+            (
+                (k, v)
+                for k, v in unequal
+                if not _yields_attributes(op, _input_types(n), have | {k: v}, n.attrs)
+            ),
+            unequal[0],
+        )
+        default = "" if k in explicit_keys else ", its default"
+        found = f"{op.name} has {k}={show_attr(have[k])}"
+        return f"{found}, the rule needs {show_attr(v)}{default}"
 
     return Step(make, why)
 

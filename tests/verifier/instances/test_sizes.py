@@ -29,4 +29,5 @@ def test_a_state_has_made_no_choice_yet() -> None:
     assert (state.level, state.stretched_count) == (0, 0)
     assert state.with_choice("k", 1, 2).with_choice("l", 3, 1).level == 2
     assert state.with_choice("k", 1).choices == {"k": 1}
+    assert state.with_choice("k", 1).level == 0
     assert state.choices == {}

@@ -44,7 +44,7 @@ def test_models_satisfy_their_hypotheses() -> None:
 def test_sizes_of_models_are_at_least_the_least() -> None:
     context = ProofContext()
     sizes = {Model(Random(n), n, {}).poly_value(polynomial.symbol(context, "n")) for n in range(99)}
-    assert sizes == set(SAMPLE_SIZES)
+    assert sizes == set(SAMPLE_SIZES) == {1, 2, 3, 4, 7}
 
 
 def test_a_variable_has_any_value_below_its_extent_and_none_below_zero() -> None:
