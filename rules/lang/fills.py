@@ -66,8 +66,6 @@ def table_array(rows: Content, dtype: DType) -> np.ndarray:
 def fill_array(kind: str, shape: Sequence[int], dtype: DType) -> np.ndarray:
     """Return the array of a fill; (n, n) is the shape of eye(n)."""
     stored = to_numpy(dtype)
-    if kind == "eye":
-        return np.eye(shape[0], dtype=stored)
     out, channels, *kernel = shape
     one = np.zeros(kernel, stored)
     if kind == "dirac":

@@ -163,10 +163,6 @@ def evaluate_formula(
 ) -> Result:
     """Return the value of `f` for these names and terms of the left side; raises NotKnown if
     none."""
-    if isinstance(f, Lit):
-        return f.value
-    if isinstance(f, Name) and f.id in names:
-        return names[f.id]
     cells = [*names.values(), *terms.values()]
     slots = {n: k for k, n in enumerate(names)}
     places = {t: len(slots) + k for k, t in enumerate(terms)}

@@ -122,24 +122,17 @@ def attributes_step(
     explicit_keys: frozenset[str],
 ) -> Step:
     """Require `fixed` attributes (defaults included), and bind others."""
-    order = sorted(op.attrs)
     holds = _fixed_attributes_test(op, fixed)
 
     def make(go: Continuation) -> Continuation:
-        places = [(order.index(k), k, into) for k, into in binds]
-
         def run(env: Cells) -> None:
             n = env[slot]
-            attrs = n.attrs
             if fixed and not holds(n):
                 return
-            for at, k, into in places:
-                if at < len(attrs) and attrs[at][0] == k:
-                    env[into] = attrs[at][1]
-                else:
-                    env[into] = n.attr(k)
+            for k, into in binds:
+                env[into] = n.attr(k)
             if rest is not None:
-                env[rest] = tuple([pair for pair in attrs if pair[0] not in explicit_keys])
+                env[rest] = tuple([pair for pair in n.attrs if pair[0] not in explicit_keys])
             go(env)
 
         return run
@@ -147,15 +140,18 @@ def attributes_step(
     def why(env: Cells) -> str:
         n = env[slot]
         have = dict(n.attrs)
-        for k, v in fixed:
-            free = {f: x for f, x in n.attrs if f != k}
-            if not are_attrs_equal(have.get(k), v) and not _yields_attributes(
-                op, _input_types(n), free | {k: v}, n.attrs
-            ):
-                default = "" if k in explicit_keys else ", its default"
-                found = f"{op.name} has {k}={show_attr(have[k])}"
-                return f"{found}, the rule needs {show_attr(v)}{default}"
-        return f"the attributes of {op.name} do not fit"
+        unequal = [(k, v) for k, v in fixed if not are_attrs_equal(have.get(k), v)]
+        k, v = next(
+            (
+                (k, v)
+                for k, v in unequal
+                if not _yields_attributes(op, _input_types(n), have | {k: v}, n.attrs)
+            ),
+            unequal[0],
+        )
+        default = "" if k in explicit_keys else ", its default"
+        found = f"{op.name} has {k}={show_attr(have[k])}"
+        return f"{found}, the rule needs {show_attr(v)}{default}"
 
     return Step(make, why)
 

@@ -222,9 +222,6 @@ def match_application(c: PatternBuilder, t: App, slot: int, root: bool = False) 
 
 
 def match_pick(c: PatternBuilder, t: Pick, app: App, index: int, at: int) -> None:
-    if t in c.matched:
-        c.steps.append(same_value_step(at, c.scope.terms[t], show(t)))
-        return
     known = app in c.matched
     into = c.scope.new_slot() if known else c.scope.terms[app]
     c.steps.append(pick_step(at, into, app.op, index, show(t)))

@@ -15,6 +15,7 @@ from superopt.te.eval.polynomial import (
     constant_polynomial,
 )
 from superopt.te.expr.dtype import BOOL, F32
+from superopt.verifier.elements.scalars import NEAREST_NOTE
 from superopt.verifier.prove import Limits
 from superopt.verifier.prove_bounded import best_proof, prove_bounded
 from superopt.verifier.verdict import Proved, Refuted, Unknown
@@ -70,6 +71,14 @@ def test_what_is_equal_at_each_size_is_proved(text: str) -> None:
     verdict = prove_bounded(rule, 20)
     assert isinstance(verdict, Proved), str(verdict)
     assert "exact polynomials" in str(verdict)
+    assert (NEAREST_NOTE in verdict.scope.assumes) is ("1/3" in text)
+
+
+def test_elements_of_any_type_are_proved_once_as_floats() -> None:
+    (rule,) = parse_rules("r(x: any[n, 2]): Transpose(Transpose(x, perm=(1, 0)), perm=(1, 0)) => x")
+    verdict = prove_bounded(rule, 20, bound=3)
+    assert isinstance(verdict, Proved)
+    assert verdict.obligations == 3
 
 
 @pytest.mark.parametrize("text", FALSE)

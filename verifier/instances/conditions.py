@@ -130,9 +130,9 @@ class Conditions(Choices):
         undefined. Dilations no larger than the image ensure that no window lies between its
         elements."""
         self.context.scope_notes.add(NO_PADDING_WINDOWS_NOTE)
-        kernel, pads, steps = attrs["kernel_shape"], attrs["pads"], attrs.get("dilations")
+        kernel, pads, apart = attrs["kernel_shape"], attrs["pads"], attrs["dilations"]
         if isinstance(kernel, tuple) and isinstance(pads, tuple):
-            apart = steps if isinstance(steps, tuple) else (1,) * len(kernel)
+            assert isinstance(apart, tuple)
             for d, n in zip(apart, image, strict=True):
                 if d != 1:
                     self.context.scope_notes.add(SMALL_DILATIONS_NOTE)

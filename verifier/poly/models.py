@@ -5,6 +5,7 @@ A guard decided by a model needs no Z3 call; models refute most guards that do n
 
 from __future__ import annotations
 
+from itertools import islice
 from random import Random
 
 from superopt.verifier.poly.polynomial import Atom, ElementIndex, Min, Poly, Quotient, Symbol, Var
@@ -82,27 +83,18 @@ class Model:
 def sample_models(hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
     """Return some models of the hypotheses, perhaps none."""
     rng = Random(7)
-    out: list[Model] = []
-    for n in range(MAX_TRIES if hypotheses else MAX_MODELS):
-        one = Model(rng, n, {})
-        if _satisfies(one, hypotheses):
-            out.append(one)
-        if len(out) == MAX_MODELS:
-            break
-    return out
+    trials = (Model(rng, n, {}) for n in range(MAX_TRIES))
+    return list(islice((one for one in trials if _satisfies(one, hypotheses)), MAX_MODELS))
 
 
 def extend_models(models: list[Model], hypotheses: tuple[tuple[str, Poly], ...]) -> list[Model]:
     """Extend models to more hypotheses."""
-    out: list[Model] = []
-    for n in range(TRIES_PER_MODEL):
-        for one in models:
-            trial = Model(one.rng, one.style + n, dict(one.values))
-            if _satisfies(trial, hypotheses):
-                out.append(trial)
-                if len(out) == MAX_MODELS:
-                    return out
-    return out
+    trials = (
+        Model(one.rng, one.style + n, dict(one.values))
+        for n in range(TRIES_PER_MODEL)
+        for one in models
+    )
+    return list(islice((one for one in trials if _satisfies(one, hypotheses)), MAX_MODELS))
 
 
 def _satisfies(model: Model, hypotheses: tuple[tuple[str, Poly], ...]) -> bool:

@@ -85,6 +85,11 @@ def known_rank(*shapes: PartialShape) -> int | None:
     return next((len(h) for h in shapes if h is not None), None)
 
 
+def least_rank(*axes: int) -> int:
+    """Return the least rank, of at least 1, that has these axes."""
+    return max((1, *(max(a + 1, -a) for a in axes)))
+
+
 def complete_like(shape: PartialShape, like: Sequence[int], draw: Draw) -> Shape:
     """Complete `shape` from `like`, with axes aligned at the end; the rest is drawn."""
     if shape is None:

@@ -68,7 +68,7 @@ def fit(request: FitRequest) -> Fit:
         shapes, attrs = FITS.get(name, default)(request)
     except (IndexError, ValueError) as e:  # a missing axis or choice
         raise RejectedChoice(f"{name}: {e}") from None
-    for key in request.free - attrs.keys():
+    for key in sorted(request.free - attrs.keys()):
         attrs[key] = _choose_attribute(request, key)
     return shapes, {k: v for k, v in attrs.items() if k in request.free}
 

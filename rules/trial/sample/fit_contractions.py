@@ -13,6 +13,7 @@ from superopt.rules.trial.sample.draw import (
     divisors,
     draw_shape,
     full_shape,
+    least_rank,
 )
 from superopt.rules.trial.sample.fit_elementwise import broadcastable_shape
 from superopt.rules.trial.sample.request import ABSENT, Fit, FitRequest
@@ -99,7 +100,7 @@ def fit_gemm(request: FitRequest) -> Fit:
 # --- windows --------------------------------------------------------------------------------------
 
 
-def _geometry(request: FitRequest, extents: Shape, kernel: Shape, pooling: bool) -> dict[str, Attr]:
+def _geometry(request: FitRequest, kernel: Shape, pooling: bool) -> dict[str, Attr]:
     """Choose open strides, dilations and pads: none, size-preserving, or uneven."""
     draw, rank = request.draw, len(kernel)
     found: dict[str, Attr] = {}
@@ -120,10 +121,6 @@ def _geometry(request: FitRequest, extents: Shape, kernel: Shape, pooling: bool)
         else:
             pads = tuple(draw.integer_below(m + 1) for m in (*most, *most))
         found["pads"] = pads
-    if "auto_pad" in request.free:
-        found["auto_pad"] = "NOTSET"
-    if "kernel_shape" in request.free and not pooling:
-        found["kernel_shape"] = None
     return found
 
 
@@ -163,7 +160,7 @@ def fit_conv(request: FitRequest) -> Fit:
         _complete_shape(w, (o, ci, *kernel)),
         *(_complete_shape(h, (o,)) for h in request.partial_shapes[2:]),
     ]
-    found = _geometry(request, extents, kernel, pooling=False)
+    found = _geometry(request, kernel, pooling=False)
     return shapes, found | ({"group": group} if "group" in request.free else {})
 
 
@@ -176,8 +173,7 @@ def fit_conv_transpose(request: FitRequest) -> Fit:
     outer = _known_size(w, 1) or draw.rng.randint(1, 3)
     kernel = tuple(_known_size(w, 2 + n) or draw.rng.randint(1, 3) for n in range(rank))
     extents = tuple(_known_size(x, 2 + n) or draw.rng.randint(2, 4) for n in range(rank))
-    found = _geometry(request, extents, kernel, pooling=False)
-    found |= {k: None for k in ("output_padding", "output_shape") if k in request.free}
+    found = _geometry(request, kernel, pooling=False)
     if "pads" in request.free and not draw.chance(0.3):
         found["pads"] = (0,) * (2 * rank)
     shapes = [
@@ -197,7 +193,7 @@ def fit_pool(request: FitRequest) -> Fit:
     if kernel is None:
         kernel = tuple(draw.rng.randint(1, min(3, n)) for n in x[2:])
         found["kernel_shape"] = kernel
-    found |= _geometry(request, x[2:], kernel, pooling=True)
+    found |= _geometry(request, kernel, pooling=True)
     for key in ("ceil_mode", "count_include_pad"):
         if key in request.free:
             found[key] = draw.integer_below(2)
@@ -223,8 +219,6 @@ def fit_image(request: FitRequest) -> Fit:
     found: dict[str, Attr] = {}
     if "num_groups" in request.free:
         found["num_groups"] = draw.pick(divisors(x[1]))
-    if "training_mode" in request.free:
-        found["training_mode"] = 0
     return [x, *(_complete_shape(h, x[1:2]) for h in request.partial_shapes[1:])], found
 
 
@@ -234,8 +228,7 @@ def fit_image(request: FitRequest) -> Fit:
 def fit_reduction(request: FitRequest) -> Fit:
     draw = request.draw
     axes = request.int_tuple("axes")
-    least = 1 if not axes else max(max(axes) + 1, -min(axes))
-    x = draw_shape(request.partial_shapes[0], draw, draw.rank(least), high=5)
+    x = draw_shape(request.partial_shapes[0], draw, draw.rank(least_rank(*(axes or ()))), high=5)
     found: dict[str, Attr] = {}
     if axes is None:
         count = min(len(x), draw.pick((1, 1, 1, 2, 3)))
@@ -247,7 +240,7 @@ def fit_along_axis(request: FitRequest) -> Fit:
     """Choose one operand and an axis of it."""
     draw = request.draw
     axis = request.int_value("axis")
-    least = 1 if axis is None else max(axis + 1, -axis)
+    least = 1 if axis is None else least_rank(axis)
     x = draw_shape(request.partial_shapes[0], draw, draw.rank(least))
     return [x], ({"axis": draw.integer_below(len(x))} if "axis" in request.free else {})
 

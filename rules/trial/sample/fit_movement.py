@@ -16,11 +16,13 @@ from superopt.rules.trial.sample.draw import (
     draw_shape,
     full_shape,
     known_rank,
+    least_rank,
 )
 from superopt.rules.trial.sample.fit_elementwise import broadcastable_shape
 from superopt.rules.trial.sample.request import Fit, FitRequest
 
 EQUAL_LENGTH_SHARE = 0.5  # share of Concat operands with the length of another one
+PAD_VALUES = ((0, 1, 2), (0,), (0, 1, -1, 2), (0, 1, -1), (1, -1, 2))  # of the pads of one Pad
 
 # --- joining and cutting --------------------------------------------------------------------------
 
@@ -32,7 +34,7 @@ def fit_concat(request: FitRequest) -> Fit:
     if rank is None:
         rank = draw.rank(1)
         if axis is not None:
-            rank = max(rank, axis + 1 if axis >= 0 else -axis)
+            rank = max(rank, least_rank(axis))
     if axis is None:
         done = [
             h for h in map(full_shape, request.partial_shapes) if h is not None and len(h) == rank
@@ -57,9 +59,8 @@ def fit_concat(request: FitRequest) -> Fit:
 def fit_split(request: FitRequest) -> Fit:
     draw = request.draw
     split, axis = request.int_tuple("split"), request.int_value("axis")
-    x = draw_shape(
-        request.partial_shapes[0], draw, draw.rank(max(1, 0 if axis is None else axis + 1))
-    )
+    least = 1 if axis is None else least_rank(axis)
+    x = draw_shape(request.partial_shapes[0], draw, draw.rank(least))
     if axis is None:
         axis = draw.integer_below(len(x)) if "axis" in request.free else 0
     found: dict[str, Attr] = {"axis": axis}
@@ -74,8 +75,6 @@ def fit_split(request: FitRequest) -> Fit:
         found["split"] = split
     elif request.partial_shapes[0] is None or request.partial_shapes[0][axis] is None:
         x = (*x[:axis], sum(split), *x[axis + 1 :])
-    if "num_outputs" in request.free:
-        found["num_outputs"] = None
     return [x], found
 
 
@@ -87,13 +86,11 @@ def fit_slice(request: FitRequest) -> Fit:
         request.int_tuple("axes"),
     )
     count = next((len(v) for v in (starts, ends, axes) if v is not None), None)
-    least = 1 if axes is None else max([a + 1 for a in axes] + [-a for a in axes], default=0)
-    x = draw_shape(request.partial_shapes[0], draw, draw.rank(max(least, count or 0, 1)))
+    least = max(least_rank(*(axes or ())), count or 0)
+    x = draw_shape(request.partial_shapes[0], draw, draw.rank(least))
     if axes is None:
         if count is None:
-            count = draw.pick((1, 1, 1, 2)) if len(x) > 1 else min(1, len(x))
-        if count > len(x):
-            raise RejectedChoice("more slices than axes")
+            count = draw.pick((1, 1, 1, 2)) if len(x) > 1 else len(x)
         axes = tuple(sorted(draw.rng.sample(range(len(x)), count)))
     steps = request.int_tuple("steps")
     if steps is None:
@@ -138,7 +135,7 @@ def fit_pad(request: FitRequest) -> Fit:
     found: dict[str, Attr] = {}
     if pads is None:
         least_axis = 2 if len(x) > 2 and draw.chance(0.5) else 0  # as before a convolution
-        some = draw.pick(((0, 0, 1, 2), (0, 1, 2), (0,), (0, 1, -1, 2), (0, 1, -1), (1, -1, 2)))
+        some = draw.pick(PAD_VALUES)
         sides = [
             [draw.pick(some) if a >= least_axis else 0 for a in range(len(x))] for _ in range(2)
         ]
@@ -177,10 +174,7 @@ def fit_reshape(request: FitRequest) -> Fit:
             x = _complete_to_count(hole, math.prod(shape), draw)
         else:
             x = draw_shape(hole, draw, draw.rank(), high=4)
-    found: dict[str, Attr] = {"shape": shape if shape is not None else _draw_reshape(x, draw)}
-    if "allowzero" in request.free:
-        found["allowzero"] = 0
-    return [x], found
+    return [x], {"shape": shape if shape is not None else _draw_reshape(x, draw)}
 
 
 def _complete_to_count(shape: Sequence[int | None], count: int, draw: Draw) -> Shape:
@@ -223,10 +217,10 @@ def fit_upsample(request: FitRequest) -> Fit:
 def fit_squeeze(request: FitRequest) -> Fit:
     draw = request.draw
     axes = request.int_tuple("axes")
-    least = 1 if not axes else max(max(axes) + 1, -min(axes))
     x = full_shape(request.partial_shapes[0])
     if x is None:
-        base = list(draw_shape(request.partial_shapes[0], draw, draw.rank(least)))
+        rank = draw.rank(least_rank(*(axes or ())))
+        base = list(draw_shape(request.partial_shapes[0], draw, rank))
         ones = axes if axes is not None else (draw.integer_below(len(base)),)
         hole = request.partial_shapes[0] or (None,) * len(base)
         for a in ones:
@@ -241,8 +235,7 @@ def fit_squeeze(request: FitRequest) -> Fit:
 def fit_unsqueeze(request: FitRequest) -> Fit:
     draw = request.draw
     axes = request.int_tuple("axes")
-    low = -min(axes, default=0) if axes else 0
-    least = max(0, max(axes, default=-1) + 1 - len(axes), low - len(axes)) if axes else 0
+    least = max(least_rank(*axes) - len(axes), 0) if axes else 0
     x = draw_shape(request.partial_shapes[0], draw, draw.rank(least, 3))
     if axes is None:
         more = draw.pick((1, 1, 1, 2))
@@ -306,7 +299,7 @@ def fit_space_depth(request: FitRequest) -> Fit:
 def fit_gather(request: FitRequest) -> Fit:
     draw = request.draw
     axis = request.int_value("axis")
-    least = 1 if axis is None else max(axis + 1, -axis)
+    least = 1 if axis is None else least_rank(axis)
     x = draw_shape(request.partial_shapes[0], draw, draw.rank(least, 3))
     index = draw_shape(request.partial_shapes[1], draw, draw.pick((0, 1, 1, 2)), high=4)
     return [x, index], ({"axis": draw.integer_below(len(x))} if "axis" in request.free else {})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from superopt.ir.graph import constant
-from superopt.rules.lang.fills import Content, _is_array_fill, table_array
+from superopt.rules.lang.fills import Content, _is_array_fill, fill_array, table_array
 from superopt.rules.lang.functions import NotKnown
 from superopt.te.expr.dtype import F32, I64, U8, DType
 
@@ -38,3 +38,21 @@ def test_a_table_has_its_numbers_in_its_type() -> None:
 def test_a_table_of_numbers_that_its_type_lacks_is_not_known(rows: Content, dtype: DType) -> None:
     with pytest.raises(NotKnown, match="is no"):
         table_array(rows, dtype)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "expected"),
+    [
+        ("eye", (2, 2), [[1, 0], [0, 1]]),
+        ("dirac", (2, 1, 3), [[[0, 1, 0]], [[0, 0, 0]]]),
+        ("dirac", (1, 1, 2, 3), [[[[0, 0, 0], [0, 1, 0]]]]),
+        ("means", (1, 2, 4), [[[0.25] * 4, [0] * 4]]),
+        ("means", (1, 1, 2, 2), [[[[0.25] * 2] * 2]]),
+    ],
+)
+def test_array_fills(kind: str, shape: tuple[int, ...], expected: list[object]) -> None:
+    found = fill_array(kind, shape, F32)
+    assert found.dtype == np.float32
+    assert found.tolist() == expected
+    assert _is_array_fill(kind, constant(found))
+    assert not _is_array_fill(kind, constant(found + 1))

@@ -56,6 +56,14 @@ def test_a_name_twice_is_one_value() -> None:
     assert len(found("r(x: f): Mul(Abs(x), Abs(x)) => x", equal_terms)) == 1
 
 
+def test_all_operands_of_a_run_have_its_sizes() -> None:
+    text = "r(*xs: f[n, 2]): Concat(*xs, axis=k) => Concat(*xs, axis=k)"
+    for rows, count in (((3, 3, 3), 1), ((3, 3, 4), 0), ((3, 4, 4), 0)):
+        inputs = [f"x{k}: f32[{n}, 2]" for k, n in enumerate(rows)]
+        g = graph(*inputs, "%0 = Concat(x0, x1, x2, axis=0)", "%0")
+        assert [m.bindings["n"] for m in found(text, g)] == [3] * count
+
+
 def test_commutative_operators_match_in_both_orders() -> None:
     g = graph(
         X,

@@ -13,7 +13,7 @@ from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph
 from superopt.report.text import rules_text
 from superopt.rules.lang.rule import Rule, parse_rules
-from superopt.rules.trial.counterexample import Counterexample
+from superopt.rules.trial.counterexample import SIMPLE_NUMBERS, SMALL_STYLES, Counterexample
 from superopt.rules.trial.try_rule import Refuted, try_rule
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
@@ -93,6 +93,21 @@ def test_counterexamples_are_minimal(rule: Rule) -> None:
             less.reshape(-1)[k] = 0
             left, right = sides(found, {**found.feeds, name: less})
             assert left == right or not (np.isfinite(left) and np.isfinite(right)), (name, k)  # type: ignore
+
+
+def test_small_instances_have_any_rank_and_sizes_up_to_2_and_3() -> None:
+    assert {(s.rank, s.max_size) for s in SMALL_STYLES} == {
+        (rank, size) for rank in (None, 0, 1, 2, 3, 4) for size in (2, 3)
+    }
+    assert {s.ones_share for s in SMALL_STYLES} == {0.0, 0.1, 0.5, 1.0}
+    assert {s.equal_sizes for s in SMALL_STYLES} == {True, False}
+    assert [s.max_size for s in SMALL_STYLES] == sorted(s.max_size for s in SMALL_STYLES)
+
+
+def test_numbers_are_simple_first() -> None:
+    digits = [(len(str(abs(n))), abs(n)) for n in SIMPLE_NUMBERS]
+    assert digits == sorted(digits, key=lambda d: d[0])
+    assert {-n for n in SIMPLE_NUMBERS if n in (1, 2, 3, 4, 0.5)} <= set(SIMPLE_NUMBERS)
 
 
 def test_it_is_the_same_each_time() -> None:

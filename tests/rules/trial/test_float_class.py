@@ -2,16 +2,23 @@
 
 import pytest
 
+from superopt.ir.graph import Input, node
+from superopt.ir.op import Attr, expression
+from superopt.ops import OPS
 from superopt.rules.lang.rule import FLOAT_CLASSES, parse_rules
 from superopt.rules.library.load import library_files, load_library, parse_file
 from superopt.rules.library.records import library_records, proof_key
 from superopt.rules.trial.float_class import (
+    _count_roundings,
+    _rounding_site,
     class_on_instances,
     error_growth,
     float_class,
     with_computed_class,
 )
 from superopt.rules.trial.instances import instances
+from superopt.te.expr.dtype import F32, I64
+from superopt.te.expr.tensor import TensorType
 
 # Nothing but which operations there are says what class a rule is in. Each is of its class by the
 # definition in float_class.py, whatever a runtime makes of it.
@@ -199,3 +206,30 @@ def test_no_instance_has_no_class() -> None:
     (rule,) = parse_rules("r(x: f): Neg(Neg(x)) => x")
     assert class_on_instances([], 0) is None
     assert class_on_instances([next(instances(rule, 0))], 0) == "E0"
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "attrs", "count"),
+    [
+        ("Neg", 1, {}, 0),
+        ("Relu", 1, {}, 0),
+        ("Add", 2, {}, 1),
+        ("Exp", 1, {}, 1),
+        ("MatMul", 2, {}, 1),  # the sum rounds its products
+        ("ReduceSum", 1, {"axes": (0,)}, 1),
+        ("ReduceMax", 1, {"axes": (0,)}, 0),
+        ("ReduceProd", 1, {"axes": (0,)}, 1),
+        ("ReduceSumSquare", 1, {"axes": (0,)}, 1),
+        ("ReduceMean", 1, {"axes": (0,)}, 2),
+    ],
+)
+def test_roundings_of_an_operator(
+    op: str, operands: int, attrs: dict[str, Attr], count: int
+) -> None:
+    for dtype in (F32, I64) if op in ("Neg", "Add", "ReduceSum", "ReduceProd") else (F32,):
+        x = Input("x", TensorType(dtype, (3, 3)))
+        n = node(OPS[op], [x] * operands, **attrs)
+        bodies = [t.body for t in expression(n.op, (x.type,) * operands, n.attrs)]
+        found = sum(_count_roundings(b) for b in bodies if b is not None)
+        assert found == (count if dtype is F32 else 0)
+        assert (_rounding_site(n)[1] == op) is (found > 1)

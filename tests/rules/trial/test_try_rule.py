@@ -17,6 +17,7 @@ from superopt.rules.trial.try_rule import (
     Untestable,
     _has_rounded_fractions,
     evaluate_draws,
+    has_float_casts,
     has_only_floats,
     try_rule,
     wrong_elements,
@@ -254,3 +255,17 @@ def test_a_rule_of_one_shape_is_tried_at_it() -> None:
 )
 def test_floats_that_stand_for_fractions(numbers: np.ndarray, is_rounded: bool) -> None:
     assert _has_rounded_fractions(constant(numbers)) is is_rounded
+
+
+@pytest.mark.parametrize(
+    ("text", "has_casts"),
+    [
+        ("(x: f32): Cast(Cast(x, to=f64), to=f32) => x", True),
+        ("(x: f32, y: f64): CastLike(Neg(x), y) => Neg(CastLike(x, y))", True),
+        ("(x: i32): Cast(Cast(x, to=i64), to=i32) => x", False),
+        ("(x: f32): Neg(Neg(x)) => x", False),
+    ],
+)
+def test_casts_of_floats(text: str, has_casts: bool) -> None:
+    one = next(instances(rule(f"r{text}"), 0))
+    assert has_float_casts(one) is has_casts

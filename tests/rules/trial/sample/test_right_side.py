@@ -16,6 +16,8 @@ from superopt.te.expr.dtype import F32, I64
         ("ones", ((2, 3),), np.ones((2, 3))),
         ("zeros", ((2,),), np.zeros(2)),
         ("full", ((2,), 7), np.full(2, 7)),
+        ("table", (((1, 2), (3, 4)),), np.array([[1, 2], [3, 4]])),
+        ("dirac", ((1, 1, 3),), np.array([[[0, 1, 0]]])),
     ],
 )
 def test_fills(kind: str, args: tuple[object, ...], expected: np.ndarray) -> None:
