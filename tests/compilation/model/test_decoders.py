@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -31,6 +31,14 @@ Feeds = dict[str, np.ndarray]
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[superopt.Executable]:
+    """The compiled decoder, whose classes the tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SUPEROPT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield superopt.compile(DECODER, threads=1)
 
 
 def session(m: onnx.ModelProto) -> Callable[[Feeds], Feeds]:
@@ -79,6 +87,7 @@ def check(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> No
 EXAMPLES = [(1, 20, 1), (1, 3, 1), (2, 5, 9), (1, 0, 7), (3, 0, 20), (1, 0, 70)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("example", "mask_size"),
     [*((at, MASK_SIZE) for at in EXAMPLES), ((2, 5, 9), "total"), ((1, 0, 7), "total")],
@@ -205,15 +214,14 @@ def test_caches_of_a_fixed_capacity() -> None:
     assert len(exe.variants) == 2
 
 
-def test_states_are_those_of_calls_with_all_inputs() -> None:
-    exe = superopt.compile(DECODER, threads=1)
-    decode = exe.bind_state(STATE)
+def test_states_are_those_of_calls_with_all_inputs(decoder: superopt.Executable) -> None:
+    decode = decoder.bind_state(STATE)
     assert decode.state == {}
     held = {name: np.zeros((2, SIZE.heads, 0, SIZE.head), np.float32) for name in STATE.values()}
     past = 0
     for sequence in (5, 1, 1, 3, 1):
         feeds = tokens(2, past, sequence)
-        wanted = exe.run({**feeds, **held})
+        wanted = decoder.run({**feeds, **held})
         found = decode.run(feeds)
         assert found.keys() == {"logits"}
         assert np.array_equal(found["logits"], wanted["logits"])
@@ -223,9 +231,9 @@ def test_states_are_those_of_calls_with_all_inputs() -> None:
         past += sequence
 
 
-def test_states_keep_their_memory() -> None:
+def test_states_keep_their_memory(decoder: superopt.Executable) -> None:
     """Two buffers for each serve all calls up to the capacity."""
-    decode = superopt.compile(DECODER, threads=1).bind_state(STATE, capacity=40)
+    decode = decoder.bind_state(STATE, capacity=40)
     seen = set()
     past = 0
     for sequence in (20, *[1] * 20):
@@ -235,9 +243,8 @@ def test_states_keep_their_memory() -> None:
     assert len(seen) == 2 * len(STATE)
 
 
-def test_a_full_cache_is_an_error_before_it_is_written() -> None:
-    exe = superopt.compile(DECODER, threads=1)
-    decode = exe.bind_state(STATE, capacity=22)
+def test_a_full_cache_is_an_error_before_it_is_written(decoder: superopt.Executable) -> None:
+    decode = decoder.bind_state(STATE, capacity=22)
     decode.run(tokens(1, 0, 20))
     decode.run(tokens(1, 20, 1))
     before = {name: x.copy() for name, x in decode.state.items()}
@@ -252,9 +259,9 @@ def test_a_full_cache_is_an_error_before_it_is_written() -> None:
     decode.run(tokens(1, 0, 22))
 
 
-def test_a_length_beyond_the_positions_leaves_the_state() -> None:
+def test_a_length_beyond_the_positions_leaves_the_state(decoder: superopt.Executable) -> None:
     """The model has 96 positions; onnxruntime and kernels reject more."""
-    decode = superopt.compile(DECODER, threads=1).bind_state(STATE)
+    decode = decoder.bind_state(STATE)
     decode.run(tokens(1, 0, 95))
     decode.run(tokens(1, 95, 1))
     before = {name: x.copy() for name, x in decode.state.items()}
@@ -265,26 +272,26 @@ def test_a_length_beyond_the_positions_leaves_the_state() -> None:
         assert np.array_equal(decode.state[name], x)
 
 
-def test_reset_takes_states() -> None:
-    exe = superopt.compile(DECODER, threads=1)
-    decode = exe.bind_state(STATE)
+def test_reset_takes_states(decoder: superopt.Executable) -> None:
+    decode = decoder.bind_state(STATE)
     given = feeds_at(1, 20, 1)
     decode.reset({name: given[name] for name in STATE.values()})
     feeds = {name: x for name, x in given.items() if name not in STATE.values()}
-    assert np.array_equal(decode.run(feeds)["logits"], exe.run(given)["logits"])
+    assert np.array_equal(decode.run(feeds)["logits"], decoder.run(given)["logits"])
     with pytest.raises(UsageError, match="all of them"):
         decode.reset({"past_key_values.0.key": given["past_key_values.0.key"]})
 
 
-def test_names_that_cannot_be_states_are_errors() -> None:
-    exe = superopt.compile(DECODER, threads=1)
+def test_names_that_cannot_be_states_are_errors(decoder: superopt.Executable) -> None:
     with pytest.raises(UsageError, match="no output 'presents'"):
-        exe.bind_state({"presents": "past_key_values.0.key"})
+        decoder.bind_state({"presents": "past_key_values.0.key"})
     with pytest.raises(UsageError, match="no input 'past'"):
-        exe.bind_state({"present.0.key": "past"})
+        decoder.bind_state({"present.0.key": "past"})
     with pytest.raises(UsageError, match="two outputs"):
-        exe.bind_state(dict.fromkeys(["present.0.key", "present.1.key"], "past_key_values.0.key"))
-    decode = exe.bind_state(STATE)
+        decoder.bind_state(
+            dict.fromkeys(["present.0.key", "present.1.key"], "past_key_values.0.key")
+        )
+    decode = decoder.bind_state(STATE)
     with pytest.raises(UsageError, match="is a state"):
         decode.run(feeds_at(1, 20, 1))
 
@@ -306,9 +313,8 @@ def test_states_of_models_that_run_in_onnxruntime() -> None:
     assert call.run({"x": np.ones(3, np.float32)})["y"] == [3.0]
 
 
-def test_decode_sizes_follow_the_growing_input() -> None:
-    exe = superopt.compile(DECODER, threads=1)
-    found = decode_sizes(exe.model, sizes_at(1, 0, 9))
+def test_decode_sizes_follow_the_growing_input(decoder: superopt.Executable) -> None:
+    found = decode_sizes(decoder.model, sizes_at(1, 0, 9))
     assert found == [sizes_at(1, 9, 1), sizes_at(1, 64, 1)]
     plain = model([helper.make_node("Relu", ["x"], ["y"])], {"x": (F, ["n", 4])}, ["y"], {})
     assert decode_sizes(superopt.compile(plain, threads=1).model, {"n": 9}) == []
