@@ -240,5 +240,5 @@ def output_specs(
 def integer_product_fallbacks(model: Model, in_runtime: bool) -> dict[ir_graph.Node, str]:
     """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model.
     in_runtime: whether models with products of integers run there."""
-    whole = in_runtime and ort.installed_version() is not None and has_integer_products(model.graph)
+    whole = in_runtime and has_integer_products(model.graph) and ort.installed_version() is not None
     return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}
