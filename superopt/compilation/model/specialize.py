@@ -100,7 +100,8 @@ def _run_child(exe: Executable, key: Sizes, work: Work) -> float:
     """Let a child process compile the model (compile_child.py); return its processor time in
     seconds."""
     assert exe.reference is not None
-    request = pickle.dumps((exe.reference.reduce(), key, work))
+    ranges = exe.shape_policy.size_ranges
+    request = pickle.dumps((exe.reference.reduce(), key, work, ranges))
     expected = exe.shape_policy.expected_compile_seconds
     limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * expected)
     return float(background_worker.run_in_child(CHILD_MODULE, request, limit))
