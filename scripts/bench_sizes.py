@@ -4,14 +4,15 @@
     scripts/bench_sizes.py [MODEL ...] [--calls 200] [--symbol sequence] [--range 5,300]
                            [--specialize background] [--threads 1]
 
-Models are files with weights, or without (of ../shared/models, whose weights are drawn); by default
-bert_2l_dynamic. Each call has another value of a symbolic size, or of several (--symbol
-height,width), drawn log-normally as lengths of texts are (a median of a third of the range); other
-sizes are 1. superopt, ONNX Runtime and, if
-installed, OpenVINO run in turns in one process: first with an empty cache, then in a new process
-with the cache of the first. A stall is a call that takes more than three times the median of calls
-of like sizes (within a power of two); the first such call does not count. Then the peak of resident
-memory of a process with one of them alone.
+Models are files with weights, or without (of ../shared/models, whose weights are drawn), or names
+of `NETS`; by default bert_2l_dynamic. Each call has another value of a symbolic size, or of several
+(--symbol height,width), drawn log-normally as lengths of texts are (a median of a third of the
+range); other sizes are 1. superopt, ONNX Runtime and, if installed, OpenVINO run in turns in one
+process: first with an empty cache, then in a new process with the cache of the first. Totals are
+given with and without loading: onnxruntime and OpenVINO optimize a model when they load it,
+superopt compiles it in the first call. A stall is a call that takes more than three times the
+median of calls of like sizes (within a power of two); the first such call does not count. Then the
+peak of resident memory of a process with one of them alone.
 
 A model without symbolic sizes is called three times, for its memory.
 """
@@ -35,6 +36,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 1 << 20
 STALL = 3.0  # medians of calls of like sizes
+# By name of a function in sequence_nets.py: the symbol, and its range.
+NETS = {"text_recognizer": ("width", (40, 400)), "audio_net": ("time", (50, 1000))}
 
 Interface = list[tuple[str, str, list[object]]]  # name, element type and shape of each input
 Call = Callable[[dict[str, np.ndarray]], object]
@@ -138,12 +141,15 @@ def installed_runtimes() -> list[str]:
 
 def measure_in_turns(path: Path, a: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Return, for each runtime, the seconds of each call, which passed and of the processor."""
-    inputs, calls = interface(path), {}
+    inputs, calls = a.inputs, dict[str, Call]()
     taken: dict[str, dict[str, list[float]]] = {}
     for name in installed_runtimes():
-        begin = time.perf_counter()
+        used, begin = time.process_time(), time.perf_counter()
         calls[name] = RUNTIMES[name](path, a)
-        taken[name] = {"load": [time.perf_counter() - begin], "passed": [], "processor": []}
+        taken[name] = {
+            "load": [time.perf_counter() - begin], "load_processor": [time.process_time() - used],
+            "passed": [], "processor": [],
+        }  # fmt: skip
     for sizes in sizes_of_calls(a):
         feeds = feeds_of(inputs, sizes)
         for name, call in calls.items():
@@ -152,6 +158,9 @@ def measure_in_turns(path: Path, a: argparse.Namespace) -> dict[str, dict[str, l
             taken[name]["passed"].append(time.perf_counter() - begin)
             taken[name]["processor"].append(time.process_time() - used)
     return taken
+
+
+LOADING = {"passed": "load", "processor": "load_processor"}
 
 
 def alike(values: list[float], sizes: list[int]) -> list[tuple[int, list[float]]]:
@@ -173,18 +182,22 @@ def print_times(taken: dict[str, dict[str, list[float]]], a: argparse.Namespace)
     for name, each in taken.items():
         slow = stalls(each["passed"], sizes)
         print(
-            f"    {name:12} load {each['load'][0]:6.3f} s, first call {each['passed'][0]:6.3f} s; "
+            f"    {name:12} load {each['load'][0]:6.3f} s ({each['load_processor'][0]:6.3f} s of "
+            f"processor time), first call {each['passed'][0]:6.3f} s; "
             f"all calls {sum(each['passed']):7.3f} s ({sum(each['processor']):7.3f} s of processor "
             f"time), median {1e3 * statistics.median(each['passed']):7.2f} ms; {len(slow)} stalls"
             + (f", the longest {max(slow):.0f} medians" if slow else "")
         )
     own, others = taken["superopt"], [t for name, t in taken.items() if name != "superopt"]
     for kind in ("passed", "processor"):
-        best = min(others, key=lambda t: sum(t[kind]))[kind]
+        peer = min(others, key=lambda t: sum(t[kind]))
+        best, loading = peer[kind], LOADING[kind]
         of_calls = [min(x) / s for s, *x in zip(own[kind], *(t[kind] for t in others), strict=True)]
         print(
             f"    {kind}: speedup over the better peer {sum(best) / sum(own[kind]):.2f} in total, "
-            f"{sum(best[1:]) / sum(own[kind][1:]):.2f} without the first call; median of the calls "
+            f"{sum(best[1:]) / sum(own[kind][1:]):.2f} without the first call, "
+            f"{(sum(best) + sum(peer[loading])) / (sum(own[kind]) + sum(own[loading])):.2f} with "
+            f"loading; median of the calls "
             f"{statistics.median(of_calls):.2f}; by size "
             + ", ".join(
                 f"{2**k}: {statistics.median(each):.2f}" for k, each in alike(of_calls, sizes)
@@ -195,10 +208,9 @@ def print_times(taken: dict[str, dict[str, list[float]]], a: argparse.Namespace)
 def peak_bytes(path: Path, a: argparse.Namespace) -> int:
     """Run one of them alone in this process; return the peak of its resident memory. getrusage's
     begins with that of the parent."""
-    inputs = interface(path)
     call = RUNTIMES[a.alone](path, a)
-    for sizes in sizes_of_calls(a) if symbols(inputs) else [{}] * 3:
-        call(feeds_of(inputs, sizes))
+    for sizes in sizes_of_calls(a) if symbols(a.inputs) else [{}] * 3:
+        call(feeds_of(a.inputs, sizes))
     status = Path("/proc/self/status").read_text("ascii")
     return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
@@ -208,9 +220,11 @@ def run_child(path: Path, a: argparse.Namespace, cache: str, alone: str) -> obje
     options = {
         "calls": a.calls, "symbol": ",".join(a.symbol), "range": "{},{}".format(*a.range),
         "specialize": a.specialize, "threads": a.threads, "alone": alone,
+        "inputs": json.dumps(interface(path)),  # reading them takes memory
     }  # fmt: skip
     given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     env = {**os.environ, "SUPEROPT_CACHE": cache, "PYTHONPATH": str(ROOT)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
     command = [sys.executable, __file__, str(path), *given]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
@@ -240,13 +254,14 @@ def print_measurements(path: Path, name: str, a: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", type=Path)
+    parser.add_argument("models", nargs="*", type=Path, help=f"files, or {', '.join(NETS)}")
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--symbol", default="sequence")
     parser.add_argument("--range", default="5,300")
     parser.add_argument("--specialize", default="background")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--alone", help=argparse.SUPPRESS)
+    parser.add_argument("--inputs", type=json.loads, help=argparse.SUPPRESS)
     a = parser.parse_args()
     a.range, a.symbol = tuple(map(int, a.range.split(","))), a.symbol.split(",")
     some = a.models or [ROOT.parent / "shared" / "models" / "bert_2l_dynamic.onnx"]
@@ -262,11 +277,18 @@ def main() -> None:
 
     for each in some:
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / each.name
-            try:
-                path.write_bytes(draw_weights(each).SerializeToString())
-            except ModelError:  # it has weights
-                path = each
+            path = Path(folder) / f"{each.stem}.onnx"
+            if str(each) in NETS:
+                import sequence_nets
+
+                path.write_bytes(getattr(sequence_nets, str(each))().SerializeToString())
+                symbol, a.range = NETS[str(each)]
+                a.symbol = [symbol]
+            else:
+                try:
+                    path.write_bytes(draw_weights(each).SerializeToString())
+                except ModelError:  # it has weights
+                    path = each
             print_measurements(path, each.stem, a)
 
 

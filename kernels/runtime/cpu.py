@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,23 @@ def object_code(
 def kernel_object_code(
     kernel: Kernel, machine: Machine, folder: Path | None = None, shared: bool = False
 ) -> bytes:
-    """Return the object file of a kernel, cached likewise; its text is generated only on a miss."""
-    if kernel.sizes:  # its text is generated each time, for the guards
-        return object_code(kernel_text(kernel, machine.width), machine, folder, shared)
+    """Return the object file of a kernel, cached likewise."""
+    return kernel_compiler(kernel, machine, folder, shared)()
+
+
+def kernel_compiler(
+    kernel: Kernel, machine: Machine, folder: Path | None = None, shared: bool = False
+) -> Callable[[], bytes]:
+    """Return a function that returns the object file of a kernel. The text of a kernel with
+    symbolic sizes is generated now, each time, for the guards; that of another only if its object
+    file is not cached."""
+    if kernel.sizes:
+        return partial(object_code, kernel_text(kernel, machine.width), machine, folder, shared)
     about = f"{kernel.name} {kernel_digest(kernel)} {machine.width} {sources_digest()}"
-    return _cached_object_code(
-        about, lambda: kernel_text(kernel, machine.width), machine, folder, shared
-    )
+    return partial(
+        _cached_object_code,
+        about, partial(kernel_text, kernel, machine.width), machine, folder, shared,
+    )  # fmt: skip
 
 
 def _cached_object_code(

@@ -146,6 +146,7 @@ def open_file(
     ports, names = interface.input_ports, interface.output_names
     out = Executable(ports, names, device, load_compiler, find, store_variant, shape_policy=policy)
     out.size_classes.cache = programs
+    out.session_cache = fallback
     store = None if options.store is None else options.store.absolute()
     known = replace(options, store=store)
     out.reference = FileReference(path.absolute(), digest, known, specialize)

@@ -14,7 +14,7 @@ import numpy as np
 
 from superopt.cost.cache_folders import constants_folder
 from superopt.kernels.runtime import file_cache as files
-from superopt.plan.program.constant_pool import CONSTANT_POOL, DIGEST_BYTES, padded_bytes
+from superopt.plan.program.constant_pool import CONSTANT_POOL, content_hash, padded_bytes
 
 if TYPE_CHECKING:
     from superopt.onnx_io.read.mapped_file import Region
@@ -56,7 +56,7 @@ def write_region(region: Region) -> str | None:
     return its digest. None if it cannot be written. The model's pages are released as they are
     read."""
     padding = bytes(padded_bytes(region.size) - region.size)
-    found = blake2b(digest_size=DIGEST_BYTES)
+    found = content_hash()
     region.update_hash(found)
     found.update(padding)
     digest = found.hexdigest()
@@ -107,6 +107,20 @@ def read_constant(digest: str, size: int, expected_checksum: str) -> np.ndarray 
             path.unlink()  # else it would count as written
         return None
     return CONSTANT_POOL.add(digest, data)
+
+
+def is_intact(digest: str) -> bool:
+    """True if there is a file of this constant with the bytes of its digest. Marks it as used
+    now."""
+    path, found = constant_path(digest), content_hash()
+    try:
+        with path.open("rb", buffering=0) as file:
+            while some := file.read(_CHUNK_BYTES):
+                found.update(some)
+        os.utime(path)
+    except OSError:
+        return False
+    return found.hexdigest() == digest
 
 
 def _touch_if_size(path: Path, size: int) -> bool:

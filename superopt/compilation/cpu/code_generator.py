@@ -42,7 +42,7 @@ from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
 from superopt.plan.graph.partition import Segment
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
-from superopt.plan.program.execute import build_image, load_program, pack_program_constants
+from superopt.plan.program.execute import load_program, pack_program_constants, start_image
 from superopt.plan.program.image import ProgramImage, load_image
 from superopt.plan.program.program import Program
 from superopt.report.compilation.compile_report import ExportReport, TuningReport
@@ -104,21 +104,22 @@ class CpuCodeGenerator(CodeGenerator):
 
         Raises one of NO_KERNEL_ERRORS if an operator has no kernel for symbolic sizes.
         """
-        made = plan_class_program(self, c, s, example, guards, self._image)
+        made = plan_class_program(self, c, s, example, guards, self._start_image)
         release = c.model.source.release_pages
         constants = pack_program_constants(made.program, release)
-        code = load_image(made.code, constants, self.machine, lambda: made.program)
+        image = made.code()
+        code = load_image(image, constants, self.machine, lambda: made.program)
         dtypes = tuple(numpy_dtype(v.type) for v in s.outputs)
         return SymbolicSegment(
-            code, made.formulas, dtypes, lambda: s, dict(example), c.model_binding(s), made.code
+            code, made.formulas, dtypes, lambda: s, dict(example), c.model_binding(s), image
         )
 
-    def _image(self, made: Program) -> ProgramImage:
-        return build_image(made, self.machine, self.threads, self.object_folder)
+    def _start_image(self, made: Program) -> Callable[[], ProgramImage]:
+        return start_image(made, self.machine, self.threads, self.object_folder)
 
     def program_image(self, segment: NativeSegment) -> ProgramImage:
         """Return the code and sizes of a compiled segment."""
-        return self._image(segment.program)
+        return self._start_image(segment.program)()
 
     def has_fast_kernel(self, c: Compiler, n: graph.Node, sizes: Mapping[str, int]) -> bool:
         return has_scatter_kernel(n)

@@ -17,21 +17,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from superopt.compilation.cache import entries
-from superopt.compilation.fallback.whole_model import Fallback
+from superopt.compilation.cache import constant_files, entries
+from superopt.compilation.fallback.whole_model import Fallback, MappedModel
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import Sizes
-from superopt.cost.cache_folders import store_path
+from superopt.cost.cache_folders import constants_folder, store_path
 from superopt.cost.machine import this_machine
 from superopt.errors import SuperoptError
 from superopt.kernels.runtime import file_cache as files
 from superopt.ort import sessions
 
 if TYPE_CHECKING:
+    from superopt.compilation.model.compiler import Compiler
     from superopt.ir import graph as ir_graph
 
 FALLBACK_KIND = "fallback"
 ALL_SIZES = "all sizes"
+SESSION = "session"  # for sizes that have no program
 
 
 def interface_key(options: CompileOptions, digest: str) -> str:
@@ -69,11 +71,48 @@ class FallbackCache:
                 session = sessions.load_part_session(self.path, self.threads, *how)
             except SuperoptError:
                 return None
-            takes = tuple(p.name for p in self.interface.input_ports)
-            self.cached_fallback = Fallback(
-                session, takes, self.interface.output_names, self.load_graph
-            )
+            self.cached_fallback = self._fallback(session)
         return self.cached_fallback
+
+    def find_session(self) -> Fallback | None:
+        """Return the model in ONNX Runtime as `store_session` stored it; None if it is not intact,
+        or if ONNX Runtime is not installed or rejects it."""
+
+        def parse_entry(held: bytes) -> tuple[str, bool, MappedModel]:
+            header, _, data = held.partition(b"\n")
+            level, unsigned_weights, digests = json.loads(header)
+            return str(level), bool(unsigned_weights), MappedModel(data, tuple(digests))
+
+        key, threads = entries.digest_json((self.key, SESSION)), self.threads
+        if (found := entries.read_entry(key, FALLBACK_KIND, parse_entry)) is None:
+            return None
+        level, unsigned, mapped = found
+        try:
+            if not mapped.data:
+                session = sessions.load_part_session(self.path, threads, level, unsigned)
+            elif all(map(constant_files.is_intact, mapped.digests)):
+                folder = constants_folder()
+                session = sessions.load_session(mapped.data, threads, level, unsigned, folder)
+            else:
+                return None
+        except SuperoptError:
+            return None
+        return self._fallback(session)
+
+    def store_session(self, compiler: Compiler) -> None:
+        """Store how the compiler opened the session: of weights in the cache, or of the file."""
+        given = compiler.given_model
+        mapped = given.mapped or MappedModel(b"", ())
+        if given.mapped is None and given.source.current_path() is None:
+            return
+        header = json.dumps((given.mode.level, given.mode.unsigned_weights, mapped.digests))
+        key = entries.digest_json((self.key, SESSION))
+        data = header.encode() + b"\n" + mapped.data
+        files.write(entries.cache_folder(), key, data, FALLBACK_KIND)
+
+    def _fallback(self, session: sessions.Session) -> Fallback:
+        takes = tuple(p.name for p in self.interface.input_ports)
+        return Fallback(session, takes, self.interface.output_names, self.load_graph)
 
     def store_fallback(self, sizes: Sizes | None, level: str, unsigned_weights: bool) -> None:
         """Store that nothing is compiled at these sizes (None: at any), and how the session is

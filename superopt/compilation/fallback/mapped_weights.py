@@ -9,26 +9,16 @@ the same files as those of packed constants in the original layout.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from superopt.compilation.cache import constant_files, entries
-from superopt.cost.cache_folders import constants_folder
+from superopt.compilation.fallback.whole_model import MappedModel
 from superopt.cost.disk_cache import record_written
 from superopt.onnx_io.external_weights import large_initializers, with_external_weights
 from superopt.onnx_io.read.source import Source
 
 MIN_MAPPED_TENSOR_BYTES: Final = 1 << 20  # smaller initializers are copied
 MIN_MAPPED_MODEL_BYTES: Final = 32 << 20  # total of such initializers; smaller models are copied
-
-
-@dataclass(frozen=True, slots=True)
-class MappedModel:
-    """data: a ModelProto whose large initializers are external data in `folder`."""
-
-    data: bytes
-    folder: Path
 
 
 def map_large_weights(source: Source) -> MappedModel | None:
@@ -40,12 +30,13 @@ def map_large_weights(source: Source) -> MappedModel | None:
     total = sum(region.size for region in large.values())
     if total < MIN_MAPPED_MODEL_BYTES or not entries.is_cacheable(total):
         return None
-    files: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for name, region in large.items():
         digest = constant_files.write_region(region)
         if digest is None:
             return None
-        files[name] = f"{digest}{constant_files.SUFFIX}"
+        digests[name] = digest
+    files = {name: constant_files.constant_path(d).name for name, d in digests.items()}
     data = with_external_weights(source, files)
     record_written(total)
-    return None if data is None else MappedModel(data, constants_folder())
+    return None if data is None else MappedModel(data, tuple(dict.fromkeys(digests.values())))

@@ -16,8 +16,10 @@ from superopt.compilation.fallback.integer_mode import (
     saturates_uint8_products,
 )
 from superopt.compilation.fallback.mapped_weights import map_large_weights
+from superopt.compilation.fallback.whole_model import MappedModel
 from superopt.compilation.frontend.graph_ports import numpy_dtype, static_shape
 from superopt.compilation.runtime.output_buffers import ArraySpec
+from superopt.cost.cache_folders import constants_folder
 from superopt.cost.machine import processor_info
 from superopt.errors import ModelError, RuntimeMismatch, UsageError
 from superopt.ir import graph as ir_graph
@@ -89,6 +91,7 @@ class GivenModel:
     threads: int
     cached_session: ort.Session | None = None
     cached_mode: IntegerMode | None = None
+    mapped: MappedModel | None = None  # that the session reads
 
     @property
     def mode(self) -> IntegerMode:
@@ -117,9 +120,11 @@ class GivenModel:
             return None
         level, unsigned = self.mode.level, self.mode.unsigned_weights
         try:
-            return ort.load_session(found.data, self.threads, level, unsigned, found.folder)
+            made = ort.load_session(found.data, self.threads, level, unsigned, constants_folder())
         except ModelError:
             return None
+        self.mapped = found
+        return made
 
     def segment_session(self, file: Path | bytes, threads: int) -> ort.Session:
         """Return a session of a part of the model, or of the whole."""
@@ -240,5 +245,5 @@ def output_specs(
 def integer_product_fallbacks(model: Model, in_runtime: bool) -> dict[ir_graph.Node, str]:
     """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model.
     in_runtime: whether models with products of integers run there."""
-    whole = in_runtime and ort.installed_version() is not None and has_integer_products(model.graph)
+    whole = in_runtime and has_integer_products(model.graph) and ort.installed_version() is not None
     return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}

@@ -17,6 +17,15 @@ NamedCall = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class MappedModel:
+    """data: a ModelProto whose large initializers are external data in the folder of packed
+    constants. digests: of these files."""
+
+    data: bytes
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Fallback:
     """A session of the whole model.
 

@@ -2,9 +2,9 @@
 
     python -m superopt.compilation.model.compile_child < request
 
-The request is a pickle of ((open, arguments), sizes, what): what opens the model, the sizes, and a
-`Work`. The results are in the disk cache. The last line of the output is the processor time in
-seconds, or why there are none.
+The request is a pickle of ((open, arguments), sizes, work, ranges): what opens the model, the
+sizes, a `Work`, and the ranges of the sizes of calls. The results are in the disk cache. The last
+line of the output is the processor time in seconds, or why there are none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.shape_policy import SizeRanges
 
 CHILD_NICENESS: Final = 10
 # A class of sizes, or a program for these if there is none; a program for these sizes; the classes
@@ -32,20 +33,20 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(CHILD_NICENESS)
     try:
-        (open_model, arguments), sizes, work = pickle.load(sys.stdin.buffer)
-        print(_compile(open_model(*arguments), sizes, work))
+        (open_model, arguments), sizes, work, ranges = pickle.load(sys.stdin.buffer)
+        print(_compile(open_model(*arguments), sizes, work, ranges))
     except Exception as e:  # of any type; the parent reports it
         print(" ".join(f"-{type(e).__name__}: {e}".split()))
         return 1
     return 0
 
 
-def _compile(exe: Executable, key: Sizes, work: Work) -> float:
+def _compile(exe: Executable, key: Sizes, work: Work, ranges: SizeRanges) -> float:
     """Return the seconds of processor time."""
     begin, sizes, classes = time.process_time(), dict(key), exe.size_classes
     known = classes.variant(sizes) is not None  # reads the classes that are on disk
     if work == "levels":
-        exe.compiler.compile_levels(classes, sizes)
+        exe.compiler.compile_levels(classes, sizes, ranges)
     elif work == "fixed" or (not known and classes.compile(exe.compiler, sizes) is None):
         exe.store_cached(key, exe.compiler.compile_variant(sizes, open_sessions=False))
     return time.process_time() - begin

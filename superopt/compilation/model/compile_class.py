@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -35,10 +36,11 @@ from superopt.te.expr.symbolic_int import SIZE_LEVELS
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
-    from superopt.compilation.model.shape_policy import Specialize
+    from superopt.compilation.model.shape_policy import SizeRanges, Specialize
     from superopt.compilation.model.size_classes import SizeClasses
     from superopt.plan.graph.partition import Segment
 
+LEVEL_MARGIN = 4  # by which calls may have sizes below or above those of calls before
 T = TypeVar("T")
 LOG = logging.getLogger("superopt.compile")
 
@@ -165,10 +167,15 @@ def compile_for_any_sizes(compiler: Compiler, specialize: Specialize) -> Variant
     return None
 
 
-def compile_levels(compiler: Compiler, classes: SizeClasses, sizes: Mapping[str, int]) -> None:
-    """Compile classes for sizes like these but for one, which is of another level."""
+def compile_levels(
+    compiler: Compiler, classes: SizeClasses, sizes: Mapping[str, int], ranges: SizeRanges
+) -> None:
+    """Compile classes for sizes like these but for one, which is of another level that calls may
+    have. ranges: the least and the greatest size of calls so far."""
     for example in level_examples(sizes):
-        if not classes.admits(example):
+        varied = [name for name, n in example.items() if n != sizes[name]]
+        occurs = any(_may_occur(example[name], *ranges[name]) for name in varied)
+        if occurs and not classes.admits(example):
             with suppress(SuperoptError):  # the model admits no such size
                 if (made := classes.compile(compiler, example)) is not None:
                     classes.add(made)
@@ -180,6 +187,14 @@ def level_examples(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     inside = [min(2 * n, above - 1) for n, above in pairwise(SIZE_LEVELS)]
     values = *reversed((*inside, 2 * SIZE_LEVELS[-1])), *reversed(SIZE_LEVELS)
     return ({**sizes, name: value} for value in values for name in sizes)
+
+
+def _may_occur(n: int, least: int, greatest: int) -> bool:
+    """True if calls may have sizes of the level of n: they had different ones, near to these."""
+    level = max(x for x in SIZE_LEVELS if x <= n)
+    above = min((x for x in SIZE_LEVELS if x > n), default=math.inf)
+    is_near = level <= greatest * LEVEL_MARGIN and above * LEVEL_MARGIN > least
+    return least < greatest and is_near
 
 
 def prefers_fixed_sizes(compiler: Compiler, sizes: Mapping[str, int]) -> bool:

@@ -53,7 +53,7 @@ from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
 from superopt.compilation.model.save_programs import saved_model_of
 from superopt.compilation.model.saved_model import write_saved_model
-from superopt.compilation.model.shape_policy import ShapePolicy, Specialize
+from superopt.compilation.model.shape_policy import ShapePolicy, SizeRanges, Specialize
 from superopt.compilation.model.size_classes import SizeClass, SizeClasses
 from superopt.compilation.model.steps import ModelBinding, Step, Variant
 from superopt.cost.store import Store
@@ -250,9 +250,11 @@ class Compiler:
         """See `compile_size_class`."""
         return compile_size_class(self, sizes, only_empty=only_empty)
 
-    def compile_levels(self, classes: SizeClasses, sizes: Mapping[str, int]) -> None:
+    def compile_levels(
+        self, classes: SizeClasses, sizes: Mapping[str, int], ranges: SizeRanges
+    ) -> None:
         """See `compile_levels`."""
-        compile_levels(self, classes, sizes)
+        compile_levels(self, classes, sizes, ranges)
 
     def class_segment(self, sizes: Mapping[str, int]) -> Segment:
         """See `class_segment`."""

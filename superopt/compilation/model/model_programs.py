@@ -26,6 +26,7 @@ from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
 from superopt.errors import OutOfMemory, UsageError
 
 if TYPE_CHECKING:
+    from superopt.compilation.fallback.whole_model import Fallback
     from superopt.compilation.model.bound_call import BoundCall
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.device import Device, RepeatedCall
@@ -41,6 +42,17 @@ class ModelReference(Protocol):
     def reduce(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return a function and its arguments, as object.__reduce__ does."""
         ...
+
+
+class SessionCache(Protocol):
+    """The session of a model for calls that run in ONNX Runtime, as the disk cache has it."""
+
+    def find_session(self) -> Fallback | None:
+        """Return the session, opened without the compiler; None if it is not known how."""
+        ...
+
+    def store_session(self, compiler: Compiler) -> None:
+        """Store how the compiler opened the session."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -67,6 +79,7 @@ class ModelPrograms:
     bound_calls: weakref.WeakSet[BoundCall] = field(default_factory=weakref.WeakSet)
     is_closed: bool = False
     reference: ModelReference | None = None  # None: it has no file
+    session_cache: SessionCache | None = None
 
     def __post_init__(self) -> None:
         fork_safety.lock_owners.add(self)
@@ -190,6 +203,7 @@ class ModelPrograms:
             self.drop_variants()
             self.size_classes.cache = None
             self.find_cached, self.store_cached = lambda key: None, lambda key, made: None
+            self.session_cache = None
             self.make_compiler, self._compiler = _raise_closed, None
             self.shape_policy = ShapePolicy()  # it has a session
             self.defaults.clear()
@@ -209,6 +223,18 @@ class ModelPrograms:
             if self._compiler is None:
                 self._compiler = self.make_compiler()
             return self._compiler
+
+    @property
+    def has_compiler(self) -> bool:
+        """True if the compiler is loaded; a process with all programs from the disk cache needs
+        none."""
+        return self._compiler is not None
+
+    @property
+    def is_all_fallback(self) -> bool:
+        """True if the model runs entirely in ONNX Runtime. Where that is cached, no compiler is
+        loaded, and all sizes have programs."""
+        return self.has_compiler and self.compiler.is_all_fallback
 
     @property
     def model(self) -> Model:

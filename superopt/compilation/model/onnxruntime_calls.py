@@ -62,11 +62,16 @@ def _has_program(exe: Executable, key: Sizes) -> bool:
 def _make_fallback(exe: Executable) -> Fallback | None:
     """Return a session that runs the whole model in ONNX Runtime, at any sizes; None if it is not
     installed."""
+    cached = exe.session_cache
+    if cached is not None and not exe.has_compiler and (found := cached.find_session()):
+        return found
     variant = exe.compiler.fallback_variant()
     if variant is None:
         return None
     (whole,) = variant
     assert isinstance(whole, Fallback)
+    if cached is not None:
+        cached.store_session(exe.compiler)
     return whole
 
 
@@ -96,7 +101,7 @@ def _add_time(exe: Executable, key: Sizes, seconds: float, arrays: Sequence[np.n
     with exe.try_lock() as locked:
         if not locked or exe.is_closed:  # the next call may compile
             return
-        if not policy.is_due(key) or exe.compiler.is_all_fallback:
+        if not policy.is_due(key) or exe.is_all_fallback:
             return
         if exe.size_classes.is_slower(dict(key)):
             return

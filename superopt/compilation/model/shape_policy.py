@@ -20,6 +20,7 @@ from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.errors import SuperoptError, UsageError
 
 Specialize = Literal["background", "eager", "never"]
+SizeRanges = Mapping[str, tuple[int, int]]  # the least and the greatest value of each symbol
 Shapes = Mapping[str, int] | Sequence[Mapping[str, int]]
 
 MAX_REMEMBERED_SIZES: Final = 1 << 14  # sizes
@@ -59,7 +60,7 @@ class ShapePolicy:
     fallback_reasons: sizes that stay in ONNX Runtime, each with the reason. cached_compile_seconds:
     returns the compile time of an earlier process, None if unknown. compiles_classes: a program is
     for a class of sizes (size_classes.py). sizes_vary: calls had sizes of several classes, also in
-    earlier processes.
+    earlier processes. size_ranges: of the calls of this process.
     """
 
     specialize: Specialize = "eager"
@@ -75,6 +76,7 @@ class ShapePolicy:
     fallback_reasons: dict[Sizes, str] = field(default_factory=dict)
     compiles_classes: bool = False
     sizes_vary: bool = False
+    size_ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
     cached_compile_seconds: Callable[[], float | None] = lambda: None
 
     def compiles_in_call(self, sizes: Sizes, has_variants: bool) -> bool:
@@ -119,6 +121,12 @@ class ShapePolicy:
         if self.compiles_classes:  # it will have most of the other sizes, too
             return sum(t.total_seconds for t in self.fallback_times.values())
         return self.fallback_times.get(sizes, FallbackTime()).total_seconds
+
+    def add_sizes(self, sizes: Sizes) -> None:
+        """A call has sizes that the last calls did not have."""
+        for name, n in sizes:
+            least, greatest = self.size_ranges.get(name, (n, n))
+            self.size_ranges[name] = min(least, n), max(greatest, n)
 
     def add_class(self) -> None:
         """A class of sizes was compiled: start to count again."""

@@ -178,6 +178,7 @@ def bind_size_class(exe: Executable, key: Sizes, *, compile_new: bool = False) -
         return False
     if not exe.device.has_size_classes:
         return False
+    policy.add_sizes(key)
     # a call that ran in ONNX Runtime before may do so again, and does not wait for another call
     with exe.try_lock(blocking=compile_new or key not in policy.fallback_times) as locked:
         return locked and _bind_size_class(exe, key, compile_new)

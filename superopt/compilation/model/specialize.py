@@ -100,7 +100,8 @@ def _run_child(exe: Executable, key: Sizes, work: Work) -> float:
     """Let a child process compile the model (compile_child.py); return its processor time in
     seconds."""
     assert exe.reference is not None
-    request = pickle.dumps((exe.reference.reduce(), key, work))
+    ranges = exe.shape_policy.size_ranges
+    request = pickle.dumps((exe.reference.reduce(), key, work, ranges))
     expected = exe.shape_policy.expected_compile_seconds
     limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * expected)
     return float(background_worker.run_in_child(CHILD_MODULE, request, limit))
@@ -112,8 +113,7 @@ def compile_in_background(
     """Return the model compiled for a class of sizes that has these, and that class; or for these
     sizes alone, if it has no class or `is_fixed`. A child process compiles a model in a file; its
     result is read from the disk cache."""
-    compiler, policy, classes = exe.compiler, exe.shape_policy, exe.size_classes
-    sizes = dict(key)
+    policy, classes, sizes = exe.shape_policy, exe.size_classes, dict(key)
     if _has_child(exe):
         with suppress(OSError):  # no memory for another process
             alone = is_fixed or not classes.is_supported
@@ -123,7 +123,7 @@ def compile_in_background(
                 return bound, new
         if (found := exe.find_cached(key)) is not None:
             return found, None
-    clock = exe.device.compile_clock
+    compiler, clock = exe.compiler, exe.device.compile_clock
     begin = clock()
     with background_worker.compile_lock():
         made = None if is_fixed else classes.compile(compiler, sizes)

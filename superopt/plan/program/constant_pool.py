@@ -7,19 +7,19 @@ holds it by a weak reference: it is freed with the last program that reads it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 import numpy as np
 
 from superopt.plan.lowering.derived_constants import Load
 from superopt.plan.program.call_context import ALIGNMENT_BYTES, aligned_zeros
 
-DIGEST_BYTES = 20
+content_hash = hashlib.sha256  # processors have instructions for it; others take twice the time
 Writer = Callable[[np.ndarray], None]  # fills a constant's bytes
 
 
@@ -30,7 +30,7 @@ def padded_bytes(size: int) -> int:
 
 def content_digest(data: np.ndarray) -> str:
     """What identifies a packed constant: the digest of its padded bytes."""
-    return blake2b(data.data, digest_size=DIGEST_BYTES).hexdigest()
+    return content_hash(data.data).hexdigest()
 
 
 @dataclass(slots=True)

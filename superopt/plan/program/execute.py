@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -13,7 +16,7 @@ import numpy as np
 from superopt.kernels.llvm.calls import references
 from superopt.kernels.llvm.numpy_entry import entry_text, object_offsets
 from superopt.kernels.llvm.program import CLOCK_BYTES, program_text
-from superopt.kernels.runtime.cpu import Machine, kernel_object_code, object_code
+from superopt.kernels.runtime.cpu import Machine, kernel_compiler, object_code
 from superopt.kernels.runtime.engine import link_objects
 from superopt.plan.program.call_context import CallContext
 from superopt.plan.program.constant_pool import PackedConstants
@@ -38,9 +41,9 @@ def load_program(
 ) -> LoadedProgram:
     """Return the program as loaded machine code. folder: the cache of object files. constants: the
     bytes of all packed constants, if known. release: see `pack_constants`."""
-    made = build_image(program, machine, threads, folder)
+    made = start_image(program, machine, threads, folder)
     held = pack_program_constants(program, release, constants)
-    return load_image(made, held, machine, lambda: program)
+    return load_image(made(), held, machine, lambda: program)
 
 
 def pack_program_constants(
@@ -59,18 +62,36 @@ def pack_program_constants(
         raise NotImplementedError(f"a constant does not fit what its kernel reads: {e}") from e
 
 
-def build_image(
+def start_image(
     program: Program, machine: Machine, threads: int, folder: Path | None
-) -> ProgramImage:
-    """Return the machine code of the program, and what it needs."""
+) -> Callable[[], ProgramImage]:
+    """Return what waits for the machine code of the program, which another thread compiles."""
     some = used_threads(program, threads)
-    made = object_files(program, machine, some, folder)
-    if (at := object_offsets()) is not None:
+    offsets = object_offsets()
+
+    def compile_entry() -> bytes:
+        assert offsets is not None
         given = [r.position for r in references(program.calls) if r.region == "argument"]
         given += [] if program.symbolic is None else [program.symbolic.argument]
-        made.append(object_code(entry_text(max(given, default=-1) + 1, *at), machine, folder))
+        return object_code(entry_text(max(given, default=-1) + 1, *offsets), machine, folder)
+
+    entry = () if offsets is None else (compile_entry,)
+    wait = _compile_in_thread((*_object_compilers(program, machine, some, folder), *entry))
     sizes = program.constant_bytes, program.memory_bytes, program.workspace_bytes
-    return ProgramImage(tuple(made), some, at is not None, *sizes, len(program.calls))
+    return lambda: ProgramImage(wait(), some, bool(entry), *sizes, len(program.calls))
+
+
+def _compile_in_thread(
+    compilers: Iterable[Callable[[], bytes]],
+) -> Callable[[], tuple[bytes, ...]]:
+    """Return what waits for the results of functions, which one thread calls in order while this
+    one makes the next function, or does something else."""
+    pool = ThreadPoolExecutor(max_workers=1)
+    try:
+        made = [pool.submit(copy_context().run, each) for each in compilers]
+    finally:
+        pool.shutdown(wait=False)  # its thread ends after the last call
+    return lambda: tuple(each.result() for each in made)
 
 
 def used_threads(program: Program, threads: int) -> int:
@@ -120,8 +141,22 @@ def object_files(
 ) -> list[bytes]:
     """Return the object files of a program: its kernels, and `run`, which calls them. timed: `run`
     reads the clock after each call."""
+    return [each() for each in _object_compilers(program, machine, threads, folder, timed=timed)]
+
+
+def _object_compilers(
+    program: Program,
+    machine: Machine,
+    threads: int,
+    folder: Path | None,
+    *,
+    timed: bool = False,
+) -> Iterator[Callable[[], bytes]]:
+    """Yield functions that return the object files. The texts of kernels with symbolic sizes are
+    generated here: their decisions are guards of the caller's sizes."""
+    for k in program.kernels.values():
+        yield kernel_compiler(k, machine, folder)
     table = constant_numbers(program.constants)
     words = program.symbolic.argument if program.symbolic is not None else 0
     text = program_text(program.calls, threads, platform.machine().lower(), timed, table, words)
-    kernels = [kernel_object_code(k, machine, folder) for k in program.kernels.values()]
-    return [*kernels, object_code(text, machine, folder)]
+    yield partial(object_code, text, machine, folder)

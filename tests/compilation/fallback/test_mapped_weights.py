@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -90,9 +93,46 @@ def test_a_damaged_file_is_written_again() -> None:
     found = map_large_weights(source)
     assert found is not None
     assert file.read_bytes() == was
-    session = ort.load_session(found.data, weights=found.folder)
+    session = ort.load_session(found.data, weights=constant_files.constants_folder())
     (y,) = plain_session(table().SerializeToString()).run(None, {"i": indices(5)})
     np.testing.assert_array_equal(ort.run(session, {"i": indices(5)})["y"], y)
+
+
+CALL_OF_NEW_SIZES = """
+import json, sys, numpy, superopt
+exe = superopt.compile(sys.argv[1], specialize="never")
+for n in map(int, sys.argv[2:]):
+    y = exe(i=numpy.arange(n))["y"]
+sessions = exe.memory().sessions
+print(json.dumps([float(y.sum()), sessions, "superopt.plan.passes" in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize(("size", "damaged"), [("small", False), ("large", False), ("large", True)])
+def test_another_process_opens_the_session_without_the_compiler(
+    size: str, damaged: bool, tmp_path: Path
+) -> None:
+    m, path = table(100 if size == "small" else LARGE_ROWS), tmp_path / "m.onnx"
+    onnx.save(m, path)
+    os.utime(path, (0, 0))
+    time.sleep(0.2)  # else its digest is not stored
+
+    def call_in_child(*numbers: int) -> list[float]:
+        command = [sys.executable, "-c", CALL_OF_NEW_SIZES, str(path), *map(str, numbers)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found: list[float] = json.loads(done.stdout)
+        return found
+
+    wanted = plain_session(str(path))
+    assert call_in_child(80, 1)[1:] == [1, True]
+    assert call_in_child(80)[1:] == [0, False]
+    if damaged:
+        for file in constant_files.constants_folder().glob("*"):
+            file.write_bytes(bytes(file.stat().st_size))
+    (y,) = wanted.run(None, {"i": np.arange(1)})
+    total, *loaded = call_in_child(1)
+    assert loaded == [1, damaged and size == "large"]
+    np.testing.assert_allclose(total, y.sum(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("why", ["small", "external", "no room", "no folder"])
