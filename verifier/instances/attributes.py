@@ -249,7 +249,8 @@ OPTIONS: dict[tuple[str, str], Callable[[OpenAttribute], Options]] = {
 
 
 def option_ranks(op: Op, key: str, ranks: list[int], attribute_values: Options) -> list[int] | None:
-    """Return the rank of the result for each option, None if all options give the same rank."""
+    """Return the rank level at which each option is tried: the rank of the result, of which one
+    new axis is free. None if all options give the same rank."""
     match op.name, key:
         case (("Reshape" | "Expand"), "shape"):
             extra = 0

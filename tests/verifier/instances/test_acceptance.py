@@ -44,3 +44,24 @@ def test_sizes_that_are_tried_first_are_all_1_then_all_2(monkeypatch: pytest.Mon
 def test_operands_refused_at_every_size_have_none() -> None:
     operands = Tensor("a", F32, (2, N)), Tensor("b", F32, (3, N))
     assert accepted_sizes(OPS["Add"], operands, (), ()) is None
+
+
+def test_operands_of_known_sizes_have_none_to_choose() -> None:
+    assert accepted_sizes(OPS["Relu"], (Tensor("a", F32, (2, 3)),), (), ()) is None
+
+
+def test_absent_operands_have_no_sizes() -> None:
+    scalar = Tensor("least", F32, ())
+    assert accepted_sizes(OPS["Clip"], (Tensor("a", F32, (N,)), None, scalar), (), ()) == {"n": 1}
+
+
+def test_sizes_near_the_numbers_of_hypotheses_are_found() -> None:
+    above = index.apply("lt", (index.as_index(20), N), BOOL)
+    below = index.apply("lt", (N, index.as_index(23)), BOOL)
+    one = Tensor("a", F32, (N,))
+    for hypotheses, wanted in (((above,), {21, 22}), ((above, below), {21, 22})):
+        found = accepted_sizes(OPS["Relu"], (one,), (), hypotheses)
+        assert found is not None
+        assert found["n"] in wanted
+    only = index.apply("ne", (N, index.as_index(21)), BOOL)
+    assert accepted_sizes(OPS["Relu"], (one,), (), (above, only)) == {"n": 22}

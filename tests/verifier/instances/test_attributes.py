@@ -12,6 +12,7 @@ from superopt.verifier.instances.attributes import (
     OpenAttribute,
     Unsupported,
     attribute_options,
+    option_ranks,
     scope_limits,
 )
 
@@ -137,3 +138,19 @@ def test_other_attributes_have_no_scope(op: str, key: str, known: dict[str, Attr
 )
 def test_a_proof_says_which_values_it_leaves_out(op: str, key: str, limits: list[str]) -> None:
     assert scope_limits(OPS[op], key) == limits
+
+
+@pytest.mark.parametrize(
+    ("op", "key", "rank", "levels"),
+    [
+        ("Reshape", "shape", 2, [1, 2, 3, 4]),
+        ("Expand", "shape", 2, [2, 3]),
+        ("Unsqueeze", "axes", 2, [2] * 3 + [3] * 6),
+        ("Transpose", "perm", 2, None),
+    ],
+)
+def test_options_of_larger_results_are_tried_later(
+    op: str, key: str, rank: int, levels: list[int] | None
+) -> None:
+    options = attribute_options(open_attribute(op, key, rank))
+    assert option_ranks(OPS[op], key, [rank], options) == levels
