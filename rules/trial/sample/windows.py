@@ -17,7 +17,6 @@ def has_padding_only_window(n: Node) -> bool:
         _numbers(n, key) for key in ("kernel_shape", "strides", "dilations", "pads")
     )
     rank = len(shape) - 2
-    spread = spread or [1] * rank
     for k in range(rank):
         size = shape[2 + k]
         assert isinstance(size, int)
@@ -29,5 +28,6 @@ def has_padding_only_window(n: Node) -> bool:
 
 
 def _numbers(n: Node, key: str) -> list[int]:
-    value = n.attr(key) if key in n.op.attrs else None
-    return [v for v in value if isinstance(v, int)] if isinstance(value, tuple) else []
+    value = n.attr(key)
+    assert isinstance(value, tuple)
+    return [v for v in value if isinstance(v, int)]

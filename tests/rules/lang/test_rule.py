@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from superopt.errors import ExitCode, UsageError
 from superopt.ops import OPS
 from superopt.rules.lang.printer import show
-from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule, has_one_shape, has_one_size, parse_rules
 from superopt.rules.lang.syntax import AttrParam, Param, parse_formula
 from superopt.rules.lang.term import (
     App,
@@ -301,3 +301,22 @@ def test_free_names_and_renaming() -> None:
     assert free_names(rule.rhs[0]) == {"xs", "y"}
     to = {"y": "z", "xs": "ys"}
     assert show(rename(rule.rhs[0], to)) == "Sum(*[Mul(x, z) for x in ys])"
+
+
+@pytest.mark.parametrize(
+    ("params", "one_shape", "one_size"),
+    [
+        ("x: f[2, 3], y: f[]", True, False),
+        ("x: f[n, 3], y: f[n]", False, True),
+        ("x: f[n, 3], y: f[3]", False, True),
+        ("x: f[n, m], y: f[n]", False, False),
+        ("x: f[n, 3], y: f[2 * n]", False, False),
+        ("x: f[n], y: f", False, False),
+        ("y: f[n], *x: f[n]", False, False),
+        ("x: f[*s], y: f", False, False),
+    ],
+)
+def test_rules_of_one_shape_or_one_size(params: str, one_shape: bool, one_size: bool) -> None:
+    left = "Sum(y, *x)" if "*x" in params else "Add(x, y)"
+    (rule,) = parse_rules(f"r({params}): {left} => y")
+    assert (has_one_shape(rule), has_one_size(rule)) == (one_shape, one_size)

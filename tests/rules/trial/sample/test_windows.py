@@ -29,10 +29,10 @@ def test_windows_are_as_counted_in_a_padded_axis(op: str, size: int) -> None:
             OPS[op], [x], kernel_shape=(2, kernel), strides=(1, step), dilations=(1, spread),
             pads=(0, before, 0, after),
         )  # fmt: skip
-        assert has_padding_only_window(pool) is not all(map(any, windows))
+        assert has_padding_only_window(pool) is (not all(map(any, windows)))
 
 
 def test_only_pools_have_windows() -> None:
     x = Input("x", TensorType(F32, (1, 1, 2)))
-    assert not has_padding_only_window(node(OPS["Relu"], [x]))
-    assert not has_padding_only_window(node(OPS["MaxPool"], [x], kernel_shape=(2,)))
+    assert has_padding_only_window(node(OPS["Relu"], [x])) is False
+    assert has_padding_only_window(node(OPS["MaxPool"], [x], kernel_shape=(2,))) is False
