@@ -13,7 +13,15 @@ from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph
 from superopt.report.text import rules_text
 from superopt.rules.lang.rule import Rule, parse_rules
-from superopt.rules.trial.counterexample import SIMPLE_NUMBERS, SMALL_STYLES, Counterexample
+from superopt.rules.trial.counterexample import (
+    MAX_SHOWN_ELEMENTS,
+    SIMPLE_NUMBERS,
+    SMALL_STYLES,
+    Counterexample,
+    _distinct_texts,
+    _show_elements,
+    _simpler_numbers,
+)
 from superopt.rules.trial.try_rule import Refuted, try_rule
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
@@ -108,6 +116,35 @@ def test_numbers_are_simple_first() -> None:
     digits = [(len(str(abs(n))), abs(n)) for n in SIMPLE_NUMBERS]
     assert digits == sorted(digits, key=lambda d: d[0])
     assert {-n for n in SIMPLE_NUMBERS if n in (1, 2, 3, 4, 0.5)} <= set(SIMPLE_NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "limit", "simpler"),
+    [
+        (0.3, "f8", None, SIMPLE_NUMBERS),
+        (-1.0, "f8", None, (0, 1)),
+        (0.0, "f8", None, ()),
+        (7, "i8", None, (0, 1, -1, 2, -2, 3, -3, 4, -4)),
+        (7, "u1", None, (0, 1, 2, 3, 4)),
+        (7, "i8", 2, (0, 1, -1, -2)),
+        (True, "?", None, (False,)),
+        (False, "?", None, ()),
+    ],
+)
+def test_simpler_numbers(
+    value: object, kind: str, limit: int | None, simpler: tuple[object, ...]
+) -> None:
+    assert tuple(_simpler_numbers(value, np.dtype(kind), limit)) == simpler
+
+
+def test_values_are_shown_with_enough_digits_to_differ() -> None:
+    assert _distinct_texts(1.0, 2.5) == ("1", "2.5")
+    assert _distinct_texts(1.0, 1.00000001) == ("1.0", "1.00000001")
+    assert _show_elements(np.array([[1.0, 0.5], [2.0, 3.0]])) == "[[1, 0.5], [2, 3]]"
+    assert _show_elements(np.array(1.5)) == "1.5"
+    most = MAX_SHOWN_ELEMENTS
+    assert _show_elements(np.zeros(most)).count("0") == most
+    assert _show_elements(np.zeros(most + 1)) == f"{most + 1} elements"
 
 
 def test_it_is_the_same_each_time() -> None:
