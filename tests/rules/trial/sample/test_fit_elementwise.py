@@ -61,6 +61,7 @@ def test_the_scalars_of_a_clip_the_slope_of_a_prelu_and_equal_operands() -> None
     assert operand_ranks(found) == {1, 2, 3, 4}
     assert operand_ranks(found, 1) == {0}
     assert operand_ranks(found, 2) == {1}
+    assert {x for (x, *_), _ in draws("Clip", (5, 6), None, ())} == {(5, 6)}
     assert operand_ranks(draws("PRelu", None, None)) == {1, 2, 3, 4}
     assert {slope for (_, slope), _ in draws("PRelu", (5, 6), None)} == {
         (5, 6), (6,), (), (1, 6), (5, 1), (1, 1),
