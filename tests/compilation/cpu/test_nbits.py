@@ -64,7 +64,7 @@ def test_rounding_bound_detects_one_wrong_field() -> None:
     """The bound of the tests is below a change of one weight by one step."""
     product = NBitsProduct(256, 192, 32)
     a = product.feed([4])
-    y = (a.astype(np.float64) @ product.weights()).astype(np.float32)
+    y = (a.astype(np.float64) @ product.weights).astype(np.float32)
     product.check(a, y)
     y[1, 3] += np.abs(a[1]).max() * product.arrays["s"].min()
     with pytest.raises(AssertionError):

@@ -21,7 +21,7 @@ from tests.support.compilation.models import F, model
 
 pytest.importorskip("onnxruntime")
 SIZES = (*range(1, 12), 13, 14, 15, 16, 17, 20, 23, 28, 33, 48, 64, 65, 100, 130)
-DEFAULT_MODELS = 4
+DEFAULT_MODELS = 3
 SLOW_MODELS = 300
 RNG = np.random.default_rng(0)
 

@@ -117,6 +117,7 @@ def test_a_property_of_sizes_makes_shapes_known(name: str) -> None:
     assert not any(made.formulas.admits(sizes | {which: n}) for n in others)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", sorted({*SIZE_PATTERNS, *PART_PATTERNS} - FATAL_ZEROS))
 def test_sizes_of_zero(name: str) -> None:
     """What onnxruntime computes, where it does."""
@@ -152,6 +153,7 @@ def test_empty_outputs_are_not_computed(name: str, zero: str) -> None:
     assert all(isinstance(s, EmptyOutputs) for v in exe.variants.values() for s in v)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", SIZE_PATTERNS)
 def test_shapes_that_are_computed_from_sizes(name: str) -> None:
     check_class(pattern_model(*SIZE_PATTERNS[name]), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import ml_dtypes
 import numpy as np
@@ -73,6 +74,7 @@ class NBitsProduct:
         real = helper.tensor_dtype_to_np_dtype(self.kind)
         return rng.standard_normal((*lead, self.k)).astype(real)
 
+    @cached_property
     def weights(self) -> np.ndarray:
         """The dequantized weights, [k, n]."""
         blocks = -(-self.k // self.block)
@@ -92,12 +94,13 @@ class NBitsProduct:
 
     def check(self, a: np.ndarray, y: np.ndarray) -> None:
         """Compare with the float64 result, within the rounding of float32 sums."""
-        w, x = self.weights(), a.astype(np.float64)
+        w, x = self.weights, a.astype(np.float64)
         c = self.arrays["c"].astype(np.float64) if self.bias else 0.0
         assert y.shape == (*a.shape[:-1], self.n)
         assert y.dtype == a.dtype
-        error = np.abs(y - (x @ w + c))
+        wanted = x @ w + c
+        error = np.abs(y - wanted)
         bound = ROUNDING_BOUND * (np.abs(x) @ np.abs(w) + np.abs(c))
         if y.dtype != np.float32:
-            bound = bound + float(ml_dtypes.finfo(y.dtype).eps) * np.abs(x @ w + c)
+            bound = bound + float(ml_dtypes.finfo(y.dtype).eps) * np.abs(wanted)
         assert (error <= bound).all(), float((error / bound).max())

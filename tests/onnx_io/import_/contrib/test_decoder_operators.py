@@ -15,6 +15,8 @@ from superopt.compilation.model.size_classes import SizeClass
 from tests.support.onnx_io.decoder_operators import DRAWS, Case, Feeds, Results, Sizes
 
 CALLS = 5  # of each model
+DEFAULT_SEEDS = 20
+SLOW_SEEDS = 60
 
 
 def run_class(found: SizeClass, model: onnx.ModelProto, feeds: Feeds, sizes: Sizes) -> Results:
@@ -47,7 +49,13 @@ def check_call(
 
 
 @pytest.mark.one_in(20)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(DEFAULT_SEEDS),
+        *(pytest.param(s, marks=pytest.mark.slow) for s in range(DEFAULT_SEEDS, SLOW_SEEDS)),
+    ],
+)
 @pytest.mark.parametrize("kind", DRAWS)
 def test_random_operators_agree_with_onnxruntime(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -77,6 +77,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize(("heads", "groups", "queries", "capacity", "loops"), FORMS)
 def test_keys_behind_the_valid_ones_have_no_effect(
