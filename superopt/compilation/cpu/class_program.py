@@ -72,8 +72,14 @@ def plan_class_program(
     def texts(dims: Iterable[Dim]) -> tuple[str, ...]:
         return tuple(formula_text(d, names, defined) for d in dims)
 
+    memory, workspace = texts(needs)
     formulas = SizeFormulas(
-        names, (*positive, *guards), texts(symbolic.words), *texts(needs), tuple(map(texts, shapes)),
+        names,
+        (*positive, *guards),
+        texts(symbolic.words),
+        memory,
+        workspace,
+        tuple(map(texts, shapes)),
         shared,
-    )  # fmt: skip
+    )
     return ClassProgram(made, formulas, code)

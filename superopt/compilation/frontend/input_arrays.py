@@ -70,8 +70,8 @@ def check_sizes(ports: Sequence[InputPort], sizes: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ShapePattern:
-    """The dimensions of all inputs, numbers and names of sizes. names: in order, with their `places`
-    as numbers of an input and of an axis. fixed: places with numbers. repeated: further places of
+    """The dimensions of all inputs: numbers and names of sizes. names: in order; places: of each,
+    the numbers of an input and of an axis. fixed: places with numbers. repeated: further places of
     sizes, with their numbers."""
 
     ranks: tuple[int, ...]
@@ -82,8 +82,8 @@ class ShapePattern:
 
     @classmethod
     def of_ports(cls, ports: Sequence[InputPort]) -> ShapePattern | None:
-        """Return the pattern of these inputs; None if a dimension is an expression or unknown, or an
-        input is a non-tensor."""
+        """Return the pattern of these inputs; None if a dimension is an expression or unknown, or
+        an input is a non-tensor."""
         if any(p.dtype is None or p.shape is None for p in ports):
             return None
         dims = [(d, n, axis) for n, p in enumerate(ports) for axis, d in enumerate(p.shape or ())]

@@ -34,7 +34,8 @@ class ExportedProgram:
 
     guards, shared, memory, workspace, words: formulas (c_formula.py); shared: those of t0, t1, ...;
     memory, workspace: bytes, the latter for each thread; words: the values that it reads.
-    arguments: of `run`. constants: their offsets in the weights. uses_threads: it has `work`. state: bytes that threads share, a multiple of 64.
+    arguments: of `run`. constants: their offsets in the weights. uses_threads: it has `work`.
+    state: bytes that threads share, a multiple of 64.
     """
 
     guards: tuple[str, ...]

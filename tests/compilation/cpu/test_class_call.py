@@ -1,4 +1,4 @@
-"""Calls at sizes that are new in each call: they neither compile nor take the way of first calls."""
+"""Calls at sizes that are new in each call: they do not take the way of first calls."""
 
 from __future__ import annotations
 
