@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from superopt.compilation.frontend.class_sizes import Guards
 from superopt.plan.graph.partition import Segment
-from superopt.plan.program.formula_text import formula_text
+from superopt.plan.program.formula_text import define_shared, formula_text
 from superopt.plan.program.program import Program
 from superopt.plan.program.size_formulas import SizeFormulas
-from superopt.te.expr.node import Size
+from superopt.te.expr.node import Dim, Size
 from superopt.te.expr.symbolic_int import extent, symbolic_sizes
 
 if TYPE_CHECKING:
@@ -64,12 +64,22 @@ def plan_class_program(
         ("" if holds else "not ") + formula_text(g, names)
         for g, holds in decided.required_guards().items()
     )
+    symbolic, shapes = made.symbolic, [tuple(v.type.shape or ()) for v in s.outputs]
+    needs = symbolic.memory_bytes, symbolic.workspace_bytes
+    roots = (*needs, *symbolic.words, *(d for shape in shapes for d in shape))
+    shared, defined = define_shared(roots, names)
+
+    def texts(dims: Iterable[Dim]) -> tuple[str, ...]:
+        return tuple(formula_text(d, names, defined) for d in dims)
+
+    memory, workspace = texts(needs)
     formulas = SizeFormulas(
         names,
         (*positive, *guards),
-        tuple(formula_text(w, names) for w in made.symbolic.words),
-        formula_text(made.symbolic.memory_bytes, names),
-        formula_text(made.symbolic.workspace_bytes, names),
-        tuple(tuple(formula_text(d, names) for d in v.type.shape or ()) for v in s.outputs),
+        texts(symbolic.words),
+        memory,
+        workspace,
+        tuple(map(texts, shapes)),
+        shared,
     )
     return ClassProgram(made, formulas, code)

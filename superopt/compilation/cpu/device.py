@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from superopt.compilation.cpu.class_call import repeated_class_call
+from superopt.compilation.cpu.native_segment import native_call
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import InputPort
 from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.compilation.model.device import Device
 from superopt.compilation.model.repeated_call import (
-    match_inputs,
     repeated_any_size_call,
     repeated_model_call,
     repeated_named_call,
@@ -49,11 +50,16 @@ class CpuDevice(Device):
             return repeated_any_size_call(first.named_call, ports)
         if len(others) == 1 and isinstance(first, Fallback | ControlFlow):
             return repeated_named_call(first.named_call, ports, arrays)
+        if (call := repeated_class_call(exe)) is not None:
+            return call
         if variant.bound_step is not None:
             return _repeated_native_call(variant.bound_step, ports, arrays)
         if (direct := exe.compiler.generator.model_call(variant, exe.output_names)) is None:
             return None
         return repeated_model_call(direct, ports, arrays)
+
+    def repeated_class_call(self, exe: Executable) -> RepeatedCall | None:
+        return repeated_class_call(exe)
 
     def compile_clock(self) -> float:
         return time.thread_time()
@@ -63,20 +69,7 @@ def _repeated_native_call(
     native: Any, ports: Sequence[InputPort], arrays: Sequence[Any]
 ) -> RepeatedCall:
     """Return the repeated call of a segment that is the whole model."""
-    assert native.binding is not None
-    numbers = native.binding.input_numbers
-    in_order = numbers == tuple(range(len(ports)))
-    gives = (*native.binding.output_numbers.items(),)
-    match, allocate, run = match_inputs(ports, arrays), native.new_outputs, native.code.call
-
-    def call(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
-        if (given := match(feeds)) is None:
-            return None
-        out = allocate()
-        run((*(given if in_order else [given[n] for n in numbers]), *out))
-        return {name: out[n] for name, n in gives}
-
-    return call
+    return repeated_model_call(native_call(native, len(ports)), ports, arrays)
 
 
 def open_device(options: CompileOptions) -> CpuDevice:

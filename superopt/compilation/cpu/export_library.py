@@ -214,6 +214,7 @@ def _describe_program(model: Model, p: LibraryProgram, weights: WeightFile) -> E
         weights.add_constants(p.constants),
         p.threads > 1,
         align_up(STATE_BYTES + 8 * len(p.program.calls)),
+        f.shared,
     )
 
 

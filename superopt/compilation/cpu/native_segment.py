@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.compilation.model.steps import KernelStep, ModelBinding, ValueArrays
-from superopt.compilation.runtime.output_buffers import ArraySpec, output_allocator
+from superopt.compilation.runtime.output_buffers import (
+    ArraySpec,
+    KeptArrays,
+    new_array,
+    no_kept_arrays,
+    output_allocator,
+)
 from superopt.errors import UsageError
 
 if TYPE_CHECKING:
+    from superopt.compilation.model.repeated_call import ModelCall
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.image import CountCall, LoadedProgram, ProgramImage, SizedCode
     from superopt.plan.program.program import Program
-    from superopt.plan.program.size_formulas import SizeFormulas
+    from superopt.plan.program.size_formulas import SizedProgram, SizeFormulas
 
 RunProgram = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
@@ -25,18 +32,18 @@ RunProgram = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 @dataclass(frozen=True, slots=True)
 class NativeSegment(KernelStep):
     """A segment as machine code. output_specs: shapes and element types of its outputs;
-    kept_outputs: large arrays of these that may be used again; allocate_outputs: returns arrays for
-    the outputs; load_segment: returns the segment; binding: if it is the only one."""
+    load_segment: returns the segment; binding: if it is the only one; kept_outputs: large arrays
+    that may be used again; allocate_outputs: returns arrays for the outputs."""
 
     code: LoadedProgram | SizedCode
     output_specs: tuple[ArraySpec, ...]
     load_segment: Callable[[], Segment]
     binding: ModelBinding | None = None
-    kept_outputs: tuple[list[np.ndarray], ...] = field(init=False)
+    kept_outputs: KeptArrays = ()
     allocate_outputs: Callable[[], list[np.ndarray]] = field(init=False)
 
     def __post_init__(self) -> None:
-        kept: tuple[list[np.ndarray], ...] = tuple([] for _ in self.output_specs)
+        kept = self.kept_outputs or no_kept_arrays(len(self.output_specs))
         object.__setattr__(self, "kept_outputs", kept)
         object.__setattr__(self, "allocate_outputs", output_allocator(self.output_specs, kept))
 
@@ -69,10 +76,6 @@ class NativeSegment(KernelStep):
             what = "no memory for the outputs"
             raise UsageError(what, str(e), "pass smaller inputs") from None
 
-    def release_outputs(self) -> None:
-        for kept in self.kept_outputs:
-            kept.clear()
-
     def run_bound(self, arrays: Sequence[Any], *, on_device: bool = False) -> list[Any]:
         assert self.binding is not None
         out = self.new_outputs()
@@ -95,8 +98,8 @@ class NativeSegment(KernelStep):
         memory = sum(c.memory.nbytes for c in contexts)
         return program.code_bytes, len(contexts), memory, program.own_bytes - memory
 
-    def kept_output_bytes(self) -> int:
-        return sum(a.nbytes for kept in self.kept_outputs for a in tuple(kept))
+    def kept_output_arrays(self) -> Sequence[np.ndarray]:
+        return [a for kept in self.kept_outputs for a in tuple(kept)]
 
     def named_output_specs(self) -> Mapping[str, ArraySpec]:
         assert self.binding is not None
@@ -132,10 +135,28 @@ class NativeSegment(KernelStep):
         return {self.program.identity(): self.code.constants.concatenate()}
 
 
+def native_call(native: NativeSegment, input_count: int) -> ModelCall:
+    """Return the call of a segment that is the whole model, of so many inputs."""
+    assert native.binding is not None
+    run, allocate, numbers = native.code.call, native.allocate_outputs, native.binding.input_numbers
+    in_order, gives = (
+        numbers == tuple(range(input_count)),
+        (*native.binding.output_numbers.items(),),
+    )
+
+    def call(arrays: Sequence[Any]) -> dict[str, Any]:
+        out = allocate()
+        run((*(arrays if in_order else [arrays[n] for n in numbers]), *out))
+        return {name: out[n] for name, n in gives}
+
+    return call
+
+
 @dataclass(frozen=True, slots=True)
 class SymbolicSegment:
     """A segment as machine code for all sizes that its formulas admit. example: the sizes for which
-    it was compiled. image: what the disk cache keeps; None if it came from there."""
+    it was compiled. image: what the disk cache keeps; None if it came from there. kept_outputs: of
+    the segments at all sizes."""
 
     code: LoadedProgram
     formulas: SizeFormulas
@@ -144,6 +165,10 @@ class SymbolicSegment:
     example: Mapping[str, int]
     binding: ModelBinding | None = None
     image: ProgramImage | None = None
+    kept_outputs: KeptArrays = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kept_outputs", no_kept_arrays(len(self.output_dtypes)))
 
     @property
     def programs(self) -> tuple[SymbolicSegment]:
@@ -157,4 +182,15 @@ class SymbolicSegment:
         needs = known.memory_bytes, known.workspace_bytes
         code = self.code.at_sizes(*needs, known.words, count_call)
         specs = tuple(zip(known.output_shapes, self.output_dtypes, strict=True))
-        return NativeSegment(code, specs, self.load_segment, self.binding)
+        return NativeSegment(code, specs, self.load_segment, self.binding, self.kept_outputs)
+
+    def run_once(self, known: SizedProgram, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Return the model's outputs by name for its inputs, in order; the segment is the whole
+        model. known: the values of its formulas."""
+        memory, workspace, words, shapes = known
+        kept, binding = self.kept_outputs, self.binding
+        assert binding is not None
+        out = [new_array(*spec) for spec in zip(shapes, self.output_dtypes, kept, strict=True)]
+        given = [arrays[n] for n in binding.input_numbers]
+        self.code.call((*given, *out, np.array(words, np.int64)), memory, workspace)
+        return {name: out[n] for name, n in binding.output_numbers.items()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from superopt.compilation.frontend.dlpack import copy_bfloat16
 from superopt.errors import UsageError
 
 Sizes = tuple[tuple[str, int], ...]  # values of the symbolic sizes, sorted by name
+Shapes = tuple[tuple[int, ...], ...]  # of all inputs, in order
 _MISSING = object()
 
 
@@ -65,12 +68,70 @@ def check_sizes(ports: Sequence[InputPort], sizes: Mapping[str, int]) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ShapePattern:
+    """The dimensions of all inputs: numbers and names of sizes. names: in order; places: of each,
+    the numbers of an input and of an axis. fixed: places with numbers. repeated: further places of
+    sizes, with their numbers."""
+
+    ranks: tuple[int, ...]
+    names: tuple[str, ...]
+    places: tuple[tuple[int, int], ...]
+    fixed: tuple[tuple[int, int, int], ...]
+    repeated: tuple[tuple[int, int, int], ...]
+
+    @classmethod
+    def of_ports(cls, ports: Sequence[InputPort]) -> ShapePattern | None:
+        """Return the pattern of these inputs; None if a dimension is an expression or unknown, or
+        an input is a non-tensor."""
+        if any(p.dtype is None or p.shape is None for p in ports):
+            return None
+        dims = [(d, n, axis) for n, p in enumerate(ports) for axis, d in enumerate(p.shape or ())]
+        first: dict[str, tuple[int, int]] = {}
+        for d, n, axis in dims:
+            if isinstance(d, str):
+                first.setdefault(d, (n, axis))
+        if not all(name.isidentifier() for name in first):
+            return None
+        names = tuple(sorted(first))
+        return cls(
+            tuple(len(p.shape or ()) for p in ports),
+            names,
+            tuple(first[name] for name in names),
+            tuple((n, axis, d) for d, n, axis in dims if isinstance(d, int)),
+            tuple(
+                (n, axis, names.index(d))
+                for d, n, axis in dims
+                if isinstance(d, str) and first[d] != (n, axis)
+            ),
+        )
+
+    def sizes(self, shapes: Shapes) -> Sizes | None:
+        """Return the sizes at which the inputs have these shapes; None if they cannot have them."""
+        for shape, rank in zip(shapes, self.ranks, strict=True):
+            if len(shape) != rank:
+                return None
+        for n, axis, value in self.fixed:
+            if shapes[n][axis] != value:
+                return None
+        values = [shapes[n][axis] for n, axis in self.places]
+        for n, axis, k in self.repeated:
+            if shapes[n][axis] != values[k]:
+                return None
+        return tuple(zip(self.names, values, strict=True))
+
+
+@cache
+def _compile_formula(text: str) -> CodeType:
+    return compile(text, "<limit>", "eval")
+
+
 def numeric_limits(port: InputPort, sizes: Mapping[str, int]) -> list[tuple[float, float]]:
     """Return the least and the greatest value that each limit allows at these sizes."""
     names = {"__builtins__": {}, "max": max, "min": min, **sizes}
 
     def number(formula: str, default: float) -> float:
-        return eval(formula, names) if formula else default
+        return eval(_compile_formula(formula), names) if formula else default
 
     return [(number(x.least, -np.inf), number(x.greatest, np.inf)) for x in port.limits]
 

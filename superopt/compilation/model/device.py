@@ -144,6 +144,11 @@ class Device(ABC):
         without the checks of `Executable.run`, or None for other inputs. None if there is none."""
         return None
 
+    def repeated_class_call(self, exe: Executable) -> RepeatedCall | None:
+        """Return such a function for all sizes of the model's classes and those that run in ONNX
+        Runtime; None if there is none."""
+        return None
+
     def input_buffers(self, variant: Variant) -> Mapping[int, Any]:
         """Return the tensors from which kernels read inputs, by input number."""
         return {}

@@ -54,9 +54,9 @@ def named_steps(exe: ModelPrograms, prefix: str = "") -> Iterator[tuple[str, Ker
 def _program_memory(name: str, steps: list[KernelStep]) -> ProgramMemory:
     """Return the memory of a program; steps: it at all sizes at which it was called."""
     first = steps[0].program_memory()
-    kept = sum(s.kept_output_bytes() for s in steps)
+    kept = {id(a): a.nbytes for s in steps for a in s.kept_output_arrays()}
     weights = sum(a.nbytes for a in steps[0].constant_arrays())
-    return ProgramMemory(name, weights, *first, kept)
+    return ProgramMemory(name, weights, *first, sum(kept.values()))
 
 
 def _sessions(exe: ModelPrograms) -> Iterator[object]:

@@ -61,6 +61,7 @@ def count_calls(exe: Executable, key: Sizes) -> SizeUse | None:
 def _submit(exe: Executable, key: Sizes, arrays: Sequence[np.ndarray]) -> None:
     """Compile the model for these sizes in the background. The caller holds exe.lock."""
     policy, bound = exe.shape_policy, exe.variants.get(key)
+    bound = exe.size_classes.variant(dict(key)) if bound is None else bound
     if bound is None or not bound.is_of_class or key in policy.pending:
         return
     step = bound.bound_step

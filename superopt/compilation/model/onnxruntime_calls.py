@@ -41,7 +41,24 @@ def run_in_onnxruntime(
     _add_time(exe, key, time.perf_counter() - begin, held)
     with exe.try_lock() as locked:
         if locked and key not in exe.variants and not exe.is_closed:
-            exe.last_call = _repeated_call(exe, whole, key, arrays)
+            call = exe.device.repeated_class_call(exe)
+            exe.last_call = _repeated_call(exe, whole, key, arrays) if call is None else call
+    return out
+
+
+def run_counted(exe: Executable, key: Sizes, arrays: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the outputs of ONNX Runtime for contiguous arrays of these sizes, without waiting for
+    other calls; None if such a call is not loaded, or must compile."""
+    policy = exe.shape_policy
+    whole = policy.fallback
+    if whole is None or whole.named_call is None or 0 in dict(key).values():
+        return None
+    if policy.compiles_in_call(key, bool(exe.variants)):
+        return None
+    feeds = {p.name: a for p, a in zip(exe.input_ports, arrays, strict=True)}
+    begin = time.perf_counter()
+    out = whole.named_call(feeds)
+    _add_time(exe, key, time.perf_counter() - begin, arrays)
     return out
 
 
@@ -98,6 +115,8 @@ def _add_time(exe: Executable, key: Sizes, seconds: float, arrays: Sequence[np.n
     """Count a call at these sizes in ONNX Runtime; compile for them once that would have paid."""
     policy = exe.shape_policy
     policy.add_fallback_time(key, seconds)
+    if not policy.is_due(key):
+        return
     with exe.try_lock() as locked:
         if not locked or exe.is_closed:  # the next call may compile
             return

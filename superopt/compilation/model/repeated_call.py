@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
 
 ModelCall = Callable[[Sequence[Any]], dict[str, Any]]
+CheckedCall = Callable[[Sequence[Any]], "dict[str, Any] | None"]
+ValueRange = tuple[int, float, float]  # number of an input, its least and its greatest value
 InputKind = tuple[str, np.dtype | None, tuple[int, ...]]
 _NDARRAY_TYPE = np.ndarray
 
@@ -91,21 +93,36 @@ def _input_kinds(ports: Sequence[InputPort], arrays: Sequence[Any]) -> tuple[Inp
     return tuple((p.name, p.dtype, a.shape) for p, a in zip(ports, arrays, strict=True))
 
 
-def _value_limits(
-    ports: Sequence[InputPort], arrays: Sequence[Any]
-) -> list[tuple[int, float, float]]:
-    """Return the number of each input that has limits, its least and its greatest value."""
-    if not any(p.limits for p in ports):
-        return []
-    sizes = match_sizes(ports, arrays)
-    out = []
-    for n, (port, array) in enumerate(zip(ports, arrays, strict=True)):
+def value_limits(ports: Sequence[InputPort], sizes: Mapping[str, int] | None) -> list[ValueRange]:
+    """Return the range of each input that has limits; sizes: None if they are not known."""
+    out: list[ValueRange] = []
+    for n, port in enumerate(ports):
         if port.limits and sizes is None:
             out.append((n, np.inf, -np.inf))  # nothing is allowed: the slow path decides
-        elif port.limits and sizes is not None and array.size:
+        elif port.limits and sizes is not None:
             least, greatest = zip(*numeric_limits(port, sizes), strict=True)
             out.append((n, max(least), min(greatest)))
     return out
+
+
+def are_in_range(arrays: Sequence[np.ndarray], limits: Sequence[ValueRange]) -> bool:
+    """True if all values of the inputs that have limits are allowed."""
+    for n, least, greatest in limits:
+        a = arrays[n]
+        if a.size and (a.min() < least or a.max() > greatest):
+            return False
+    return True
+
+
+def limit_values(model_call: ModelCall, limits: Sequence[ValueRange]) -> CheckedCall:
+    """Return a call that returns None for values that are not allowed."""
+    if not limits:
+        return model_call
+
+    def call(arrays: Sequence[Any]) -> dict[str, Any] | None:
+        return model_call(arrays) if are_in_range(arrays, limits) else None
+
+    return call
 
 
 def match_inputs(
@@ -114,7 +131,7 @@ def match_inputs(
     """Return a function that returns the inputs in order if they are contiguous arrays of the types
     and shapes of `arrays`, with values that are allowed; else None."""
     inputs = _input_kinds(ports, arrays)
-    limits = _value_limits(ports, arrays)
+    limits = value_limits(ports, match_sizes(ports, arrays))
 
     def match(feeds: Mapping[str, Any]) -> list[np.ndarray] | None:
         if type(feeds) is not dict or len(feeds) != len(inputs):
@@ -128,9 +145,6 @@ def match_inputs(
             ):  # fmt: skip
                 return None
             given.append(a)
-        for n, least, greatest in limits:
-            if given[n].min() < least or given[n].max() > greatest:
-                return None  # the slow path reports the error
-        return given
+        return given if are_in_range(given, limits) else None  # the slow path reports the error
 
     return match

@@ -56,11 +56,11 @@ class ShapePolicy:
     sizes; None: not loaded yet. refusal: why there is none. first_compile_seconds: of the first
     sizes, including one-time loading; None: not compiled yet. compile_seconds: recent ones, of
     further sizes. saved_parts: the parts of ONNX Runtime's time that compiled code saved, measured.
-    fallback_times: by sizes. pending: sizes that are compiled in the background now.
-    fallback_reasons: sizes that stay in ONNX Runtime, each with the reason. cached_compile_seconds:
-    returns the compile time of an earlier process, None if unknown. compiles_classes: a program is
-    for a class of sizes (size_classes.py). sizes_vary: calls had sizes of several classes, also in
-    earlier processes. size_ranges: of the calls of this process.
+    fallback_times: by sizes; fallback_seconds: their sum. pending: sizes that are compiled in the
+    background now. fallback_reasons: sizes that stay in ONNX Runtime, each with the reason.
+    cached_compile_seconds: returns the compile time of an earlier process, None if unknown.
+    compiles_classes: a program is for a class of sizes (size_classes.py). sizes_vary: calls had
+    sizes of several classes, also in earlier processes. size_ranges: of the calls of this process.
     """
 
     specialize: Specialize = "eager"
@@ -72,6 +72,7 @@ class ShapePolicy:
     compile_seconds: list[float] = field(default_factory=list)
     saved_parts: list[float] = field(default_factory=list)
     fallback_times: dict[Sizes, FallbackTime] = field(default_factory=dict)
+    fallback_seconds: float = 0.0
     pending: set[Sizes] = field(default_factory=set)
     fallback_reasons: dict[Sizes, str] = field(default_factory=dict)
     compiles_classes: bool = False
@@ -119,7 +120,7 @@ class ShapePolicy:
     def _fallback_seconds(self, sizes: Sizes) -> float:
         """Return the time in ONNX Runtime that a program for these sizes would have replaced."""
         if self.compiles_classes:  # it will have most of the other sizes, too
-            return sum(t.total_seconds for t in self.fallback_times.values())
+            return self.fallback_seconds
         return self.fallback_times.get(sizes, FallbackTime()).total_seconds
 
     def add_sizes(self, sizes: Sizes) -> None:
@@ -131,7 +132,7 @@ class ShapePolicy:
     def add_class(self) -> None:
         """A class of sizes was compiled: start to count again."""
         self.compiles_classes = True
-        self.fallback_times.clear()
+        self._clear_fallback_times()
 
     def add_compile_time(self, seconds: float) -> None:
         if self.first_compile_seconds is None:
@@ -147,12 +148,18 @@ class ShapePolicy:
 
     def add_fallback_time(self, sizes: Sizes, seconds: float) -> None:
         if len(self.fallback_times) >= MAX_REMEMBERED_SIZES:
-            self.fallback_times.clear()
+            self._clear_fallback_times()
         self.fallback_times.setdefault(sizes, FallbackTime()).total_seconds += seconds
+        self.fallback_seconds += seconds
+
+    def _clear_fallback_times(self) -> None:
+        self.fallback_times.clear()
+        self.fallback_seconds = 0.0
 
     def reset_fallback_time(self, sizes: Sizes) -> None:
         """The program for these sizes was dropped: start to count again."""
-        self.fallback_times.pop(sizes, None)
+        if (dropped := self.fallback_times.pop(sizes, None)) is not None:
+            self.fallback_seconds -= dropped.total_seconds
 
     def keep_in_fallback(self, sizes: Sizes, reason: str) -> None:
         if len(self.fallback_reasons) >= MAX_REMEMBERED_SIZES:

@@ -68,6 +68,11 @@ class SizeClass:
         at = tuple(s.at_sizes(sizes, counter) for s in steps)
         return Variant(at, self.load_model, is_of_class=True)
 
+    @property
+    def whole_step(self) -> SymbolicStep | None:
+        """The step that is the whole model, if it is loaded."""
+        return self.loaded[0] if len(self.loaded) == 1 else None
+
 
 class ClassCache(Protocol):
     """The classes of a model in the disk cache."""
@@ -241,11 +246,8 @@ def _compile_next(exe: Executable, sizes: Mapping[str, int]) -> None:
 
 
 def _set_bound(exe: Executable, key: Sizes, variant: Variant) -> None:
-    """Use a variant of a class, whose memory is that of the class; forget the least recent ones.
-    Where each call has another size, arrays that the last one keeps for its outputs are no use."""
+    """Use a variant of a class, whose memory is that of the class; forget the least recent ones."""
     bound = [k for k, v in exe.variants.items() if v.is_of_class]
-    if bound and (step := exe.variants[bound[-1]].bound_step) is not None:
-        step.release_outputs()
     for old in bound[: max(len(bound) + 1 - MAX_BOUND_SIZES, 0)]:
         del exe.variants[old]
     exe.variants[key] = variant

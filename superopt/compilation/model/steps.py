@@ -82,9 +82,9 @@ class KernelStep(ABC):
         their workspaces, as in ProgramMemory."""
         return 0, 1, sum(self.memory_blocks().values()), 0
 
-    def kept_output_bytes(self) -> int:
-        """Return the bytes of arrays that are kept for further results."""
-        return 0
+    def kept_output_arrays(self) -> Sequence[np.ndarray]:
+        """Return the arrays that are kept for further results; steps may share them."""
+        return ()
 
     def named_output_specs(self) -> Mapping[str, ArraySpec] | None:
         """Return the shapes and types of the model's outputs, if `bind` is supported; it has a
@@ -97,10 +97,6 @@ class KernelStep(ABC):
         """Return the arrays of all outputs, those of `outputs`, which fit, and others; and a
         function that computes them from these inputs."""
         raise NotImplementedError("calls on fixed arrays")
-
-    def release_outputs(self) -> None:
-        """Forget arrays that are kept for the outputs of further calls."""
-        return
 
     @abstractmethod
     def memory_blocks(self) -> Mapping[int, int]:

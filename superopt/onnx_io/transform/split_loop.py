@@ -178,12 +178,14 @@ def _body_source(
     outputs: Sequence[str],
 ) -> Source:  # fmt: skip
     proto = source.skeleton.new_proto()
-    replace_nodes(proto.graph, body.node)
+    nodes = list(body.node)
+    live = [nodes[k] for k in sorted(node_ancestors(nodes, outputs))]
+    replace_nodes(proto.graph, live)
     del proto.graph.input[:], proto.graph.output[:], proto.graph.value_info[:]
     proto.graph.initializer.extend(body.initializer)
     proto.graph.input.extend(inputs)
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
-    prune_inputs(proto.graph, used_names(body.node) | {*outputs})
+    prune_inputs(proto.graph, used_names(live) | {*outputs})
     return source.with_proto(proto)
 
 

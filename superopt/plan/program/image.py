@@ -208,11 +208,13 @@ class SizedCode:
 
     def call(self, arrays: tuple[np.ndarray, ...]) -> None:
         """Compute the outputs; arrays: the inputs, then the outputs."""
+        given, count = (*arrays, self.words), self.count_call
+        if count is None:
+            self.loaded_program.call(given, self.memory_bytes, self.workspace_bytes)
+            return
         begin = time.perf_counter()
-        self.loaded_program.call((*arrays, self.words), self.memory_bytes, self.workspace_bytes)
-        seconds = time.perf_counter() - begin
-        count = self.count_call
-        if count is not None and not count(arrays, seconds):
+        self.loaded_program.call(given, self.memory_bytes, self.workspace_bytes)
+        if not count(arrays, time.perf_counter() - begin):
             self.count_call = None
 
 

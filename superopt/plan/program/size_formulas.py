@@ -6,23 +6,45 @@ A formula is text over the variables s0, s1, ..., so that a cached program needs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 
-def compile_formulas(texts: Sequence[str], count: int) -> Callable[..., tuple[int, ...]]:
-    """Return a function of `count` sizes that returns the values of the formulas."""
+def compile_formulas(
+    texts: Sequence[str], count: int, shared: Sequence[str] = ()
+) -> Callable[..., tuple[Any, ...]]:
+    """Return a function of `count` sizes that returns the values of the formulas. shared: those of
+    t0, t1, ..., which the others use."""
     given = ", ".join(f"s{n}" for n in range(count))
-    source = f"lambda {given}: ({', '.join(texts)}{',' * bool(texts)})"
-    return eval(source, {"__builtins__": {}, "max": max, "min": min})  # type: ignore[no-any-return]
+    lines = [
+        f"def values({given}):",
+        *(f"    t{n} = {text}" for n, text in enumerate(shared)),
+        f"    return {_tuple_text(texts)}",
+    ]
+    defined: dict[str, Any] = {"__builtins__": {}, "max": max, "min": min}
+    exec("\n".join(lines), defined)
+    return defined["values"]  # type: ignore[no-any-return]
+
+
+def _tuple_text(texts: Sequence[str]) -> str:
+    return f"({', '.join(texts)}{',' * bool(texts)})"
+
+
+class SizedProgram(NamedTuple):
+    """What a program needs at given sizes; see SizeFormulas."""
+
+    memory_bytes: int
+    workspace_bytes: int
+    words: tuple[int, ...]
+    output_shapes: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class SizeFormulas:
     """The formulas of a program. names: of the sizes. guards: conditions under which it is right.
     words: values that it reads. memory_bytes, workspace_bytes: what it needs. output_shapes: those
-    of its outputs."""
+    of its outputs. shared: those of t0, t1, ..., which all but guards use."""
 
     names: tuple[str, ...]
     guards: tuple[str, ...]
@@ -30,56 +52,55 @@ class SizeFormulas:
     memory_bytes: str
     workspace_bytes: str
     output_shapes: tuple[tuple[str, ...], ...]
+    shared: tuple[str, ...] = ()
 
     @cached_property
-    def _admits(self) -> Callable[..., tuple[int, ...]]:
+    def _name_set(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    @cached_property
+    def _admits(self) -> Callable[..., tuple[bool]]:
         return compile_formulas([" and ".join(self.guards) or "True"], len(self.names))
 
     @cached_property
-    def _values(self) -> Callable[..., tuple[int, ...]]:
-        needs = (self.memory_bytes, self.workspace_bytes)
-        shapes = [f"({', '.join(s)}{',' * bool(s)})" for s in self.output_shapes]
-        return compile_formulas([*needs, *self.words, *shapes], len(self.names))
+    def _values(self) -> Callable[..., tuple[Any, ...]]:
+        shapes = _tuple_text([*map(_tuple_text, self.output_shapes)])
+        texts = (self.memory_bytes, self.workspace_bytes, _tuple_text(self.words), shapes)
+        return compile_formulas(texts, len(self.names), self.shared)
 
     def admits(self, sizes: Mapping[str, int]) -> bool:
         """Return whether the program is right for these sizes. The guards say which may be 0."""
-        if sizes.keys() != {*self.names}:
+        if sizes.keys() != self._name_set:
             return False
-        try:
-            return bool(self._admits(*self._ordered_values(sizes))[0])
-        except ZeroDivisionError:  # in a guard, where an earlier one fails or is not tested yet
-            return False
+        return self._admits_values(self._ordered_values(sizes))
 
     def at_sizes(self, sizes: Mapping[str, int]) -> SizedProgram:
         """Return the values at these sizes."""
-        memory, workspace, *rest = self._values(*self._ordered_values(sizes))
-        count = len(self.words)
-        return SizedProgram(memory, workspace, tuple(rest[:count]), tuple(rest[count:]))  # type: ignore[arg-type]
+        return SizedProgram(*self._values(*self._ordered_values(sizes)))
+
+    def find(self, sizes: Mapping[str, int]) -> SizedProgram | None:
+        """Return the values at these sizes if the program is right for them."""
+        if sizes.keys() != self._name_set:
+            return None
+        values = self._ordered_values(sizes)
+        return SizedProgram(*self._values(*values)) if self._admits_values(values) else None
+
+    def _admits_values(self, values: Sequence[int]) -> bool:
+        try:
+            return bool(self._admits(*values)[0])
+        except ZeroDivisionError:  # in a guard, where an earlier one fails or is not tested yet
+            return False
 
     def _ordered_values(self, sizes: Mapping[str, int]) -> list[int]:
         return [sizes[name] for name in self.names]
 
     def as_json(self) -> dict[str, Any]:
         """Return the formulas as JSON data; see `from_json`."""
-        return {
-            "names": self.names, "guards": self.guards, "words": self.words,
-            "memory_bytes": self.memory_bytes, "workspace_bytes": self.workspace_bytes,
-            "output_shapes": self.output_shapes,
-        }  # fmt: skip
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SizeFormulas:
         """Return the formulas that `as_json` gave."""
+        lists = {k: tuple(v) for k, v in data.items() if not isinstance(v, str)}
         shapes = tuple(map(tuple, data["output_shapes"]))
-        names, guards, words = (tuple(data[key]) for key in ("names", "guards", "words"))
-        return cls(names, guards, words, data["memory_bytes"], data["workspace_bytes"], shapes)
-
-
-@dataclass(frozen=True, slots=True)
-class SizedProgram:
-    """What a program needs at given sizes; see SizeFormulas."""
-
-    memory_bytes: int
-    workspace_bytes: int
-    words: tuple[int, ...]
-    output_shapes: tuple[tuple[int, ...], ...]
+        return cls(**{**data, **lists, "output_shapes": shapes})

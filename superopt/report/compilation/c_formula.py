@@ -1,5 +1,5 @@
 """Formulas of sizes in C: texts of Python expressions over s0, s1, ... as expressions over s[0],
-s[1], ...
+s[1], ...; t0, t1, ... are variables.
 
 The functions are those of export_formulas.c: they divide as Python does, and set `*bad` where a
 value is not an int64_t or a divisor is 0.
@@ -31,6 +31,8 @@ def _c_expression(e: ast.expr) -> str:
             return f"INT64_C({value})"
         case ast.Name(id=name) if name[0] == "s" and name[1:].isdecimal():
             return f"s[{name[1:]}]"
+        case ast.Name(id=name) if name[0] == "t" and name[1:].isdecimal():
+            return name
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return _c_call("mul", _c_expression(operand), "-1")
         case ast.UnaryOp(op=ast.Not(), operand=operand):

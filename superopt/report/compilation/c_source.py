@@ -56,14 +56,15 @@ def _formulas(x: ExportedLibrary) -> Iterator[str]:
         yield "    int bad[1] = {0};"
         yield "    (void)s;"
         yield f"    return {c_condition(p.guards)} && !*bad;\n}}"
-        yield from _function(f"values{n}", [p.memory, p.workspace, *p.words])
+        yield from _function(f"values{n}", [p.memory, p.workspace, *p.words], p.shared)
 
 
-def _function(name: str, formulas: Iterable[str]) -> Iterator[str]:
+def _function(name: str, formulas: Iterable[str], shared: Iterable[str] = ()) -> Iterator[str]:
     yield f"static int {name}(const int64_t s[], int64_t out[])\n{{"
     yield "    int bad[1] = {0};"
     yield "    (void)s;"
     yield "    (void)out;"
+    yield from (f"    const int64_t t{k} = {c_formula(f)};" for k, f in enumerate(shared))
     yield from (f"    out[{k}] = {c_formula(f)};" for k, f in enumerate(formulas))
     yield "    return !*bad;\n}"
 

@@ -32,9 +32,10 @@ class BufferRef:
 class ExportedProgram:
     """A program of a library, for all sizes for which its guards hold.
 
-    guards, memory, workspace, words: formulas (c_formula.py); memory, workspace: bytes, the latter
-    for each thread; words: the values that it reads. arguments: of `run`. constants: their offsets
-    in the weights. uses_threads: it has `work`. state: bytes that threads share, a multiple of 64.
+    guards, shared, memory, workspace, words: formulas (c_formula.py); shared: those of t0, t1, ...;
+    memory, workspace: bytes, the latter for each thread; words: the values that it reads.
+    arguments: of `run`. constants: their offsets in the weights. uses_threads: it has `work`.
+    state: bytes that threads share, a multiple of 64.
     """
 
     guards: tuple[str, ...]
@@ -45,6 +46,7 @@ class ExportedProgram:
     constants: tuple[int, ...]
     uses_threads: bool
     state: int
+    shared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.compilation.model import frequent_sizes, size_classes, specialize
+from superopt.compilation.cpu import class_call
+from superopt.compilation.model import frequent_sizes, specialize
 from superopt.compilation.model.compiler import Compiler
 from superopt.errors import ModelError
 from tests.support.compilation.models import F, model, near, reference
@@ -179,11 +180,15 @@ def test_a_file_that_was_written_again_is_not_compiled(tmp_path: Path) -> None:
 
 
 def test_few_sizes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size_classes, "MAX_BOUND_SIZES", 3)
+    monkeypatch.setattr(class_call, "MAX_KEPT_CALLS", 3)
+    monkeypatch.setattr(class_call, "MAX_SEEN_SHAPES", 12)
     exe = superopt.compile(net())
-    for n in range(100, 110):
+    for n in (*range(100, 110), *range(100, 110), *range(110, 120)):
         check(exe, n)
-    assert len(exe.variants) == 3
+    kept = exe.last_call.__self__  # type: ignore[union-attr]
+    assert {*kept.calls} == {((n, 64),) for n in (107, 108, 109)}
+    assert {*kept.seen} == {((n, 64),) for n in range(108, 120)}
+    assert len(exe.variants) == 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -226,11 +231,11 @@ def test_frequent_sizes_have_a_program_of_their_own(
     exe = superopt.compile(net())
     check(exe, 100)
     exe.shape_policy.compile_seconds = [1e-9]  # any call has taken long enough
-    for n in (200, 100):
+    for n in (200, 100, 200):
         check(exe, n)
     assert exe.wait(120)
-    of_class = {n: v.is_of_class for ((_, n),), v in exe.variants.items()}
-    assert of_class == {100: not is_faster, 200: not is_faster}
+    own = {n for ((_, n),), v in exe.variants.items() if not v.is_of_class}
+    assert own == ({100, 200} if is_faster else set())
     for n in (200, 100, 300):
         check(exe, n)
 

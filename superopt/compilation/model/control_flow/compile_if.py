@@ -20,7 +20,7 @@ from superopt.onnx_io.read.source import Source
 from superopt.onnx_io.transform.contrib_decomposition import decompose_contrib_ops
 from superopt.onnx_io.transform.split_if import first_dynamic_if, split_at_if
 from superopt.onnx_io.transform.split_loop import loop_position, split_at_loop
-from superopt.plan.graph.partition import SWITCH_US, TOO_SMALL_REASON, estimated_us, fallback_nodes
+from superopt.plan.graph.partition import TOO_SMALL_REASON, estimated_us, fallback_nodes
 from superopt.plan.graph.scan_loop import is_scan_or_loop, unsupported_loop_reason
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # The assumed value of a size that is unknown when a loop is compiled, to estimate a step's time.
 EXAMPLE_SIZE = 64
+BOUND_STEP_US = 2.0  # time of a step on fixed arrays (bound_steps.py) besides its kernels
 # Sequential or nested Ifs. Deeper ones run in ONNX Runtime: each doubles the number of paths
 # through the model.
 MAX_IF_DEPTH = 8
@@ -176,9 +177,10 @@ def first_dynamic_loop(model: Model) -> int | None:
 
 
 def _has_enough_work(body: Compiler) -> bool:
-    """True if a step's kernels take longer than a call of a program, by their estimated time."""
+    """True if a step's kernels take longer than the call of a bound step, by their estimated
+    time."""
     nodes = ir_graph.nodes(body.model.graph)
     names = {d for n in nodes for t in n.types for d in type_symbols(t)}
     sizes = dict.fromkeys(names, EXAMPLE_SIZE)
     own = [n for n in nodes if not body.fallback_reasons.get(n) and not n.op.opaque]
-    return estimated_us(own, sizes) >= SWITCH_US
+    return estimated_us(own, sizes) >= BOUND_STEP_US

@@ -5,13 +5,14 @@ also run the whole model in ONNX Runtime; later ones use what took less time."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.compilation.fallback.whole_model import NamedCall
+from superopt.compilation.model.control_flow.bound_steps import BoundSteps, Slices, bind_steps
 from superopt.compilation.model.control_flow.dynamic_if import (
     ControlFlow,
     condition_value,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from superopt.ir import graph as ir_graph
     from superopt.onnx_io.transform.split_loop import LoopNames
 
+MIN_BOUND_STEPS = 4  # steps for which binding arrays pays
 TRIAL_CALLS = 3  # that are measured, after one that may compile
 
 
@@ -111,20 +113,39 @@ class DynamicLoop(ControlFlow):
         number, _, *inner = names.body_inputs
         goes_on, *outputs = names.body_outputs
         count = len(inner)
+        stacked = [x for x in zip(names.stacked, outputs[count:], strict=True) if x[0]]
         feeds = self._first_inputs(values)
-        carried = [(name, n) for n, name in enumerate(inner) if name in feeds]
-        rows: list[list[Any]] = [[] for _ in names.stacked]
+        carried = [(name, x) for name, x in zip(inner, outputs, strict=False) if name in feeds]
+        rows: list[list[Any]] = [[] for _ in stacked]
         k = 0
         while True:
-            found = run(feeds)
-            for row, name in zip(rows, outputs[count:], strict=True):
-                row.append(found[name])
+            found: Mapping[str, Any] = run(feeds)
+            for row, (_, x) in zip(rows, stacked, strict=True):
+                row.append(found[x])
             k += 1
-            last = [found[name] for name in outputs[:count]]
             if k >= limit or not condition_value(found[goes_on], goes_on):
+                results = [np.stack(row) for row in rows]
                 break
-            feeds = {**feeds, **{name: last[n] for name, n in carried}}
+            feeds = {**feeds, **{name: found[x] for name, x in carried}}
+            if k == 1 and limit > MIN_BOUND_STEPS:
+                bound = bind_steps(self.body, names, feeds, found)
+                if bound is not None:
+                    found, results = _run_bound(bound, k, limit, rows, [x for _, x in stacked])
+                    break
             if number in feeds:
                 feeds[number] = np.array(k)
-        results = dict(zip(names.finals, last, strict=True))
-        return results | {n: np.stack(row) for n, row in zip(names.stacked, rows, strict=True) if n}
+        last = dict(zip(names.finals, (found[x] for x in outputs[:count]), strict=True))
+        return last | {n: x for (n, _), x in zip(stacked, results, strict=True)}
+
+
+def _run_bound(
+    bound: BoundSteps, first: int, limit: float, rows: Sequence[Sequence[Any]], names: Sequence[str]
+) -> tuple[Mapping[str, Any], list[np.ndarray]]:
+    """Run further steps. Return the outputs of the last one, and the slices of all by `names`;
+    rows: those before."""
+    slices = {x: Slices.of(row[0], limit) for x, row in zip(names, rows, strict=True)}
+    for x, row in zip(names, rows, strict=True):
+        for each in row:
+            slices[x].append(each)
+    found = bound.run(first, limit, slices)
+    return found, [slices[x].result() for x in names]
