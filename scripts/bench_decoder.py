@@ -129,13 +129,14 @@ def step_feeds(kind: str, tokens: np.ndarray, past: int) -> dict[str, np.ndarray
 
 
 class Greedy:
-    """A sequence that a runtime continues with the likeliest token. seconds: of each step."""
+    """A sequence that a runtime continues with the likeliest token. fed: the tokens of the next
+    step. seconds: of each step."""
 
     def __init__(self, name: str, path: Path, a: argparse.Namespace, size: Size) -> None:
         begin = time.perf_counter()
         capacity = a.prompt + a.steps if a.kind == "fixed" else 0
         self.kind, self.past = a.kind, 0
-        self.tokens = np.random.default_rng(1).integers(0, size.vocabulary, a.prompt)
+        self.fed = np.random.default_rng(1).integers(0, size.vocabulary, a.prompt)
         self.runtime = RUNTIMES[name](path, empty_caches(size, capacity))
         self.tokens: list[int] = []
         self.load_seconds = time.perf_counter() - begin
@@ -143,13 +144,13 @@ class Greedy:
         self.used: list[float] = []
 
     def step(self) -> None:
-        feeds = step_feeds(self.kind, self.tokens, self.past)
+        feeds = step_feeds(self.kind, self.fed, self.past)
         begin, used = time.perf_counter(), time.process_time()
         self.tokens.append(int(np.argmax(self.runtime.logits(feeds))))
         self.seconds.append(time.perf_counter() - begin)
         self.used.append(time.process_time() - used)
-        self.past += len(self.tokens)
-        self.tokens = np.array(self.tokens[-1:])
+        self.past += len(self.fed)
+        self.fed = np.array(self.tokens[-1:])
 
     def report(self) -> str:
         ms = 1e3 * np.array(self.seconds)
