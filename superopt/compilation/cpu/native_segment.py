@@ -145,6 +145,9 @@ class SymbolicSegment:
     binding: ModelBinding | None = None
     image: ProgramImage | None = None
 
+    def is_running(self) -> bool:
+        return self.code.is_running()
+
     @property
     def programs(self) -> tuple[SymbolicSegment]:
         return (self,)
