@@ -1,5 +1,5 @@
-"""The states of a segment: outputs that are in the memory of inputs (plan/lowering/growing_states.py),
-by the names of the model's outputs and inputs."""
+"""The states of a segment: outputs that are in the memory of inputs, by the names of the model's
+outputs and inputs (plan/lowering/growing_states.py)."""
 
 from __future__ import annotations
 

@@ -79,9 +79,7 @@ def state_programs(exe: ModelPrograms, names: StateNames) -> StatePrograms:
     if found is None:
         cache = exe.size_classes.cache
         classes = SizeClasses(cache=None if cache is None else cache.with_states(names))
-        classes.is_supported = (
-            exe.device.keeps_states and exe.shape_policy.specialize != "eager"
-        )
+        classes.is_supported = exe.device.keeps_states and exe.shape_policy.specialize != "eager"
         found = exe.state_programs[names] = StatePrograms(names, classes)
     return found
 

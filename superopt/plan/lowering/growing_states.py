@@ -9,7 +9,7 @@ state grows. It is the argument of both the input and the output.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from superopt.ir import graph as ir_graph
@@ -70,7 +70,11 @@ def state_memories(
         shape = v.type.shape
         assert shape is not None
         assert v.type.dtype is not None
-        if v in out or ir_graph.producer(v) is None or not extent(shape[s.axis]) <= extent(s.capacity):  # a guard
+        if (
+            v in out
+            or ir_graph.producer(v) is None
+            or not extent(shape[s.axis]) <= extent(s.capacity)
+        ):  # a guard
             raise NotImplementedError("a state without memory of its own")
         whole = tuple(s.capacity if d == s.axis else size for d, size in enumerate(shape))
         before, after = (Tensor(f"{x}{n}", v.type.dtype, whole) for x in ("before", "after"))

@@ -210,6 +210,11 @@ def test_caches_of_a_fixed_capacity() -> None:
     assert found == wanted
     for name, x in held.items():
         check({name: decode.state[name]}, {name: x})
+    before = {name: x.copy() for name, x in decode.state.items()}
+    with pytest.raises(UsageError, match="'cache_position' has the value 64"):
+        decode.run(with_position(tokens(1, 64, 1), 64))
+    for name, x in before.items():
+        assert np.array_equal(decode.state[name], x)
     assert exe.shape_policy.fallback is None
     assert len(exe.variants) == 2
 
