@@ -174,9 +174,10 @@ class Greedy:
         some = " ".join(f"{x:.1f}" for x in ms[1 : 1 + NEXT_TOKENS])
         rest = ms[1 + NEXT_TOKENS :]
         used = 1e3 * float(np.median(self.used[1 + NEXT_TOKENS :]))
+        timed = f"{np.median(rest):.2f} ms ({self.clock.__name__} {used:.2f})"
         return (
             f"first token {self.load_seconds + self.seconds[0]:.2f} s; then {some} ms; "
-            f"median {np.median(rest):.2f} ms ({self.clock.__name__} {used:.2f}), longest {ms[1:].max():.1f}; "
+            f"median {timed}, longest {ms[1:].max():.1f}; "
             f"tokens after the first {ms[1:].sum() / 1e3:.2f} s"
         )
 

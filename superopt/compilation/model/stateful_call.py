@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.frontend.input_arrays import as_input_array, check_values
+from superopt.compilation.frontend.input_arrays import InputPort, as_input_array, check_values
 from superopt.compilation.model.model_programs import sorted_sizes
 from superopt.compilation.model.onnxruntime_calls import onnxruntime_fallback
 from superopt.compilation.model.segment_states import CAPACITY
@@ -76,7 +76,7 @@ class StatefulCall:
                 self._compile_one_token(sizes)
             if step is not None and step.named_output_specs() is not None:
                 return self._run_step(step, given)
-        return self._run_elsewhere(given)
+        return self._run_elsewhere(given, programs.classes.is_supported)
 
     def reset(self, state: Mapping[str, np.ndarray] | None = None) -> None:
         """Begin again: with empty states, or with copies of these arrays, by names of inputs."""
@@ -202,10 +202,12 @@ class StatefulCall:
         self, given: Mapping[str, np.ndarray], specs: Mapping[str, ArraySpec]
     ) -> dict[str, int]:
         """Return the lengths of states that grow, 0 for others. Raises UsageError if one would be
-        longer than the capacity."""
+        longer than the capacity, or is no input of the next call."""
         out = {}
         for name, held in self.states.items():
-            length = out[name] = _grown_length(given[held.port.name].shape, specs[name][0])
+            shape, dtype = specs[name]
+            _check_state(name, held.port, shape, dtype)
+            length = out[name] = _grown_length(given[held.port.name].shape, shape)
             if self.capacity is not None and length > self.capacity:
                 raise UsageError(
                     f"state {held.port.name!r} would have the length {length}",
@@ -214,10 +216,14 @@ class StatefulCall:
                 )
         return out
 
-    def _run_elsewhere(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Run what is not kernels alone; the states are copied."""
+    def _run_elsewhere(self, given: Mapping[str, Any], is_in_place: bool) -> dict[str, Any]:
+        """Run what is not kernels alone; the states are copied. is_in_place: programs at other
+        sizes keep states in place, so that none is compiled that does not."""
         exe = self.executable
-        out = exe.run(given)
+        with exe.exclusive():
+            whole = onnxruntime_fallback(exe) if is_in_place else None
+        ordered = [given[p.name] for p in exe.input_ports]
+        out = exe.run(given) if whole is None else whole.call(ordered)
         found = {n: np.asarray(exe.device.to_host(out[n])) for n in self.states}
         self._check_lengths(given, {n: (x.shape, x.dtype) for n, x in found.items()})
         for name, x in found.items():
@@ -227,15 +233,45 @@ class StatefulCall:
         return {n: x for n, x in out.items() if n not in self.states}
 
 
+def _check_state(output: str, port: InputPort, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raise UsageError if an output cannot be the next value of an input."""
+    dims = port.shape or ()
+    fixed = all(n == d for n, d in zip(shape, dims, strict=False) if isinstance(d, int))
+    if dtype != port.dtype or len(shape) != len(dims) or not fixed:
+        raise UsageError(
+            f"output {output!r} is {dtype}{list(shape)}",
+            f"it is bound as the state {port.name!r}, which is {port.type_text}",
+            "bind the output that continues this input",
+        )
+
+
 def _grown_length(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     """Return the new length along the axis that has grown; 0 if none has."""
     return next((n for m, n in zip(before, after, strict=True) if n > m), 0)
+
+
+def _check_sizes(sizes: Mapping[str, int], ports: Sequence[InputPort]) -> None:
+    """Raise UsageError for sizes that are not those of states."""
+    names = sorted({d for p in ports for d in p.shape or () if isinstance(d, str)})
+    for name, n in sizes.items():
+        if name not in names or not isinstance(n, int) or n < 0:
+            raise UsageError(
+                f"sizes has {name} = {n!r}",
+                f"the symbolic sizes of states are {', '.join(names) or 'none'}",
+                "give an integer >= 0 for one of these",
+            )
 
 
 def bind_state(
     exe: Executable, state: Mapping[str, str], sizes: Mapping[str, int], capacity: int | None
 ) -> StatefulCall:
     """See `Executable.bind_state`."""
+    if not isinstance(state, Mapping) or not state:
+        raise UsageError(
+            f"state is {state!r}", "it maps names of outputs to those of inputs", "name a state"
+        )
+    if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
+        raise UsageError(f"capacity is {capacity!r}", "it must be an integer >= 1", "give one")
     ports = {p.name: p for p in exe.input_ports}
     for output, name in state.items():
         if output not in exe.output_names:
@@ -256,6 +292,7 @@ def bind_state(
         raise UsageError(
             "an input is the state of two outputs", f"state is {dict(state)}", "bind one of these"
         )
+    _check_sizes(sizes, [ports[name] for name in state.values()])
     return StatefulCall(
         exe, {out: StateBuffer(ports[name]) for out, name in state.items()}, dict(sizes), capacity
     )
