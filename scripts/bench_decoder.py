@@ -2,14 +2,18 @@
 """Greedy decoding with a GPT-2-size decoder: superopt, onnxruntime and OpenVINO in turns.
 
     scripts/bench_decoder.py [--kind growing|fixed] [--small] [--steps 200] [--prompt 32]
-                             [--openvino] [--vocabulary 50257] [--layers 12]
+                             [--threads 1] [--vocabulary 50257] [--layers 12]
+                             [--block 32 [--zero-points]]
 
-Weights are random, and in a file of external data. In each step every runtime computes one token of
-its own sequence, one thread each. Printed for each runtime: seconds until the first token (with
-loading and compiling), milliseconds of the next tokens, the median of the others, the total, and
-the peak memory of a process that runs it alone; for superopt the programs that were compiled after
-the first token, whether the tokens are those of onnxruntime, and the bound: the bytes of weights
-that a token reads by the measured bandwidth of the memory.
+Weights are random, and in a file of external data; with --block of 4 bits (MatMulNBits). In each
+step every runtime computes one token of its own sequence. Printed for each runtime: seconds until
+the first token (with loading and compiling), milliseconds of the next tokens, the median of the
+others, the total, and the peak memory of a process that runs it alone; for superopt the programs
+that were compiled after the first token, whether the tokens are those of onnxruntime, and the
+bound: the bytes of weights that a token reads by the measured bandwidth of the memory.
+
+Caches stay in each runtime: superopt has `bind_state`, onnxruntime OrtValues that are not copied,
+OpenVINO the states of its stateful transformation. OpenVINO computes in float32.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -36,6 +42,7 @@ from decoder_models import SMALL, Size, fixed_decoder, growing_decoder  # noqa: 
 
 MIB = 1 << 20
 READS = 5  # of an array as large as the weights; the fastest counts
+UNIT_BYTES = 512  # of which `memory_reader` reads a multiple
 NEXT_TOKENS = 4  # that are printed one by one
 
 
@@ -48,10 +55,10 @@ class Decoder(Protocol):
 
 
 class SuperoptDecoder:
-    def __init__(self, path: Path, empty: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, path: Path, empty: Mapping[str, np.ndarray], threads: int) -> None:
         import superopt
 
-        exe = superopt.compile(path, threads=1)
+        exe = superopt.compile(path, threads=threads)
         capacity = max(x.shape[2] for x in empty.values())
         sizes = {"capacity": capacity} if capacity else {}
         self.decode = exe.bind_state({present_name(name): name for name in empty}, sizes=sizes)
@@ -63,11 +70,11 @@ class SuperoptDecoder:
 class OnnxruntimeDecoder:
     """Caches stay OrtValues, which are not copied."""
 
-    def __init__(self, path: Path, empty: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, path: Path, empty: Mapping[str, np.ndarray], threads: int) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
+        options.intra_op_num_threads = threads
         providers = ["CPUExecutionProvider"]
         self.session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self.make = onnxruntime.OrtValue.ortvalue_from_numpy
@@ -82,26 +89,35 @@ class OnnxruntimeDecoder:
 
 
 class OpenvinoDecoder:
-    def __init__(self, path: Path, empty: Mapping[str, np.ndarray]) -> None:
+    """Caches are states of the model; it keeps those that grow in memory with room for more."""
+
+    def __init__(self, path: Path, empty: Mapping[str, np.ndarray], threads: int) -> None:
         import openvino
+        from openvino._offline_transformations import apply_make_stateful_transformation
 
         options = {
-            "INFERENCE_NUM_THREADS": 1,
+            "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
             "INFERENCE_PRECISION_HINT": "f32",
+            "KV_CACHE_PRECISION": "f32",
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
             "PERFORMANCE_HINT": "LATENCY",
         }
         core = openvino.Core()
-        self.request = core.compile_model(str(path), "CPU", options).create_infer_request()
-        self.cache = dict(empty)
+        model = core.read_model(str(path))
+        names = [i.get_any_name() for i in model.inputs]
+        shapes = {name: [n or -1 for n in empty[name].shape] for name in names if name in empty}
+        model.reshape({name: openvino.PartialShape(dims) for name, dims in shapes.items()})
+        pairs = {name: present_name(name) for name in empty}
+        apply_make_stateful_transformation(model, pairs)
+        self.request = core.compile_model(model, "CPU", options).create_infer_request()
 
     def logits(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-        out = self.request.infer({**feeds, **self.cache}, share_inputs=True)
-        self.cache = {name: np.array(out[present_name(name)]) for name in self.cache}
+        out = self.request.infer(dict(feeds), share_inputs=True)
         return np.asarray(out["logits"][0, -1])
 
 
-RUNTIMES: dict[str, Callable[[Path, Mapping[str, np.ndarray]], Decoder]] = {
+RUNTIMES: dict[str, Callable[[Path, Mapping[str, np.ndarray], int], Decoder]] = {
     "superopt": SuperoptDecoder,
     "onnxruntime": OnnxruntimeDecoder,
     "openvino": OpenvinoDecoder,
@@ -129,36 +145,39 @@ def step_feeds(kind: str, tokens: np.ndarray, past: int) -> dict[str, np.ndarray
 
 
 class Greedy:
-    """A sequence that a runtime continues with the likeliest token. seconds: of each step."""
+    """A sequence that a runtime continues with the likeliest token. fed: the tokens of the next
+    step. seconds: of each step. clock: processor time, or the time of several threads."""
 
     def __init__(self, name: str, path: Path, a: argparse.Namespace, size: Size) -> None:
         begin = time.perf_counter()
         capacity = a.prompt + a.steps if a.kind == "fixed" else 0
         self.kind, self.past = a.kind, 0
-        self.tokens = np.random.default_rng(1).integers(0, size.vocabulary, a.prompt)
-        self.runtime = RUNTIMES[name](path, empty_caches(size, capacity))
+        self.clock = time.process_time if a.threads == 1 else time.perf_counter
+        self.fed = np.random.default_rng(1).integers(0, size.vocabulary, a.prompt)
+        self.runtime = RUNTIMES[name](path, empty_caches(size, capacity), a.threads)
         self.tokens: list[int] = []
         self.load_seconds = time.perf_counter() - begin
         self.seconds: list[float] = []
         self.used: list[float] = []
 
     def step(self) -> None:
-        feeds = step_feeds(self.kind, self.tokens, self.past)
-        begin, used = time.perf_counter(), time.process_time()
+        feeds = step_feeds(self.kind, self.fed, self.past)
+        begin, used = time.perf_counter(), self.clock()
         self.tokens.append(int(np.argmax(self.runtime.logits(feeds))))
         self.seconds.append(time.perf_counter() - begin)
-        self.used.append(time.process_time() - used)
-        self.past += len(self.tokens)
-        self.tokens = np.array(self.tokens[-1:])
+        self.used.append(self.clock() - used)
+        self.past += len(self.fed)
+        self.fed = np.array(self.tokens[-1:])
 
     def report(self) -> str:
         ms = 1e3 * np.array(self.seconds)
         some = " ".join(f"{x:.1f}" for x in ms[1 : 1 + NEXT_TOKENS])
         rest = ms[1 + NEXT_TOKENS :]
-        cpu = 1e3 * float(np.median(self.used[1 + NEXT_TOKENS :]))
+        used = 1e3 * float(np.median(self.used[1 + NEXT_TOKENS :]))
+        timed = f"{np.median(rest):.2f} ms ({self.clock.__name__} {used:.2f})"
         return (
             f"first token {self.load_seconds + self.seconds[0]:.2f} s; then {some} ms; "
-            f"median {np.median(rest):.2f} ms (processor {cpu:.2f}), longest {ms[1:].max():.1f}; "
+            f"median {timed}, longest {ms[1:].max():.1f}; "
             f"tokens after the first {ms[1:].sum() / 1e3:.2f} s"
         )
 
@@ -183,22 +202,31 @@ def weight_bytes(path: Path) -> int:
     """Bytes of the weights that a token reads: without tables that rows are gathered from."""
     graph = onnx.load(path, load_external_data=False).graph
     tables = {n.input[0] for n in graph.node if n.op_type == "Gather"}
-    return sum(4 * int(np.prod(t.dims)) for t in graph.initializer
-               if t.name not in tables and t.data_type == onnx.TensorProto.FLOAT)  # fmt: skip
+    kinds = {onnx.TensorProto.FLOAT: 4, onnx.TensorProto.UINT8: 1}
+    return sum(kinds[t.data_type] * int(np.prod(t.dims)) for t in graph.initializer
+               if t.name not in tables and t.data_type in kinds)  # fmt: skip
 
 
-def memory_bandwidth(size: int) -> float:
-    """Bytes per second at which one thread reads so many bytes again and again."""
+def memory_bandwidth(size: int, threads: int) -> float:
+    """Bytes per second at which threads read so many bytes, or more than their caches hold, again
+    and again."""
+    from superopt.kernels.runtime import cpu_peak
+    from superopt.kernels.runtime.engine import host
     from superopt.plan.program.call_context import aligned_zeros
 
-    array = aligned_zeros(size).view(np.float32)
-    array[:] = 1
-    took = []
-    for _ in range(READS):
-        begin = time.process_time()
-        array.max()
-        took.append(time.process_time() - begin)
-    return size / min(took)
+    each = max(size, cpu_peak.MEMORY_CACHE_RATIO * cpu_peak.last_cache_bytes()) // threads
+    each = each // UNIT_BYTES * UNIT_BYTES
+    arrays = [aligned_zeros(each) for _ in range(threads)]
+    for array in arrays:
+        array[:] = 1
+    read, took = cpu_peak.memory_reader(host()), []
+    clock = time.process_time if threads == 1 else time.perf_counter
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(READS):
+            begin = clock()
+            [*pool.map(read, arrays)]
+            took.append(clock() - begin)
+    return threads * each / min(took)
 
 
 def write_model(path: Path, a: argparse.Namespace, size: Size) -> None:
@@ -228,12 +256,15 @@ def in_turns(path: Path, a: argparse.Namespace, size: Size, names: list[str]) ->
     for message in (*first, *compilations.messages):
         print(f"  {message[:300]}")
     rest = slice(1 + NEXT_TOKENS, None)
-    ratios = np.array(other.used[rest]) / np.array(own.used[rest])
+    for name, run in list(runs.items())[1:]:
+        ratios = np.array(run.used[rest]) / np.array(own.used[rest])
+        last = np.median(ratios[-len(ratios) // 4 :])
+        print(f"{name} / superopt, in turns: median of ratios {np.median(ratios):.2f}, "
+              f"of the last quarter {last:.2f}")  # fmt: skip
     held = weight_bytes(path)
-    rate = memory_bandwidth(held)
+    rate = memory_bandwidth(held, a.threads)
     bound = 1e3 * held / rate
     median = 1e3 * float(np.median(own.used[rest]))
-    print(f"onnxruntime / superopt, processor time: median of ratios {np.median(ratios):.2f}")
     print(f"bound: {held / MIB:.0f} MiB / {rate / 1e9:.1f} GB/s = {bound:.2f} ms; "
           f"superopt takes {median:.2f} ms, {median / bound:.2f} of it")  # fmt: skip
 
@@ -246,20 +277,28 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--prompt", type=int, default=32)
-    parser.add_argument("--openvino", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--block", type=int, default=0, help="weights of 4 bits in blocks of it")
+    parser.add_argument("--zero-points", action="store_true")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--alone", help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     a = parser.parse_args()
     size = SMALL if a.small else Size()
-    size = replace(size, layers=a.layers or size.layers, vocabulary=a.vocabulary or size.vocabulary)
+    size = replace(
+        size,
+        layers=a.layers or size.layers,
+        vocabulary=a.vocabulary or size.vocabulary,
+        block=a.block,
+        zero_points=a.zero_points,
+    )
     if a.alone:
         run = Greedy(a.alone, a.model, a, size)
         for _ in range(a.steps):
             run.step()
         print(peak_bytes())
         return
-    names = ["superopt", "onnxruntime", *["openvino"] * a.openvino]
+    names = [*RUNTIMES] if find_spec("openvino") else ["superopt", "onnxruntime"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "decoder.onnx"
         write_model(path, a, size)

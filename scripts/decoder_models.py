@@ -17,18 +17,22 @@ from onnx import TensorProto, helper, numpy_helper
 
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
 OPSET, IR_VERSION = 17, 8
+DEVIATION_OF_4_BITS = 4.6  # of the integers from 0 to 15
 LOWEST = float(np.finfo(np.float32).min)  # what exports add to scores that the mask hides
 
 
 @dataclass(frozen=True)
 class Size:
-    """A decoder's size. The default is that of GPT-2."""
+    """A decoder's size. The default is that of GPT-2. block: weights of 4 bits (MatMulNBits) have a
+    scale for so many; 0: weights are float32. zero_points: blocks have zero points, too."""
 
     layers: int = 12
     width: int = 768
     heads: int = 12
     vocabulary: int = 50257
     positions: int = 1024
+    block: int = 0
+    zero_points: bool = False
 
     @property
     def head(self) -> int:
@@ -96,8 +100,25 @@ class _Graph:
         gamma = self.constant(self.rng.uniform(0.8, 1.2, width).astype(np.float32))
         return self.op("LayerNormalization", x, gamma, self.random(width, scale=0.1), axis=-1)
 
-    def dense(self, x: str, rows: int, columns: int) -> str:
+    def nbits(self, x: str, rows: int, columns: int, size: Size) -> str:
+        """A product with weights of 4 bits."""
+        blocks = rows // size.block
+        packed = self.rng.integers(0, 256, (columns, blocks, size.block // 2), np.uint8)
+        scales = self.rng.uniform(0.5, 1, (columns, blocks)).astype(np.float32)
+        scales *= np.float32(rows**-0.5 / DEVIATION_OF_4_BITS)
+        more = [packed, scales]
+        if size.zero_points:
+            more.append(self.rng.integers(0, 256, (columns, -(-blocks // 2)), np.uint8))
+        return self.op(
+            "MatMulNBits", x, *map(self.constant, more), domain="com.microsoft", K=rows, N=columns,
+            bits=4, block_size=size.block, accuracy_level=1,
+        )  # fmt: skip
+
+    def dense(self, x: str, rows: int, columns: int, size: Size) -> str:
         """A product with weights and a bias, of rank 3 by a Gemm of rank 2, as exports have it."""
+        if size.block:
+            y = self.nbits(x, rows, columns, size)
+            return self.op("Add", y, self.random(columns, scale=0.1))
         batch, seq = self.size(x, 0), self.size(x, 1)
         flat = self.op("Reshape", x, self.integers(-1, rows))
         weight = self.random(rows, columns, scale=rows**-0.5)
@@ -119,8 +140,9 @@ class _Graph:
         self.weights["zero"] = np.zeros(1, np.int64)
         held = [numpy_helper.from_array(x, n) for n, x in self.weights.items()]
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, held)
-        opset = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION)
+        domains = dict.fromkeys(n.domain for n in self.nodes)
+        opsets = [helper.make_opsetid(name, 1 if name else OPSET) for name in domains]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
 
 
 def growing_decoder(size: Size = Size(), seed: int = 0, mask_size: str = "") -> onnx.ModelProto:
@@ -210,21 +232,25 @@ def _embed(g: _Graph, size: Size) -> str:
 
 def _layer(g: _Graph, size: Size, x: str, attend: Callable[[str, str, str], str]) -> str:
     wide = size.width
-    qkv = g.dense(g.norm(x, wide), wide, 3 * wide)
+    qkv = g.dense(g.norm(x, wide), wide, 3 * wide, size)
     q, k, v = (
         g.heads(part, size)
         for part in g.ops("Split", [qkv, g.integers(wide, wide, wide)], 3, axis=2)
     )
     y = g.op("Transpose", attend(q, k, v), perm=[0, 2, 1, 3])
     y = g.reshape(y, g.size(y, 0), g.size(y, 1), g.integers(wide))
-    x = g.op("Add", g.dense(y, wide, wide), x)
-    y = g.gelu(g.dense(g.norm(x, wide), wide, 4 * wide))
-    return g.op("Add", x, g.dense(y, 4 * wide, wide))
+    x = g.op("Add", g.dense(y, wide, wide, size), x)
+    y = g.gelu(g.dense(g.norm(x, wide), wide, 4 * wide, size))
+    return g.op("Add", x, g.dense(y, 4 * wide, wide, size))
 
 
 def _finish(g: _Graph, size: Size, x: str) -> None:
     """The logits. Their weights are not those of the embedding: a decoder would repeat a token."""
-    weight = g.random(size.width, size.vocabulary, scale=size.width**-0.5)
-    logits = g.op("MatMul", g.norm(x, size.width), weight)
+    x = g.norm(x, size.width)
+    if size.block:
+        logits = g.nbits(x, size.width, size.vocabulary, size)
+    else:
+        weight = g.random(size.width, size.vocabulary, scale=size.width**-0.5)
+        logits = g.op("MatMul", x, weight)
     g.output(logits, "logits", "batch_size", "sequence_length", size.vocabulary)
     g.outputs.insert(0, g.outputs.pop())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from superopt.kernels.runtime.cpu import Machine, link_objects, object_code
 FMA_CHAINS = 12  # independent FMA dependency chains
 SPIN_STEPS = 100_000  # of a call, whose overhead is below a hundredth of it
 BUFFER_BYTES = tuple(1 << n for n in (14, 16, 18, *range(20, 29)))  # 16 KiB to 256 MiB
+MEMORY_CACHE_RATIO = 2  # bytes that are read from memory for each of the last level cache
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 TAKES, FLOP_TAKES = 3, 12  # the best of so many takes counts
 MIN_TAKE_SECONDS = 0.002  # of a take
 MIN_CALL_BYTES = 1 << 22  # traversed by one call
@@ -70,14 +74,33 @@ def measure_cpu_peak(machine: Machine, threads: int) -> CpuPeak:
             / least([lambda: spin(SPIN_STEPS, sink.ctypes.data)] * threads, FLOP_TAKES)
         )
         rates = []
-        for size in BUFFER_BYTES:
-            given = [np.ones(size // 4, np.float32) for _ in range(threads)]
+        sizes = buffer_sizes(threads)
+        held = [np.ones(sizes[-1] // 4, np.float32) for _ in range(threads)]
+        for size in sizes:
+            given = [a[: size // 4] for a in held]
             halves = [(a[: len(a) // 2], a[len(a) // 2 :]) for a in given]
             again = max(1, MIN_CALL_BYTES // size)
             reads = [lambda a=a: read(a.ctypes.data, a.nbytes, again) for a in given]  # noqa: B023
             copies = [lambda h=h: np.copyto(*h) for h in halves]
             rates.append((size, threads * size / min(least(reads) / again, least(copies))))
     return CpuPeak(flops, tuple(rates))
+
+
+def buffer_sizes(threads: int) -> tuple[int, ...]:
+    """Return the bytes that each thread traverses. The last ones do not fit in a cache together."""
+    most = MEMORY_CACHE_RATIO * last_cache_bytes() // threads
+    unit = BUFFER_BYTES[0]
+    return (*BUFFER_BYTES, *[-(-most // unit) * unit] * (most > BUFFER_BYTES[-1]))
+
+
+def last_cache_bytes() -> int:
+    """Return the bytes of the last level cache; 0 if the system does not tell."""
+    out = 0
+    for path in CACHES.glob("index*/size"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            text = path.read_text("ascii").strip()
+            out = max(out, int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1:]])
+    return out
 
 
 def memory_reader(machine: Machine) -> Callable[[np.ndarray], None]:

@@ -31,6 +31,7 @@ from superopt.errors import ModelError, UsageError
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.device import Device, ProgramCache
+    from superopt.compilation.model.segment_states import StateNames
     from superopt.onnx_io.read.source import Source
 
 LOG = logging.getLogger("superopt.compile")
@@ -280,6 +281,10 @@ class _CachedPrograms:
     def store_class(self, made: SizeClass | None) -> None:
         if (found := self.open_cache()) is not None:
             found.store_class(made)
+
+    def with_states(self, names: StateNames) -> ProgramCache | None:
+        found = self.open_cache()
+        return None if found is None else found.with_states(names)
 
     def compile_seconds(self) -> float | None:
         found = self.open_cache()

@@ -15,6 +15,7 @@ from functools import partial
 
 from superopt.ir import graph as ir_graph
 from superopt.plan.lowering.graph_tensors import GraphTensors
+from superopt.plan.lowering.growing_states import state_memories
 from superopt.plan.lowering.image_layouts import image_copies
 from superopt.plan.lowering.outputs import copy_image_outputs, materialized_tensors, output_tensors
 from superopt.plan.lowering.scatter_into import find_scatter_into
@@ -356,7 +357,8 @@ def run_passes(p: Plan, passes: Sequence[Pass] = PASSES) -> None:
 
 def initial_plan(graph: ir_graph.Graph, sizes: Mapping[str, int], settings: Settings) -> Plan:
     """Return the plan on which the first pass runs. sizes: those of symbols in shapes."""
-    tensors = GraphTensors(sizes, scatters=find_scatter_into(graph, sizes))
+    memories = state_memories(graph, settings.states)
+    tensors = GraphTensors(sizes, scatters=find_scatter_into(graph, sizes), memories=memories)
     return Plan(graph, sizes, settings, tensors)
 
 

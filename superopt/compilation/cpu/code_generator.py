@@ -30,6 +30,7 @@ from superopt.compilation.model.compiler import Compiler, out_of_memory_error
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.repeated_call import ModelCall
+from superopt.compilation.model.segment_states import bind_states, segment_states
 from superopt.compilation.model.steps import KernelStep, Variant
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
@@ -76,6 +77,7 @@ class CpuCodeGenerator(CodeGenerator):
             options=c.tuned_options,
             allowed=self.allowed,
             simplified_segments=c.plan_cache,
+            states=segment_states(c, s),
         )
 
     def compile_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> NativeSegment:
@@ -110,8 +112,9 @@ class CpuCodeGenerator(CodeGenerator):
         image = made.code()
         code = load_image(image, constants, self.machine, lambda: made.program)
         dtypes = tuple(numpy_dtype(v.type) for v in s.outputs)
+        binding = bind_states(c, s)
         return SymbolicSegment(
-            code, made.formulas, dtypes, lambda: s, dict(example), c.model_binding(s), image
+            code, made.formulas, dtypes, lambda: s, dict(example), binding, image
         )
 
     def _start_image(self, made: Program) -> Callable[[], ProgramImage]:

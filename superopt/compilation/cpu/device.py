@@ -33,6 +33,7 @@ class CpuDevice(Device):
     name: ClassVar[str] = "cpu"
     has_size_classes: ClassVar[bool] = True
     has_concurrent_calls: ClassVar[bool] = True
+    keeps_states: ClassVar[bool] = True
     threads: int = 1
 
     @property

@@ -170,6 +170,9 @@ class SymbolicSegment:
     def __post_init__(self) -> None:
         object.__setattr__(self, "kept_outputs", no_kept_arrays(len(self.output_dtypes)))
 
+    def is_running(self) -> bool:
+        return self.code.is_running()
+
     @property
     def programs(self) -> tuple[SymbolicSegment]:
         return (self,)

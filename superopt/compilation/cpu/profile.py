@@ -20,7 +20,7 @@ from superopt.ir import graph
 from superopt.kernels.algorithms.space import build_choice
 from superopt.kernels.llvm import operation_count
 from superopt.kernels.llvm.calls import Call, Loop
-from superopt.kernels.runtime.cpu_peak import BUFFER_BYTES, CpuPeak, measure_cpu_peak
+from superopt.kernels.runtime.cpu_peak import CpuPeak, buffer_sizes, measure_cpu_peak
 from superopt.loading.representative_sizes import explain_default_sizes
 from superopt.plan.graph.partition import segment_graph
 from superopt.plan.lowering.provenance import inherit_names
@@ -146,7 +146,7 @@ def _machine_peak(exe: Executable) -> CpuPeak:
     try:
         return measure_cpu_peak(generator.machine, generator.threads)
     except MemoryError:
-        needs = generator.threads * BUFFER_BYTES[-1]
+        needs = generator.threads * buffer_sizes(generator.threads)[-1]
         raise UsageError(
             "no memory to measure this machine's peak rates", f"that takes {needs} bytes",
             "give the process more memory, or use fewer threads",

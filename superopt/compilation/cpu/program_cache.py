@@ -34,6 +34,7 @@ from superopt.plan.program.size_formulas import SizeFormulas
 if TYPE_CHECKING:
     from superopt.compilation.cpu.device import CpuDevice
     from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.segment_states import StateNames
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
 
@@ -144,6 +145,11 @@ class CpuProgramCache:
         data = json.dumps([each.as_json() for each in known]).encode()
         files.write(entries.cache_folder(), self._classes_key(), data, CLASSES_KIND)
 
+    def with_states(self, names: StateNames) -> CpuProgramCache:
+        """Return the cache of the programs that keep these states in place."""
+        key = entries.digest_json((self.key, names))
+        return CpuProgramCache(key, self.machine, lambda: self.load_compiler().with_states(names))
+
     def _classes_key(self) -> str:
         return entries.digest_json((self.key, CLASSES_KIND))
 
@@ -241,6 +247,7 @@ def _write_program(
         ),
         "takes": binding.input_numbers,
         "gives": [*binding.output_numbers.items()],
+        "states": [*binding.state_axes.items()],
         "constants": described,
     }  # fmt: skip
     texts = (*image.objects, *small)
@@ -250,7 +257,7 @@ def _write_program(
 
 
 def _parse_binding(about: Mapping[str, Any]) -> ModelBinding:
-    return ModelBinding(tuple(about["takes"]), dict(about["gives"]))
+    return ModelBinding(tuple(about["takes"]), dict(about["gives"]), dict(about["states"]))
 
 
 def _read_constants(

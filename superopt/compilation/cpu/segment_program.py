@@ -12,7 +12,8 @@ from superopt.kernels.runtime.engine import Machine
 from superopt.plan.graph.lower_loops import lower_loops
 from superopt.plan.graph.partition import Segment, segment_graph
 from superopt.plan.graph.simplify import simplify_graph
-from superopt.plan.linking.link import link_program
+from superopt.plan.linking.link import is_linked, link_program
+from superopt.plan.lowering.growing_states import GrowingState
 from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
 from superopt.plan.program.program import Program
@@ -36,9 +37,10 @@ def plan_segment_program(
     options: Mapping[str, Option],
     allowed: AllowedTransforms,
     simplified_segments: MutableMapping[object, SimplifiedSegment],
+    states: tuple[GrowingState, ...] = (),
 ) -> Program:
     """Return the program of a segment. options: of problems, by key. simplified_segments: memo of
-    graphs, independent of sizes; new ones are added.
+    graphs, independent of sizes; new ones are added. states: outputs in the memory of inputs.
 
     Where `symbolic_sizes` is active, `sizes` are empty and the program is symbolic.
 
@@ -64,6 +66,7 @@ def plan_segment_program(
             machine.multiply_bytes,
             allowed.partial_rules,
             machine.vector_registers,
+            states=states,
         )
         return plan_program(given, sizes, settings)
 
@@ -73,4 +76,6 @@ def plan_segment_program(
             lowered = lower_loops(segment_graph(s), threads)
         simplified_segments[key] = SimplifiedSegment(lowered)
     simple = simplified_segments[key]
+    if states and is_linked(simple.graph_with_loops):
+        raise NotImplementedError("states of a program of several parts")
     return link_program(simple.graph_with_loops, plan, sizes, s.sensitive_outputs)

@@ -26,7 +26,8 @@ def decode_sizes(model: Model, sizes: Mapping[str, int]) -> list[dict[str, int]]
     past, sequence, kept = found
     total = sizes[past] + sizes[sequence]
     # the length of an attention mask may have a name of its own
-    totals = [n for n, size in sizes.items() if size == total and n not in {past, sequence} | kept]
+    others = model.size_bindings.keys() - {past, sequence} - kept
+    totals = [n for n, size in sizes.items() if size == total and n in others]
     longest = max(total, SIZE_LEVELS[-1])
     return [
         {**sizes, past: n, sequence: 1, **dict.fromkeys(totals, n + 1)} for n in (total, longest)

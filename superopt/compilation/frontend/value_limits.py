@@ -13,6 +13,7 @@ from superopt.compilation.frontend.graph_ports import input_port
 from superopt.compilation.frontend.input_arrays import InputPort, ValueLimit
 from superopt.ir import graph as ir_graph
 from superopt.onnx_io.import_.model import Model
+from superopt.plan.graph.scatter_nodes import node_attributes
 from superopt.te.expr import index
 from superopt.te.expr.node import Dim, Expr
 
@@ -43,22 +44,22 @@ def input_limits(g: ir_graph.Graph) -> dict[ir_graph.Input, tuple[ValueLimit, ..
     out: dict[ir_graph.Input, dict[ValueLimit, None]] = {}
     for n in ir_graph.nodes(g):
         found = _LIMITS.get(n.op.name)
-        for value, most, what in found(n) if found is not None else ():
-            x = _follow(value)
+        for limit in found(n) if found is not None else ():
+            x = _follow(limit.value)
             if x is not None:
-                out.setdefault(x.source, {})[_input_limit(x, most, what)] = None
+                out.setdefault(x.source, {})[_input_limit(x, limit)] = None
     return {i: tuple(some) for i, some in out.items()}
 
 
-def _input_limit(x: _Shifted, most: Dim | None, what: str) -> ValueLimit:
-    """Return the limit of an input if shifted values must be from 0 to `most`; None: any."""
-    least = "" if x.is_clamped else str(index.dim(-x.low))
-    if most is None:
-        return ValueLimit(least, "", what)
-    greatest = str(index.dim(index.as_index(most) - x.high))
+def _input_limit(x: _Shifted, limit: _Limit) -> ValueLimit:
+    """Return the limit of an input if shifted values have a limit."""
+    least = "" if x.is_clamped else str(index.dim(index.as_index(limit.least) - x.low))
+    if limit.most is None:
+        return ValueLimit(least, "", limit.what)
+    greatest = str(index.dim(index.as_index(limit.most) - x.high))
     if x.is_clamped:  # 0 must be allowed
-        greatest = f"({greatest}) if ({most}) >= 0 else {NONE_ALLOWED}"
-    return ValueLimit(least, greatest, what)
+        greatest = f"({greatest}) if ({limit.most}) >= 0 else {NONE_ALLOWED}"
+    return ValueLimit(least, greatest, limit.what)
 
 
 def _follow(v: ir_graph.Value | None) -> _Shifted | None:
@@ -105,7 +106,15 @@ def _span(v: ir_graph.Value | None) -> tuple[Expr, Expr] | None:
     return None
 
 
-_Limit = tuple[ir_graph.Value | None, Dim | None, str]
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """An operand whose elements must be at least `least`, which is at most 0, and at most `most`;
+    None: any. what: the reason, for messages."""
+
+    value: ir_graph.Value | None
+    most: Dim | None
+    what: str
+    least: Dim = 0
 
 
 def _shape(n: ir_graph.Node, operand: int) -> tuple[Dim, ...]:
@@ -113,31 +122,61 @@ def _shape(n: ir_graph.Node, operand: int) -> tuple[Dim, ...]:
     return () if v is None or v.type.shape is None else v.type.shape
 
 
-def _scatter_limits(n: ir_graph.Node) -> Iterator[_Limit]:
+def _tensor_scatter_limits(n: ir_graph.Node) -> Iterator[_Limit]:
     attrs = dict(n.attrs)
     axis = attrs["axis"]
     assert isinstance(axis, int)
     if len(n.inputs) > 2:
         room = index.as_index(_shape(n, 0)[axis]) - _shape(n, 1)[axis]
         most = index.dim(room) if attrs["mode"] == "linear" else None
-        yield n.inputs[2], most, "the cache has no room for what TensorScatter writes there"
+        yield _Limit(n.inputs[2], most, "the cache has no room for what TensorScatter writes there")
 
 
 def _attention_limits(n: ir_graph.Node) -> Iterator[_Limit]:
     keys = _shape(n, 1)
     if len(n.inputs) > 6 and keys:
         length = keys[2] if len(keys) == 4 else keys[1]
-        yield n.inputs[6], length, "Attention has fewer keys"
+        yield _Limit(n.inputs[6], length, "Attention has fewer keys")
 
 
 def _rotary_limits(n: ir_graph.Node) -> Iterator[_Limit]:
     if len(n.inputs) > 3:
         last = index.dim(index.as_index(_shape(n, 1)[0]) - 1)
-        yield n.inputs[3], last, "RotaryEmbedding has no angles for such positions"
+        yield _Limit(n.inputs[3], last, "RotaryEmbedding has no angles for such positions")
+
+
+def _scatter_nd_limits(n: ir_graph.Node) -> Iterator[_Limit]:
+    shape, indices = _shape(n, 0), _shape(n, 1)
+    depth = indices[-1] if shape and indices else None
+    if depth == 1:
+        yield _index_limit(n.inputs[1], shape[0], n.op.title)
+    joined = ir_graph.producer(n.inputs[1]) if n.inputs[1] is not None else None
+    if joined is not None and joined.op.name == "Concat" and len(joined.inputs) == depth:
+        yield from (
+            _index_limit(v, size, n.op.title) for v, size in zip(joined.inputs, shape, strict=False)
+        )
+
+
+def _scatter_elements_limits(n: ir_graph.Node) -> Iterator[_Limit]:
+    shape, axis = _shape(n, 0), node_attributes(n).get("axis", 0)
+    if shape and isinstance(axis, int):
+        yield _index_limit(n.inputs[1], shape[axis], n.op.title)
+
+
+def _index_limit(indices: ir_graph.Value | None, size: Dim, operator: str) -> _Limit:
+    """Return the limit of indices along an axis of this size; negative ones count from its end."""
+    end = index.as_index(size)
+    least, most = index.dim(-end), index.dim(end - 1)
+    return _Limit(indices, most, f"{operator} writes within an axis of size {size}", least)
 
 
 _LIMITS: Mapping[str, Callable[[ir_graph.Node], Iterator[_Limit]]] = {
     "Attention": _attention_limits,
     "RotaryEmbedding": _rotary_limits,
-    "TensorScatter": _scatter_limits,
+    "ScatterElements": _scatter_elements_limits,
+    "ScatterND": _scatter_nd_limits,
+    "TensorScatter": _tensor_scatter_limits,
+    # without a tensor expression, at symbolic sizes
+    "ai.onnx::ScatterElements": _scatter_elements_limits,
+    "ai.onnx::ScatterND": _scatter_nd_limits,
 }

@@ -2,9 +2,10 @@
 
     python -m superopt.compilation.model.compile_child < request
 
-The request is a pickle of ((open, arguments), sizes, work, ranges): what opens the model, the
-sizes, a `Work`, and the ranges of the sizes of calls. The results are in the disk cache. The last
-line of the output is the processor time in seconds, or why there are none.
+The request is a pickle of ((open, arguments), sizes, work, ranges, states): what opens the model,
+the sizes, a `Work`, the ranges of the sizes of calls, and the states that programs keep in place.
+The results are in the disk cache. The last line of the output is the processor time in seconds, or
+why there are none.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final, Literal
 
+from superopt.compilation.model.state_programs import state_programs
+
 if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.shape_policy import SizeRanges
+    from superopt.compilation.model.state_programs import StateNames
 
 CHILD_NICENESS: Final = 10
 # A class of sizes, or a program for these if there is none; a program for these sizes; the classes
@@ -33,12 +37,22 @@ def main() -> int:
     with contextlib.suppress(OSError):
         os.nice(CHILD_NICENESS)
     try:
-        (open_model, arguments), sizes, work, ranges = pickle.load(sys.stdin.buffer)
-        print(_compile(open_model(*arguments), sizes, work, ranges))
+        (open_model, arguments), sizes, work, ranges, states = pickle.load(sys.stdin.buffer)
+        exe = open_model(*arguments)
+        print(_compile_states(exe, sizes, states) if states else _compile(exe, sizes, work, ranges))
     except Exception as e:  # of any type; the parent reports it
         print(" ".join(f"-{type(e).__name__}: {e}".split()))
         return 1
     return 0
+
+
+def _compile_states(exe: Executable, key: Sizes, states: StateNames) -> float:
+    """Compile a class that keeps these states in place. Return as `_compile`."""
+    begin, sizes = time.process_time(), dict(key)
+    programs = state_programs(exe, states)
+    if programs.find(sizes) is None:
+        programs.compile(exe, sizes)
+    return time.process_time() - begin
 
 
 def _compile(exe: Executable, key: Sizes, work: Work, ranges: SizeRanges) -> float:

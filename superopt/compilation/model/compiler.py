@@ -91,7 +91,8 @@ class Compiler:
     session: runs a model that superopt does not read (`readable_model`). prefer_kernels: use
     kernels even if ONNX Runtime is faster. plan_cache: what the generator remembers of the model.
     if_depth: dynamic Ifs above. is_sized: sizes are static. plans_classes: see `class_compiler`.
-    units: see `partition_by_cost`. control_flow_cache: the result of `control_flow`.
+    units: see `partition_by_cost`. control_flow_cache: the result of `control_flow`. states: names
+    of outputs that are in the memory of inputs, and of these (segment_states.py).
     """
 
     model: Model
@@ -107,6 +108,7 @@ class Compiler:
     if_depth: int = 0
     is_sized: bool = False
     plans_classes: bool = False
+    states: tuple[tuple[str, str], ...] = ()
     units: Units = field(init=False)
     control_flow_cache: list[ControlFlow | None] = field(init=False, default_factory=list)
 
@@ -263,6 +265,10 @@ class Compiler:
     def prefers_fixed_sizes(self, sizes: Mapping[str, int]) -> bool:
         """See `prefers_fixed_sizes`."""
         return prefers_fixed_sizes(self, sizes)
+
+    def with_states(self, names: tuple[tuple[str, str], ...]) -> Compiler:
+        """Return the compiler of programs that keep these states in place."""
+        return replace(self, states=names, sized_compilers={}, plan_cache={})
 
     for_classes = class_compiler
     compile_any_sizes = compile_for_any_sizes

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.repeated_call import ModelCall
+    from superopt.compilation.model.segment_states import StateNames
     from superopt.compilation.model.size_classes import SizeClass, SymbolicProgram
     from superopt.compilation.model.steps import KernelStep, Variant
     from superopt.cost.store import Store
@@ -59,6 +60,10 @@ class ProgramCache(Protocol):
     def store_class(self, made: SizeClass | None) -> None:
         """Store a program for a class of sizes; None: the model has none."""
 
+    def with_states(self, names: StateNames) -> ProgramCache | None:
+        """Return that of the programs that keep these states in place."""
+        return None
+
     def compile_seconds(self) -> float | None:
         """Return the expected time of compiling for further sizes; None if unknown."""
         ...
@@ -77,7 +82,8 @@ class Device(ABC):
     compiles_in_background: compile for further sizes in the background. is_asynchronous: a call may
     return before its work is done. has_size_classes: a program may be for a class of sizes
     (size_classes.py). has_concurrent_calls: a program serves calls of several threads at the same
-    time; else they wait for each other.
+    time; else they wait for each other. keeps_states: outputs may be in the memory of inputs
+    (state_programs.py).
     """
 
     name: ClassVar[str]
@@ -87,6 +93,7 @@ class Device(ABC):
     is_asynchronous: ClassVar[bool] = False
     has_size_classes: ClassVar[bool] = False
     has_concurrent_calls: ClassVar[bool] = False
+    keeps_states: ClassVar[bool] = False
 
     @property
     def kernel_threads(self) -> int:

@@ -165,8 +165,9 @@ class Executable(ModelPrograms):
             logits = decode.run({"input_ids": tokens, ...})["logits"]
             decode.reset()  # for the next text
 
-        A state has two buffers: a call reads one and writes the other, so that it allocates and
-        copies nothing else. Before the first call states are zeros, of length 0 along symbolic axes
+        On a CPU a state that grows at the end of an axis stays in memory with room for more: a call
+        writes the new elements there. Another state has two buffers, of which a call reads one and
+        writes the other. Before the first call states are zeros, of length 0 along symbolic axes
         whose size no input has.
 
         state: names of inputs by those of outputs. sizes: of symbolic axes of states, such as the

@@ -36,7 +36,8 @@ def explain_memory(exe: ModelPrograms) -> MemoryUse:
 
 def named_steps(exe: ModelPrograms, prefix: str = "") -> Iterator[tuple[str, KernelStep]]:
     """Yield the kernels, with the sizes that their program is for."""
-    for each in exe.size_classes.classes:
+    in_place = (c for p in exe.state_programs.values() for c in p.classes.classes)
+    for each in (*exe.size_classes.classes, *in_place):
         for program in (p for s in each.loaded for p in s.programs):
             sizes, step = dict(program.example), program.at_sizes(program.example)
             if isinstance(step, KernelStep):

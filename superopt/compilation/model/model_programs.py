@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from superopt.compilation.model.bound_call import BoundCall
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.device import Device, RepeatedCall
+    from superopt.compilation.model.segment_states import StateNames
+    from superopt.compilation.model.state_programs import StatePrograms
     from superopt.ir import graph
     from superopt.onnx_io.import_.model import Model
 
@@ -80,6 +82,7 @@ class ModelPrograms:
     is_closed: bool = False
     reference: ModelReference | None = None  # None: it has no file
     session_cache: SessionCache | None = None
+    state_programs: dict[StateNames, StatePrograms] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         fork_safety.lock_owners.add(self)
@@ -110,9 +113,12 @@ class ModelPrograms:
             if locked:
                 self.lock.release()
 
-    def input_arrays(self, feeds: Mapping[str, Any]) -> list[Any]:
-        """Return the arrays of the inputs. Raises UsageError if they do not fit the model."""
-        return self.device.as_inputs(self.input_ports, feeds, self._default_input)
+    def input_arrays(
+        self, feeds: Mapping[str, Any], ports: Sequence[InputPort] | None = None
+    ) -> list[Any]:
+        """Return the arrays of the inputs, or of these. Raises UsageError if they do not fit."""
+        wanted = self.input_ports if ports is None else ports
+        return self.device.as_inputs(wanted, feeds, self._default_input)
 
     def _default_input(self, name: str) -> Any:
         """Return the model's default value of an input, on the device after the first call."""
@@ -188,6 +194,7 @@ class ModelPrograms:
             self.shape_policy.reset_fallback_time(key)
         self.variants.clear()
         self.size_classes.clear()
+        self.state_programs.clear()
         self.last_call = None
 
     def release(self) -> None:
@@ -198,6 +205,7 @@ class ModelPrograms:
                 return
             self.is_closed = True
             steps = [s for v in self.variants.values() for s in v.kernel_steps]
+            states = list(self.state_programs.values())
             for bound in list(self.bound_calls):
                 bound.run = _raise_closed
             self.drop_variants()
@@ -207,9 +215,9 @@ class ModelPrograms:
             self.make_compiler, self._compiler = _raise_closed, None
             self.shape_policy = ShapePolicy()  # it has a session
             self.defaults.clear()
-        while any(s.is_running() for s in steps):
+        while any(s.is_running() for s in (*steps, *states)):
             time.sleep(CLOSE_POLL_S)
-        del steps  # their memory is free
+        del steps, states  # their memory is free
         with self.device.activate():
             self.device.release_memory()
 

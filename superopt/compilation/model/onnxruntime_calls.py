@@ -76,6 +76,13 @@ def _has_program(exe: Executable, key: Sizes) -> bool:
         return False
 
 
+def onnxruntime_fallback(exe: Executable) -> Fallback | None:
+    """Return what runs the whole model in ONNX Runtime at any sizes; None if it does not run there.
+    The caller holds exe.lock."""
+    exe.shape_policy.load_fallback(lambda: _make_fallback(exe))
+    return exe.shape_policy.fallback
+
+
 def _make_fallback(exe: Executable) -> Fallback | None:
     """Return a session that runs the whole model in ONNX Runtime, at any sizes; None if it is not
     installed."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.segment_states import StateNames
     from superopt.compilation.model.steps import Step
     from superopt.onnx_io.import_.model import Model
     from superopt.plan.program.image import CountCall
@@ -42,6 +43,8 @@ class SymbolicProgram(SymbolicStep, Protocol):
 
     @property
     def example(self) -> Mapping[str, int]: ...
+    def is_running(self) -> bool:
+        """True if a call uses its memory now, on the host's threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,10 @@ class ClassCache(Protocol):
 
     def store_class(self, made: SizeClass | None) -> None:
         """Add a class; None: the model has none."""
+
+    def with_states(self, names: StateNames) -> ClassCache | None:
+        """Return that of the programs that keep these states in place."""
+        ...
 
 
 @dataclass(slots=True)

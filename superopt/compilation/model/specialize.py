@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compile_child import Work
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.segment_states import StateNames
     from superopt.compilation.model.size_classes import SizeClass
     from superopt.compilation.model.steps import Variant
 
@@ -73,7 +74,7 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
             policy.keep_in_fallback(key, why)
         else:
             exe.set_variant(key, variant)
-    if made is not None and len(made.load_steps() or ()) == 1 and _has_child(exe):
+    if made is not None and len(made.load_steps() or ()) == 1 and has_child(exe):
         _compile_levels(exe, key)
     with exe.lock:
         policy.pending.discard(key)
@@ -82,7 +83,7 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
 def _compile_levels(exe: Executable, key: Sizes) -> None:
     """Compile classes for sizes of other levels, which calls at different sizes may have."""
     try:
-        _run_child(exe, key, "levels")
+        run_child(exe, key, "levels")
     except (OSError, SuperoptError) as e:
         LOG.info("background classes of other levels: %s", e)
     with exe.lock:
@@ -90,18 +91,18 @@ def _compile_levels(exe: Executable, key: Sizes) -> None:
             exe.size_classes.add(made)
 
 
-def _has_child(exe: Executable) -> bool:
+def has_child(exe: Executable) -> bool:
     """True if a child process can compile the model, whose file it opens."""
     cached = exe.size_classes.cache is not None
     return background_worker.CAN_RUN_CHILDREN and cached and exe.reference is not None
 
 
-def _run_child(exe: Executable, key: Sizes, work: Work) -> float:
+def run_child(exe: Executable, key: Sizes, work: Work, states: StateNames = ()) -> float:
     """Let a child process compile the model (compile_child.py); return its processor time in
-    seconds."""
+    seconds. states: those that programs keep in place."""
     assert exe.reference is not None
     ranges = exe.shape_policy.size_ranges
-    request = pickle.dumps((exe.reference.reduce(), key, work, ranges))
+    request = pickle.dumps((exe.reference.reduce(), key, work, ranges, states))
     expected = exe.shape_policy.expected_compile_seconds
     limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * expected)
     return float(background_worker.run_in_child(CHILD_MODULE, request, limit))
@@ -114,10 +115,10 @@ def compile_in_background(
     sizes alone, if it has no class or `is_fixed`. A child process compiles a model in a file; its
     result is read from the disk cache."""
     policy, classes, sizes = exe.shape_policy, exe.size_classes, dict(key)
-    if _has_child(exe):
+    if has_child(exe):
         with suppress(OSError):  # no memory for another process
             alone = is_fixed or not classes.is_supported
-            policy.add_compile_time(_run_child(exe, key, "fixed" if alone else "class"))
+            policy.add_compile_time(run_child(exe, key, "fixed" if alone else "class"))
         for new in () if is_fixed else classes.find_new():
             if new.formulas.admits(sizes) and (bound := new.variant(sizes)) is not None:
                 return bound, new

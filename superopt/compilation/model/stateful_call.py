@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import prod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.frontend.input_arrays import InputPort
+from superopt.compilation.frontend.input_arrays import InputPort, as_input_array, check_values
 from superopt.compilation.model.model_programs import sorted_sizes
+from superopt.compilation.model.onnxruntime_calls import onnxruntime_fallback
+from superopt.compilation.model.segment_states import CAPACITY
 from superopt.compilation.model.size_classes import bind_size_class
+from superopt.compilation.model.state_buffers import BUFFER_GROWTH, StateBuffer
+from superopt.compilation.model.state_programs import (
+    StatePrograms,
+    state_programs,
+    submit_state_class,
+)
 from superopt.errors import UsageError
 
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.steps import KernelStep
     from superopt.compilation.runtime.output_buffers import ArraySpec
 
-BUFFER_GROWTH = 2.0  # times what is needed, where a state needs a larger buffer
-
-
-@dataclass(slots=True)
-class _StateBuffer:
-    """A state and the memory for the next one. array: the state; None before the first call."""
-
-    port: InputPort
-    array: np.ndarray | None = None
-    current: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
-    other: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
-
-    def next_array(self, shape: tuple[int, ...], dtype: np.dtype, growth: float) -> np.ndarray:
-        """Return memory for the next state. growth: times the bytes, if more is allocated."""
-        size = prod(shape) * dtype.itemsize
-        if size > len(self.other):
-            self.other = np.empty(int(growth * size), np.uint8)
-        return self.other[:size].view(dtype).reshape(shape)
-
-    def advance(self, array: np.ndarray) -> None:
-        """Let an array that `next_array` gave be the state."""
-        self.array = array
-        self.current, self.other = self.other, self.current
+MIN_CAPACITY = 64  # elements along the axis that grows, of memory in which states grow
+EXAMPLE_GROWTH = 4  # times the sizes of a call, for the capacity at which a class is compiled
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -53,9 +40,10 @@ class StatefulCall:
     """
 
     executable: Executable
-    states: dict[str, _StateBuffer]
+    states: dict[str, StateBuffer]
     sizes: Mapping[str, int]
     capacity: int | None
+    reserved: int = 0  # elements along the axis, of memory in which states grow
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs that are not states, by name. feeds: the inputs that are not states.
@@ -68,29 +56,27 @@ class StatefulCall:
         for name in held:
             if name in feeds:
                 raise UsageError(f"input {name!r} is a state", "the call keeps it", "remove it")
+        ports = [p for p in exe.input_ports if p.name not in held]
+        given = dict(zip((p.name for p in ports), exe.input_arrays(feeds, ports), strict=True))
         kept = {name: s.array for name, s in held.items() if s.array is not None}
-        arrays = exe.input_arrays({**feeds, **(kept or self._first_states(feeds))})
+        given |= kept or self._first_states(feeds)
+        arrays = [given[p.name] for p in exe.input_ports]
         sizes = exe.infer_sizes(arrays)
-        if not self._is_compiled_in_call(sizes):
-            return self._run_elsewhere(arrays)[0]
+        check_values(exe.input_ports, arrays, sizes)
         with exe.exclusive():
-            step = exe.runnable(sizes).bound_step
-        specs = None if step is None else step.named_output_specs()
-        if step is None or specs is None:
-            out, lengths = self._run_elsewhere(arrays)
-        else:
-            lengths = self._check_lengths(arrays, specs)
-        if not kept and not any(lengths.values()):
-            self._compile_one_token(sizes)
-        if step is None or specs is None:
-            return out
-        written = self._next_states(specs, lengths)
-        others = {n: np.empty(*spec) for n, spec in specs.items() if n not in written}
-        _, run = step.bind(arrays, {**written, **others})
-        run()
-        for name, array in written.items():
-            self.states[name].advance(array)
-        return others
+            programs = state_programs(exe, tuple(self._names()))
+            step = self._step_in_place(programs, given, sizes)
+        if step is not None:
+            return self._run_step(step, given)
+        given |= {name: np.ascontiguousarray(given[name]) for name in held}
+        if not programs.classes.is_supported and self._is_compiled_in_call(sizes):
+            with exe.exclusive():
+                step = exe.runnable(sizes).bound_step
+            if not kept:
+                self._compile_one_token(sizes)
+            if step is not None and step.named_output_specs() is not None:
+                return self._run_step(step, given)
+        return self._run_elsewhere(given, programs.classes.is_supported)
 
     def reset(self, state: Mapping[str, np.ndarray] | None = None) -> None:
         """Begin again: with empty states, or with copies of these arrays, by names of inputs."""
@@ -101,13 +87,9 @@ class StatefulCall:
                 f"the states are {', '.join(known)}",
                 "pass all of them, or none",
             )
+        arrays = {name: as_input_array(known[name].port, x) for name, x in (state or {}).items()}
         for name, held in known.items():
-            held.array = None
-            if state is not None:
-                x = np.asarray(state[name])
-                made = held.next_array(x.shape, x.dtype, BUFFER_GROWTH)
-                made[...] = x
-                held.advance(made)
+            held.array = None if state is None else np.array(arrays[name])
 
     @property
     def state(self) -> dict[str, np.ndarray]:
@@ -150,27 +132,82 @@ class StatefulCall:
                 if key not in exe.variants and not bind_size_class(exe, key):
                     exe.runnable(then)
 
-    def _next_states(
-        self, specs: Mapping[str, ArraySpec], lengths: Mapping[str, int]
-    ) -> dict[str, np.ndarray]:
-        """Return memory for the next states, for as many tokens as the capacity if there is one."""
-        out = {}
-        for name, held in self.states.items():
+    def _names(self) -> Iterator[tuple[str, str]]:
+        """Yield the names of the outputs and inputs that are states."""
+        return ((output, s.port.name) for output, s in sorted(self.states.items()))
+
+    def _step_in_place(
+        self, programs: StatePrograms, given: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+    ) -> KernelStep | None:
+        """Return the program that keeps states in place at these sizes, with memory for them; None
+        if there is none. The first call compiles it, others let it be compiled."""
+        exe, classes = self.executable, programs.classes
+        if not classes.is_supported:
+            return None
+        step = programs.find({**sizes, CAPACITY: self.reserved}) if self.reserved else None
+        if step is None:
+            longest = max((*sizes.values(), MIN_CAPACITY))
+            example = {**sizes, CAPACITY: EXAMPLE_GROWTH * longest}
+            step = programs.find(example)
+            if step is None and self._compiles(programs) and programs.compile(exe, example):
+                step = programs.find(example)
+            elif step is None and classes.classes and exe.shape_policy.specialize != "never":
+                submit_state_class(exe, programs, example)
+        if step is None or step.binding is None:
+            return None
+        specs, axes = step.named_output_specs() or {}, step.binding.state_axes
+        self._check_lengths(given, specs)
+        needed = max(specs[output][0][axis] for output, axis in axes.items())
+        if needed > self.reserved:
+            self.reserved = self.capacity or max(int(BUFFER_GROWTH * needed), MIN_CAPACITY)
+        for output, axis in axes.items():
+            held = self.states[output]
+            held.reserve(given[held.port.name], axis, self.reserved)
+        return programs.find({**sizes, CAPACITY: self.reserved})
+
+    def _compiles(self, programs: StatePrograms) -> bool:
+        """True if a call compiles a program for new sizes."""
+        exe = self.executable
+        return not programs.classes.classes or (
+            exe.shape_policy.specialize == "background" and onnxruntime_fallback(exe) is None
+        )
+
+    def _run_step(self, step: KernelStep, given: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Run a program that is the whole model. given: the inputs by name."""
+        assert step.binding is not None
+        specs, axes = step.named_output_specs() or {}, step.binding.state_axes
+        lengths = self._check_lengths(given, specs)
+        inputs, written = dict(given), {}
+        for output, held in self.states.items():
+            if output in axes:
+                assert held.memory is not None
+                inputs[held.port.name] = written[output] = held.memory
+                continue
             growth = BUFFER_GROWTH
-            if self.capacity is not None and lengths[name]:
-                growth = self.capacity / lengths[name]
-            out[name] = held.next_array(*specs[name], growth)
-        return out
+            if self.capacity is not None and lengths[output]:
+                growth = self.capacity / lengths[output]
+            written[output] = held.next_array(*specs[output], growth)
+        others = {n: np.empty(*spec) for n, spec in specs.items() if n not in written}
+        arrays = [inputs[p.name] for p in self.executable.input_ports]
+        _, run = step.bind(arrays, {**written, **others})
+        run()
+        for output, held in self.states.items():
+            if output in axes:
+                held.advance_in_place(specs[output][0])
+            else:
+                held.advance(written[output])
+        return others
 
     def _check_lengths(
-        self, arrays: Sequence[Any], specs: Mapping[str, ArraySpec]
+        self, given: Mapping[str, np.ndarray], specs: Mapping[str, ArraySpec]
     ) -> dict[str, int]:
         """Return the lengths of states that grow, 0 for others. Raises UsageError if one would be
-        longer than the capacity."""
-        by_port = {p.name: a for p, a in zip(self.executable.input_ports, arrays, strict=True)}
+        longer than the capacity, or is no input of the next call."""
         out = {}
         for name, held in self.states.items():
-            length = out[name] = _grown_length(by_port[held.port.name].shape, specs[name][0])
+            shape, dtype = specs[name]
+            _check_state(name, held.port, shape, dtype)
+            length = out[name] = _grown_length(given[held.port.name].shape, shape)
             if self.capacity is not None and length > self.capacity:
                 raise UsageError(
                     f"state {held.port.name!r} would have the length {length}",
@@ -179,18 +216,33 @@ class StatefulCall:
                 )
         return out
 
-    def _run_elsewhere(self, arrays: Sequence[Any]) -> tuple[dict[str, Any], dict[str, int]]:
-        """Run what is not kernels alone; the states are copied. Return the other outputs, and the
-        lengths of states that grow."""
+    def _run_elsewhere(self, given: Mapping[str, Any], is_in_place: bool) -> dict[str, Any]:
+        """Run what is not kernels alone; the states are copied. is_in_place: programs at other
+        sizes keep states in place, so that none is compiled that does not."""
         exe = self.executable
-        out = exe.run({p.name: a for p, a in zip(exe.input_ports, arrays, strict=True)})
+        with exe.exclusive():
+            whole = onnxruntime_fallback(exe) if is_in_place else None
+        ordered = [given[p.name] for p in exe.input_ports]
+        out = exe.run(given) if whole is None else whole.call(ordered)
         found = {n: np.asarray(exe.device.to_host(out[n])) for n in self.states}
-        lengths = self._check_lengths(arrays, {n: (x.shape, x.dtype) for n, x in found.items()})
+        self._check_lengths(given, {n: (x.shape, x.dtype) for n, x in found.items()})
         for name, x in found.items():
-            made = self.states[name].next_array(x.shape, x.dtype, BUFFER_GROWTH)
+            made = self.states[name].next_array(x.shape, x.dtype)
             made[...] = x
             self.states[name].advance(made)
-        return {n: x for n, x in out.items() if n not in self.states}, lengths
+        return {n: x for n, x in out.items() if n not in self.states}
+
+
+def _check_state(output: str, port: InputPort, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raise UsageError if an output cannot be the next value of an input."""
+    dims = port.shape or ()
+    fixed = all(n == d for n, d in zip(shape, dims, strict=False) if isinstance(d, int))
+    if dtype != port.dtype or len(shape) != len(dims) or not fixed:
+        raise UsageError(
+            f"output {output!r} is {dtype}{list(shape)}",
+            f"it is bound as the state {port.name!r}, which is {port.type_text}",
+            "bind the output that continues this input",
+        )
 
 
 def _grown_length(before: tuple[int, ...], after: tuple[int, ...]) -> int:
@@ -198,10 +250,28 @@ def _grown_length(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     return next((n for m, n in zip(before, after, strict=True) if n > m), 0)
 
 
+def _check_sizes(sizes: Mapping[str, int], ports: Sequence[InputPort]) -> None:
+    """Raise UsageError for sizes that are not those of states."""
+    names = sorted({d for p in ports for d in p.shape or () if isinstance(d, str)})
+    for name, n in sizes.items():
+        if name not in names or not isinstance(n, int) or n < 0:
+            raise UsageError(
+                f"sizes has {name} = {n!r}",
+                f"the symbolic sizes of states are {', '.join(names) or 'none'}",
+                "give an integer >= 0 for one of these",
+            )
+
+
 def bind_state(
     exe: Executable, state: Mapping[str, str], sizes: Mapping[str, int], capacity: int | None
 ) -> StatefulCall:
     """See `Executable.bind_state`."""
+    if not isinstance(state, Mapping) or not state:
+        raise UsageError(
+            f"state is {state!r}", "it maps names of outputs to those of inputs", "name a state"
+        )
+    if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
+        raise UsageError(f"capacity is {capacity!r}", "it must be an integer >= 1", "give one")
     ports = {p.name: p for p in exe.input_ports}
     for output, name in state.items():
         if output not in exe.output_names:
@@ -222,6 +292,7 @@ def bind_state(
         raise UsageError(
             "an input is the state of two outputs", f"state is {dict(state)}", "bind one of these"
         )
+    _check_sizes(sizes, [ports[name] for name in state.values()])
     return StatefulCall(
-        exe, {out: _StateBuffer(ports[name]) for out, name in state.items()}, dict(sizes), capacity
+        exe, {out: StateBuffer(ports[name]) for out, name in state.items()}, dict(sizes), capacity
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union, overload
 
 import numpy as np
@@ -31,11 +31,13 @@ class ModelBinding:
     """How the inputs and outputs of the only segment map to the model's.
 
     input_numbers: of the model's inputs; output_numbers: by the names of the model's outputs,
-    numbers of the segment's outputs.
+    numbers of the segment's outputs. state_axes: of outputs that are in the memory of inputs, the
+    axis along which they grow.
     """
 
     input_numbers: tuple[int, ...]
     output_numbers: Mapping[str, int]
+    state_axes: Mapping[str, int] = field(default_factory=dict)
 
 
 class KernelStep(ABC):

@@ -45,7 +45,7 @@ def match_scatter(n: graph.Node) -> ScatterProblem | None:
     if len(n.inputs) != 3 or any(v is None or _static_shape(v.type) is None for v in n.inputs):
         return None
     data, indices, updates = (v for v in n.inputs if v is not None)
-    attributes = _attributes(n)
+    attributes = node_attributes(n)
     reduction = str(attributes.get("reduction", "none"))
     dtype, kind = data.type.dtype, indices.type.dtype
     x, at, new = (_static_shape(v.type) or () for v in (data, indices, updates))
@@ -68,7 +68,7 @@ def match_scatter(n: graph.Node) -> ScatterProblem | None:
 def _row_indices(n: graph.Node) -> graph.Value | None:
     """Return the one-index-per-row tensor of a ScatterElements on the first axis whose indices were
     expanded along the row, as exporters of graph networks do; else None."""
-    if n.op.name != "ScatterElements" or int(_attributes(n).get("axis", 0)) != 0:
+    if n.op.name != "ScatterElements" or int(node_attributes(n).get("axis", 0)) != 0:
         return None
     data, at, updates = (None if v is None else _static_shape(v.type) for v in n.inputs)
     expanded = None if n.inputs[1] is None else graph.producer(n.inputs[1])
@@ -160,7 +160,8 @@ def _static_shape(t: TensorType) -> tuple[int, ...] | None:
     return shape if t.shape is not None and len(shape) == len(t.shape) else None
 
 
-def _attributes(n: graph.Node) -> dict[str, Any]:
+def node_attributes(n: graph.Node) -> dict[str, Any]:
+    """Return the attributes of a node, with or without a tensor expression."""
     if not n.op.opaque:
         return dict(n.attrs)
     payload = n.attr("payload")

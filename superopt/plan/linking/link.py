@@ -35,6 +35,11 @@ PlanFunction = Callable[[ir_graph.Graph, bool, tuple[int, ...]], Program]
 SPECIAL_OPS = (LOOP_OP, SCATTER_OP)  # nodes without a tensor expression
 
 
+def is_linked(graph: ir_graph.Graph) -> bool:
+    """True if the program of a graph is linked of those of parts."""
+    return any(n.op in SPECIAL_OPS for n in ir_graph.nodes(graph))
+
+
 def link_program(
     graph: ir_graph.Graph,
     plan: PlanFunction,
@@ -50,7 +55,7 @@ def link_program(
 
     Raises NotImplementedError if a part has no kernel.
     """
-    if not any(n.op in SPECIAL_OPS for n in ir_graph.nodes(graph)):
+    if not is_linked(graph):
         return plan(graph, False, sensitive_outputs)
     return _Linker(graph, plan, sizes, sensitive_outputs).program()
 

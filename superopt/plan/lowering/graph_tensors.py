@@ -11,6 +11,7 @@ import numpy as np
 from superopt.ir import graph
 from superopt.ir.op import expression
 from superopt.plan.lowering.dilated_conv_split import split_windows
+from superopt.plan.lowering.growing_states import StateMemory, first_part
 from superopt.plan.lowering.nbits_weights import has_constant_nbits_weights, nbits_product
 from superopt.plan.lowering.polyphase import StridedPart, split_phases
 from superopt.plan.lowering.scatter_into import ScatterInto
@@ -36,13 +37,14 @@ class GraphTensors:
     """by_value: the tensor of each value. constants: the constant tensors and their loaders.
     copies: copies of inputs, kept only if they need a border. parts: for tensors without an
     expression, the parts written into them. overwriting_parts: parts that are written over others.
-    nodes: the node of each tensor."""
+    nodes: the node of each tensor. memories: of inputs and outputs that are states."""
 
     sizes: Mapping[str, int]
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
     parts: dict[Tensor, tuple[StridedPart, ...]] = field(default_factory=dict)
     overwriting_parts: set[Tensor] = field(default_factory=set)
     scatters: Mapping[graph.Node, ScatterInto] = field(default_factory=dict)
+    memories: Mapping[graph.Value, StateMemory] = field(default_factory=dict)
     by_value: dict[graph.Value, Tensor | Const] = field(default_factory=dict)
     constants: dict[Tensor, Callable[[], np.ndarray]] = field(default_factory=dict)
     nodes: dict[Tensor, graph.Node] = field(default_factory=dict)
@@ -62,7 +64,9 @@ class GraphTensors:
                 else:
                     assert isinstance(made, Tensor)
                     self.constants[made] = v.load
-            self.by_value[v] = self.copy_input(made) if isinstance(v, graph.Input) else made
+            if isinstance(v, graph.Input):
+                made = self.copy_input(made) if v not in self.memories else self.state_input(v)
+            self.by_value[v] = made
         return self.by_value[v]
 
     def copy_input(self, t: Tensor | Const) -> Tensor | Const:
@@ -73,8 +77,35 @@ class GraphTensors:
         self.copies[out] = t
         return out
 
+    def state_input(self, v: graph.Input) -> Tensor:
+        """Return an input as the first part of its memory."""
+        before = self.memories[v].before
+        out = first_part(before, self.shape(v))
+        self.copies[out] = before
+        return out
+
     def add(self, n: graph.Node) -> None:
         """Add the results of a node with a tensor expression."""
+        states = [v for v in graph.results(n) if v in self.memories]
+        if not all(self.memories[v].state.length for v in states) or not states:
+            self.add_results(n)
+        for v in states:
+            self.by_value[v] = self.state_output(n, v)
+
+    def state_output(self, n: graph.Node, v: graph.Value) -> Tensor:
+        """Return an output as the first part of its memory, into which its new elements are
+        written."""
+        memory = self.memories[v]
+        given = next((i for i, m in self.memories.items() if m is memory and i is not v), None)
+        axis, parts = memory.state.axis, []
+        for new, begin in memory.new_parts(v, given):
+            if 0 not in self.shape(new):
+                at = tuple(begin if d == axis else 0 for d in range(memory.after.rank))
+                parts.append(self.written_part(n, self.leaf(new), self.shape(new), at))
+        self.parts[memory.after] = tuple(parts)
+        return first_part(memory.after, self.shape(v))
+
+    def add_results(self, n: graph.Node) -> None:
         if n in self.scatters:
             self.by_value[n] = self.scatter_tensor(n, self.scatters[n])
             return

@@ -23,6 +23,9 @@ def output_tensors(graph: ir_graph.Graph, tensors: GraphTensors) -> list[Tensor]
     out: list[Tensor] = []
     for v in graph.outputs:
         t = tensors.leaf(v)
+        if v in tensors.memories and tensors.memories[v].after not in out:
+            out.append(tensors.memories[v].after)
+            continue
         if isinstance(t, Const):
             held = t
             t = compute(tuple(v.type.shape or ()), lambda *i: held, name="copy")  # noqa: B023

@@ -13,6 +13,7 @@ from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Kernel
 from superopt.plan.lowering.graph_tensors import GraphTensors
+from superopt.plan.lowering.growing_states import GrowingState
 from superopt.plan.program.program import Program
 from superopt.plan.program.storage_types import StorageTypes
 from superopt.plan.program.streams import StreamOrder
@@ -29,7 +30,7 @@ class Settings:
     the default option is used for all others. allow_winograd: use Winograd and Strassen.
     multiply_bytes: bytes of a vector that the machine multiplies at a time; 0 for all.
     allow_dilated_winograd: use Winograd for dilated convolutions, too, in tiles of every d-th
-    element. vector_registers: their number.
+    element. vector_registers: their number. states: outputs in the memory of inputs.
     """
 
     vector_bytes: int
@@ -39,6 +40,7 @@ class Settings:
     allow_dilated_winograd: bool = True
     vector_registers: int = VECTOR_REGISTERS
     target: Target = CPU
+    states: tuple[GrowingState, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,23 @@ def rotary_case() -> Case:
     return case
 
 
+def scatter_case() -> Case:
+    """Rows written at given positions, by three operators."""
+    case = Case("scatter")
+    case.inputs = {"rows": ("c", SIZE), "new": ("s", SIZE), "column": ("s",)}
+    case.integer_inputs = {"at": (I64, ("s",)), "i": (I64, ("s",)), "j": (I64, ("s",))}
+    case.integer_inputs |= {"k": (I64, ("s", SIZE))}
+    case.constants = {"one": np.array([1])}
+    case.outputs = dict.fromkeys(("y", "z", "w"), case.inputs["rows"])
+    for name in ("at", "i", "j"):
+        case.add("Unsqueeze", [name, "one"], [f"{name}1"])
+    case.add("ScatterND", ["rows", "at1", "new"], ["y"])
+    case.add("Concat", ["i1", "j1"], ["ij"], axis=1)
+    case.add("ScatterND", ["rows", "ij", "column"], ["z"])
+    case.add("ScatterElements", ["rows", "k", "new"], ["w"], axis=0)
+    return case
+
+
 def feeds(case: Case, length: int, **values: int) -> Feeds:
     sizes = {"b": BATCH, "s": length, "c": CAPACITY}
     out = case.feeds(np.random.default_rng(0), sizes)
@@ -65,6 +82,8 @@ ALLOWED = [
     (grouped_case, 1, {"last": 7, "total": 8}),
     (grouped_case, 8, {"last": 7, "total": 8}),
     (rotary_case, 3, {"places": 5}),
+    (scatter_case, 1, {"at": 7, "i": 7, "j": 15, "k": 7}),
+    (scatter_case, 1, {"at": -8, "i": -8, "j": -16, "k": -8}),
 ]
 REFUSED = [
     (cache_case, 3, {"at": 6, "valid": 8}, "'at' has the value 6", "from 0 up to 5"),
@@ -74,6 +93,17 @@ REFUSED = [
     (grouped_case, 1, {"last": 8, "total": 9}, "'last' has the value 8", "up to 7"),
     (grouped_case, 9, {"last": 0, "total": 9}, "'last' has the value 0", "the cache has no room"),
     (rotary_case, 3, {"places": 6}, "'places' has the value 6", "from 0 up to 5"),
+    (scatter_case, 1, {"at": 8, "i": 0, "j": 0, "k": 0}, "'at' has the value 8", "from -8 up to 7"),
+    (
+        scatter_case,
+        1,
+        {"at": -9, "i": 0, "j": 0, "k": 0},
+        "'at' has the value -9",
+        "axis of size c",
+    ),
+    (scatter_case, 1, {"at": 0, "i": 8, "j": 0, "k": 0}, "'i' has the value 8", "up to 7"),
+    (scatter_case, 1, {"at": 0, "i": 0, "j": 16, "k": 0}, "'j' has the value 16", "up to 15"),
+    (scatter_case, 1, {"at": 0, "i": 0, "j": 0, "k": 8}, "'k' has the value 8", "ScatterElements"),
 ]
 
 

@@ -1,0 +1,59 @@
+"""The states of a segment: outputs that are in the memory of inputs, by the names of the model's
+outputs and inputs (plan/lowering/growing_states.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from superopt.plan.lowering.growing_states import GrowingState, grown_axis
+from superopt.te.expr.node import Size
+from superopt.te.expr.symbolic_int import example_sizes
+
+if TYPE_CHECKING:
+    from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.steps import ModelBinding
+    from superopt.plan.graph.partition import Segment
+
+CAPACITY = "state capacity"  # the name of the size; no identifier, so that no model has it
+StateNames = tuple[tuple[str, str], ...]  # of outputs, each with the input that it continues
+
+
+def segment_states(c: Compiler, s: Segment) -> tuple[GrowingState, ...]:
+    """Return the states of a segment that is the whole model. Raises NotImplementedError if none
+    grows."""
+    if not c.states:
+        return ()
+    binding = c.model_binding(s)
+    if binding is None or CAPACITY not in example_sizes():
+        raise NotImplementedError("states of a part of a model, or of a program for fixed sizes")
+    found = tuple(_growing_states(c, binding))
+    if not found:
+        raise NotImplementedError("no state grows along an axis")
+    return found
+
+
+def bind_states(c: Compiler, s: Segment) -> ModelBinding | None:
+    """Return how a segment gives the model's outputs, with the axes along which states grow."""
+    binding = c.model_binding(s)
+    if binding is None or not c.states:
+        return binding
+    by_number = {x.output: x.axis for x in _growing_states(c, binding)}
+    axes = {name: by_number[n] for name, n in binding.output_numbers.items() if n in by_number}
+    return replace(binding, state_axes=axes)
+
+
+def _growing_states(c: Compiler, binding: ModelBinding) -> Iterator[GrowingState]:
+    g, takes = c.model.graph, binding.input_numbers
+    numbers = {i.name: n for n, i in enumerate(g.inputs)}
+    outputs = dict(zip(c.output_names(), g.outputs, strict=True))
+    for output, name in c.states:
+        given = g.inputs[numbers[name]]
+        axis = grown_axis(given.type, outputs[output].type)
+        if axis is None:
+            continue
+        assert given.type.shape is not None
+        number = takes.index(numbers[name]) if numbers[name] in takes else None
+        length = given.type.shape[axis]
+        yield GrowingState(number, binding.output_numbers[output], axis, length, Size(CAPACITY))
