@@ -241,7 +241,7 @@ def _masked_term(reduction_expr: Reduce, env: Mapping[Expr, Expr]) -> Expr:
     """Return the term of the reduction, the identity beyond its axes (loop_transforms.cover)."""
     places = [(te_index.as_index(env[a]), a.size) for a in reduction_expr.axes]
     inside = conjunction(*(compare("lt", i, n) for i, n in places if not _is_below(i, n)))
-    if not isinstance(inside, Expr):
+    if inside is True:
         return reduction_expr.body
     match reduction_expr.fn, reduction_expr.body:
         case "sum", Apply("mul", (x, y), dtype):  # still a product, which has instructions

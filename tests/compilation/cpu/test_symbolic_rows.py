@@ -18,7 +18,7 @@ HEAD = WIDTH // HEADS
 SIZES = (*range(1, 20), 31, 33, 47, 49, 63, 64, 65, 79, 81, 97, 127, 130, 200)
 
 
-INTEGERS = {"heads": (0, 0, HEADS, HEAD), "rows": (0, 0, WIDTH), "last": (-1,)}
+INTEGERS = {"heads": (0, 0, HEADS, HEAD), "rows": (0, 0, WIDTH), "last": (-1,), "flat": (0, 0, -1)}
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,12 @@ CASES = {
     ),
     "sums along a symbolic axis": Case(
         "y = ReduceSum<keepdims=0>(x, last)", "batch, 5, n", "batch, 5"
+    ),
+    "softmax of whole vectors": Case(
+        "z = Reshape(x, flat)  y = Softmax(z)", "batch, 3, n, 16", "batch, 3, m"
+    ),
+    "sums of whole vectors": Case(
+        "z = Reshape(x, flat)  y = ReduceSum<keepdims=0>(z, last)", "batch, 5, n, 16", "batch, 5"
     ),
     "a product summed over a symbolic axis": Case(
         "t = Transpose<perm=[0, 2, 1]>(x)  y = MatMul(t, x)", y="batch, 32, 32"
