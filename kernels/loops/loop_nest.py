@@ -241,16 +241,14 @@ def _masked_term(reduction_expr: Reduce, env: Mapping[Expr, Expr]) -> Expr:
     """Return the term of the reduction, the identity beyond its axes (loop_transforms.cover)."""
     places = [(te_index.as_index(env[a]), a.size) for a in reduction_expr.axes]
     inside = conjunction(*(compare("lt", i, n) for i, n in places if not _is_below(i, n)))
-    if inside is True:
-        return reduction_expr.body
-    match reduction_expr.fn, reduction_expr.body:
+    body = reduction_expr.body
+    identity = const(identity_element(reduction_expr.fn, reduction_expr.dtype), body.dtype)
+    if isinstance(inside, bool):
+        return body if inside else identity
+    match reduction_expr.fn, body:
         case "sum", Apply("mul", (x, y), dtype):  # still a product, which has instructions
             return Apply("mul", (_value_or_zero(inside, x), _value_or_zero(inside, y)), dtype)
-    return select(
-        inside,
-        reduction_expr.body,
-        const(identity_element(reduction_expr.fn, reduction_expr.dtype), reduction_expr.body.dtype),
-    )
+    return select(inside, body, identity)
 
 
 def _is_below(i: Expr, n: int) -> bool:

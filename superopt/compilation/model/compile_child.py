@@ -23,8 +23,8 @@ from superopt.compilation.model.state_programs import state_programs
 if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.segment_states import StateNames
     from superopt.compilation.model.shape_policy import SizeRanges
-    from superopt.compilation.model.state_programs import StateNames
 
 CHILD_NICENESS: Final = 10
 # A class of sizes, or a program for these if there is none; a program for these sizes; the classes

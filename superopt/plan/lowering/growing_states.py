@@ -49,7 +49,7 @@ class StateMemory:
         if s.length == 0:
             yield v, 0
             return
-        while n is not None and n.op.name == "Identity":
+        while n is not None and n.op.name == "Identity" and n.inputs[0] is not None:
             n = ir_graph.producer(n.inputs[0])
         is_concat = n is not None and n.op.name == "Concat" and not n.op.domain
         if not is_concat or n is None or n.inputs[0] is not given or n.attr("axis") != s.axis:

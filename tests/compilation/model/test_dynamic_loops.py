@@ -212,8 +212,8 @@ def product_loop(states: Sequence[str], outputs: Sequence[str], size: Dim) -> on
     body = loop_body(nodes, states, outputs)
     results = [f"r{n}" for n in range(len(outputs))]
     inputs = {"x": (FLOAT, ("n", HIDDEN)), "z": (FLOAT, (size, HIDDEN)), "steps": (INT, ())}
-    shapes: dict[str, Sequence[Dim]] = {x: (None, HIDDEN) for x in results[:2]}
-    shapes |= {x: (None, "n", HIDDEN) for x in results[2:]}
+    shapes: dict[str, Sequence[Dim]] = dict.fromkeys(results[:2], (None, HIDDEN))
+    shapes |= dict.fromkeys(results[2:], (None, "n", HIDDEN))
     return sequence_model(
         [node("Loop", ["steps", "", "x", "z"], results, body=body)], inputs, results,
         {"u": draw(HIDDEN, HIDDEN, scale=0.1)}, shapes=shapes,

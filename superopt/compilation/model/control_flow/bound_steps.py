@@ -83,7 +83,7 @@ def bind_steps(
 ) -> BoundSteps | None:
     """Return the further steps of a loop; None if the sizes of values change, or a step is more
     than a program. feeds: inputs of the next step; found: the outputs of the one before."""
-    number, going, *inner = names.body_inputs
+    number, _, *inner = names.body_inputs
     goes_on, *outputs = names.body_outputs
     given = {**feeds, number: np.array(0)}
     arrays = body.input_arrays({p.name: given[p.name] for p in body.input_ports})
