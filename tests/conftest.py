@@ -207,10 +207,12 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def gpu_cache(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`empty_cache`, where kernels for a GPU run."""
+    """`empty_cache`, where kernels for a GPU run, for fixed sizes."""
+    from superopt.compilation.cuda.device import CudaDevice
     from tests.support.gpu.device import choose
 
     choose(monkeypatch)
+    monkeypatch.setattr(CudaDevice, "has_size_classes", False)
     return empty_cache
 
 
@@ -219,4 +221,5 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are for fixed sizes, as of models that no class of sizes supports."""
     from superopt.compilation.cpu.device import CpuDevice
 
-    monkeypatch.setattr(CpuDevice, "has_size_classes", False)
+    for name in ("has_size_classes", "has_runtime_sizes"):
+        monkeypatch.setattr(CpuDevice, name, False)

@@ -102,7 +102,10 @@ class _Serializer:
         if not isinstance(s, Store):
             over = f"{s.fn} {' '.join(map(_axis_text, s.over))}"
         where = ",".join(map(self.expr, s.index))
-        self.lines.append(f"{self.places[s.buffer]}[{where}]={self.expr(s.value)} {axes}|{over}")
+        ends = "".join(f" {self.expr(i)}<{self.expr(n)}" for i, n in s.limits)
+        self.lines.append(
+            f"{self.places[s.buffer]}[{where}]={self.expr(s.value)} {axes}|{over}{ends}"
+        )
 
     def expr(self, e: Expr) -> str:
         match e:

@@ -11,6 +11,7 @@ from superopt.kernels.algorithms.digests import problem_digest
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.table import ALGORITHMS
 from superopt.kernels.loops.option import Option
+from superopt.te.expr.symbolic_int import masks_tiles
 
 DEFAULT_WARPS, DEFAULT_STAGES = 4, 3  # of a GPU kernel, unless its option says otherwise
 
@@ -76,9 +77,16 @@ def build_choice(p: Problem, option: Option, target: str = "cpu") -> Choice:
 
 def build_symbolic_choice(p: Problem, option: Option, target: str = "cpu") -> Choice | None:
     """Return the choice of an option, chosen at the example sizes, for a problem of symbolic sizes;
-    None if its algorithm computes another tensor, whose form is known for fixed sizes only."""
-    found = next(a for a in ALGORITHMS[target] if option.algorithm in a.names)
-    return None if found.schedule_symbolic is None else found.schedule_symbolic(p, option)
+    None if its algorithm computes another tensor, whose form is known for fixed sizes only. Where
+    tiles are masked, any algorithm schedules symbolic sizes; what it decides becomes guards."""
+    for a in ALGORITHMS[target]:
+        if option.algorithm not in a.names:
+            continue
+        if a.schedule_symbolic is not None:
+            return a.schedule_symbolic(p, option)
+        if masks_tiles() and (match := a.recognise(p)) is not None:
+            return a.schedule(p, match, option)
+    return None
 
 
 def launch_parameters(option: Option) -> tuple[int, int]:

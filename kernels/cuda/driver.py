@@ -183,6 +183,13 @@ class Stream(OwnedHandle):
         e.block_stream(self.handle)
 
 
+@dataclass(frozen=True, slots=True)
+class BorrowedStream:
+    """A stream that another library owns."""
+
+    handle: int
+
+
 def torch_stream(number: int) -> int:
     """Return torch's current stream on this GPU; without torch, the default stream, which is
     current for torch initially. `torch.cuda.current_stream` returns the same in up to 7 us."""
@@ -206,7 +213,7 @@ class Cuda:
     gpu: Gpu
     context: int = field(init=False)
     popped_context: Any = field(init=False)  # where the popped context is stored
-    current: Stream = field(init=False)
+    current: Stream | BorrowedStream = field(init=False)
 
     def __post_init__(self) -> None:
         self.context = _primary_context(self.driver, self.gpu.number)
@@ -235,7 +242,7 @@ class Cuda:
         made = self.driver.create("cuStreamCreate", _NON_BLOCKING)
         return Stream(self, "cuStreamDestroy_v2", made)
 
-    def current_stream(self) -> Stream:
+    def current_stream(self) -> Stream | BorrowedStream:
         return self.current
 
     def launch_stream(self) -> int:
@@ -247,7 +254,7 @@ class Cuda:
         return self.driver.query_int("cuDeviceGetAttribute", _MAX_SHARED_OPTIN, self.gpu.number)
 
     @contextmanager
-    def stream(self, s: Stream) -> Iterator[None]:
+    def stream(self, s: Stream | BorrowedStream) -> Iterator[None]:
         before, self.current = self.current, s
         try:
             yield
@@ -308,8 +315,8 @@ class Function:
         return partial(self.launch, grid[0])
 
     def launch(self, programs: int, *addresses: int, dependent_launch: bool = False) -> None:
-        """Launch the kernel. dependent_launch: it may begin before the previous launch has
-        ended."""
+        """Launch the kernel. addresses: also its integers, of which it reads the lower 32 bits.
+        dependent_launch: it may begin before the previous launch has ended."""
         # Triton's kernels take two more parameters, scratch addresses, which kept kernels do not
         # use
         held = (c_ulonglong * (len(addresses) + 2))(*addresses, 0, 0)

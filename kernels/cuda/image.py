@@ -30,13 +30,14 @@ class Function:
 @dataclass(frozen=True, slots=True)
 class Step:
     """A launch of a function. early: it may begin before the previous one has ended; call: the
-    number of the program's call it belongs to."""
+    number of the program's call it belongs to. sizes: integers that follow the addresses."""
 
     function: int
     programs: int
     given: tuple[SliceSpec, ...]
     early: bool
     call: int
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

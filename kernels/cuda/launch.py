@@ -55,7 +55,7 @@ def must_wait(calls: Sequence[Lane], counts: Sequence[int]) -> list[list[bool]]:
 def prefers_shared_memory(tensors: Sequence[Any], shared: int) -> bool:
     """True if a kernel should use the same shared memory carveout as others, the largest: only then
     can a launch begin while another kernel still runs. shared: bytes of a block."""
-    moved = sum(x.numel() * x.element_size() for x in tensors)
+    moved = sum(x.numel() * x.element_size() for x in tensors if not isinstance(x, int))
     return moved < STREAMING_BYTES or shared > SMALL_SHARED_BYTES
 
 

@@ -124,6 +124,8 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
         match s:
             case For():
                 _emit_loop(w, s)
+            case Store() | Update() if s.limits:
+                raise NotImplementedError(f"a masked tile: {s}")
             case Store():
                 _emit_tile_store(w, s)
             case Update():

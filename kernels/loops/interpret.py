@@ -60,6 +60,8 @@ def _run(body: Sequence[Stmt], axis_values: AxisValues, memory: Buffers) -> None
                 guard.check_time("interpreting a kernel")
                 for n in range(end):
                     _run(inner, {**axis_values, axis: n}, memory)
+            case Store() | Update() if s.limits:
+                raise NotImplementedError(f"a masked tile: {s}")
             case Store(buffer, index, value, axes):
                 e = _Evaluation({**axis_values, **_tile_values(axes)}, memory)
                 memory[buffer][e.place(buffer, index)] = e.value(value)

@@ -16,7 +16,12 @@ from superopt.kernels.loops.loop_transforms import (
     split,
 )
 from superopt.kernels.loops.schedule import IllegalSchedule
-from superopt.te.expr.symbolic_int import floor_power_of_two, is_symbolic, keep_level
+from superopt.te.expr.symbolic_int import (
+    floor_power_of_two,
+    is_symbolic,
+    keep_level,
+    masks_tiles,
+)
 
 MAX_FIXED_STEPS = 64  # steps of the inner loop where a loop of symbolic extent is unrolled
 
@@ -28,7 +33,7 @@ def unroll(s: Scheduled, axis: str) -> Scheduled:
       y[i] = a[i]           =>   y[1] = a[1]
                                  y[2] = a[2]
     """
-    if is_symbolic(s.loops[loop_index(s, axis)].extent):
+    if is_symbolic(s.loops[loop_index(s, axis)].extent) and not masks_tiles():
         return _set_kind(*_split_fixed(s, axis), UNROLL)
     return _set_kind(s, axis, UNROLL)
 
@@ -47,7 +52,7 @@ def vectorize(s: Scheduled, axis: str) -> Scheduled:
     for x in reversed(s.loops[n + 1 :]):
         if own.reduced or not x.reduced or x.kind != UNROLL:
             raise IllegalSchedule(f"vectorize({axis}): {x.axis.name} is inside it")
-    if is_symbolic(own.extent):
+    if is_symbolic(own.extent) and not masks_tiles():
         return _set_kind(*_split_fixed(s, axis), VECTORIZE)
     return _set_kind(s, axis, VECTORIZE)
 

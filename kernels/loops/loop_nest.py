@@ -17,7 +17,7 @@ loop stand at the beginning of its body.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from superopt.kernels.loops.element import (
@@ -34,13 +34,13 @@ from superopt.kernels.loops.loop_transforms import (
     Scheduled,
     reduction,
 )
-from superopt.kernels.loops.tile import For, Stmt, Store, Update
+from superopt.kernels.loops.tile import For, Limits, Stmt, Store, Update
 from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr import index as te_index
 from superopt.te.expr.functions import identity_element
 from superopt.te.expr.node import Apply, Axis, Expr, Reduce
-from superopt.te.expr.symbolic_int import is_in_range, is_symbolic
+from superopt.te.expr.symbolic_int import is_in_range, is_symbolic, masks_tiles
 from superopt.te.expr.tensor import Tensor, cast, compare, conjunction, const, select
 
 TILE_KINDS = (UNROLL, VECTORIZE)
@@ -60,6 +60,7 @@ class _TiledNest:
     loops: tuple[NumberedLoop, ...]
     axes: tuple[Axis, ...]
     reduction_axes: tuple[Axis, ...]
+    limits: Limits = ()
 
     @property
     def body(self) -> Expr:
@@ -79,7 +80,8 @@ def emit_loop_nest(
     nest.loop_order = (*outer, *(x.axis for x in s.loops))
     if any(x.extent <= 0 for x in s.loops if not x.reduced):
         return ()
-    body = _emit_computation(_split_tile(nest, s, inner, max((0, *inner))))
+    w = _split_tile(nest, s, inner, max((0, *inner)))
+    body = _emit_computation(w)
     return (*inner[0](), *body) if 0 in inner else body
 
 
@@ -100,7 +102,39 @@ def _split_tile(
         over = free[-1:]
     loops = numbered[: len(numbered) - len(tile) - len(over)]
     axes, reduction_axes = (tuple(x.axis for x in some) for some in (tile, over))
-    return _TiledNest(nest, s, inner, loops, axes, reduction_axes)
+    return _TiledNest(nest, s, inner, loops, axes, reduction_axes, _element_limits(s))
+
+
+def _element_limits(s: Scheduled) -> Limits:
+    """Return the limits of the tensor's own axes that masked tiles may exceed."""
+    if not masks_tiles():
+        return ()
+    own = [(te_index.as_index(e), a.size) for a, e in s.axis_values if a in s.tensor.axes]
+    return tuple(_dividend_limit(i, te_index.as_index(n)) for i, n in own if not _is_inside(i, n))
+
+
+def _is_inside(i: Expr, n: int) -> bool:
+    known = None if is_symbolic(n) else affine.interval(i)
+    return known[1] < n if known is not None else is_in_range(i, te_index.as_index(n))
+
+
+def _dividend_limit(i: Expr, n: Expr) -> tuple[Expr, Expr]:
+    """Return x < n * m for x // m < n."""
+    match i:
+        case Apply("floordiv", (x, m)):
+            return _dividend_limit(x, te_index.as_index(n * m))
+    return i, n
+
+
+def _within(body: Sequence[Stmt], limits: Limits) -> tuple[Stmt, ...]:
+    """Return the statements, limited."""
+    if not limits:
+        return tuple(body)
+    out: list[Stmt] = []
+    for s in body:
+        inside = {"body": _within(s.body, limits)} if isinstance(s, For) else {"limits": limits}
+        out.append(replace(s, **inside))
+    return tuple(out)
 
 
 def _emit_computation(w: _TiledNest) -> tuple[Stmt, ...]:
@@ -141,7 +175,7 @@ def wrap_in_loops(
 def _emit_element(w: _TiledNest, body: Expr) -> tuple[Stmt, ...]:
     before: list[Stmt] = []
     new = lower_value(w.nest, body, w.s.env, w.axes, before)
-    return (*before, *_emit_result_store(w, new))
+    return _within((*before, *_emit_result_store(w, new)), w.limits)
 
 
 def _emit_result_store(w: _TiledNest, new: Expr) -> tuple[Stmt, ...]:
@@ -203,7 +237,7 @@ def _sum_lanes_last(
 def _covered_extent(w: _TiledNest, inner: Sequence[NumberedLoop]) -> Expr | None:
     """Return the symbolic extent of the reduction axis that the innermost loop and the lanes cover;
     None if there is none."""
-    if not (w.reduction_axes and inner and is_symbolic(inner[-1][1].extent)):
+    if masks_tiles() or not (w.reduction_axes and inner and is_symbolic(inner[-1][1].extent)):
         return None
     blocks, (lane,) = inner[-1][1].axis, w.reduction_axes
     place = te_index.as_index(blocks * lane.extent + lane)
@@ -231,10 +265,8 @@ def _emit_update(w: _TiledNest, reduction_expr: Reduce, total: Tensor) -> tuple[
     before: list[Stmt] = []
     body = _masked_term(reduction_expr, w.s.env)
     term = lower_value(w.nest, body, w.s.env, w.axes, before)
-    return (
-        *before,
-        Update(total, w.axes, reduction_expr.fn, term, w.axes, w.reduction_axes),
-    )
+    update = Update(total, w.axes, reduction_expr.fn, term, w.axes, w.reduction_axes)
+    return _within((*before, update), w.limits)
 
 
 def _masked_term(reduction_expr: Reduce, env: Mapping[Expr, Expr]) -> Expr:

@@ -10,7 +10,13 @@ from superopt.kernels.loops.schedule import IllegalSchedule
 from superopt.te.analysis.walk import reductions
 from superopt.te.expr import index
 from superopt.te.expr.node import Axis, Expr, Reduce
-from superopt.te.expr.symbolic_int import fitting_factor, is_symbolic
+from superopt.te.expr.symbolic_int import (
+    ceil_power_of_two,
+    fitting_factor,
+    is_symbolic,
+    keep_level,
+    masks_tiles,
+)
 from superopt.te.expr.tensor import Tensor
 
 SERIAL, PARALLEL, UNROLL, VECTORIZE = "serial", "parallel", "unroll", "vectorize"
@@ -96,6 +102,8 @@ def split(s: Scheduled, axis: str, factor: int) -> Scheduled:
     require_serial(loop)
     if factor < 1:
         raise IllegalSchedule(f"split({axis}, {factor}): the factor is below 1")
+    if is_symbolic(loop.extent) and masks_tiles():
+        return _split_masked(s, n, factor)
     if is_symbolic(loop.extent):
         # it is not known which factors divide it
         factor = loop.extent if loop.reduced else fitting_factor(factor, loop.extent)
@@ -136,6 +144,8 @@ def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
     require_serial(loop)
     why = "" if loop.reduced else "it is not a reduction axis"
     why = "the factor is below 1" if factor < 1 else why
+    if is_symbolic(loop.extent) and masks_tiles():
+        return _split_masked(s, n, factor)
     if "." in axis and not is_symbolic(loop.extent):  # beyond a part is another part
         why = "it is a part of an axis; only whole axes can be covered"
     if why:
@@ -144,6 +154,35 @@ def cover(s: Scheduled, axis: str, factor: int) -> Scheduled:
     outer, inner = Axis(f"{name}.o", -(-loop.extent // factor)), Axis(f"{name}.i", factor)
     new = tuple(Loop(a, True) for a in (outer, inner))
     return _replace_loops(s, n, n + 1, new, {loop.axis: index.as_index(outer * factor + inner)})
+
+
+def _split_masked(s: Scheduled, n: int, factor: int) -> Scheduled:
+    """Split a loop of symbolic extent in two, with masked last steps beyond it (loop_nest.py). The
+    blocks of a split loop repeat the last one instead, so that each has elements.
+
+        for i < n           for i.o < (n + 3) // 4
+                      =>      for i.i < 4
+                                i = i.o * 4 + i.i, if that is below n
+    """
+    loop = s.loops[n]
+    name = loop.axis.name
+    factor = _block_factor(factor)
+    keep_level(loop.extent)
+    blocks = (loop.extent + factor - 1) // factor
+    outer, inner = Axis(f"{name}.o", blocks), Axis(f"{name}.i", factor)
+    place = index.as_index(outer * factor + inner)
+    if name.removeprefix(s.prefix).count(".") and not loop.reduced:
+        place = index.apply("min", (place, index.as_index(loop.extent - 1)), place.dtype)
+    new = tuple(Loop(a, loop.reduced) for a in (outer, inner))
+    return _replace_loops(s, n, n + 1, new, {loop.axis: place})
+
+
+def _block_factor(factor: int) -> int:
+    """Return the factor of blocks, which are powers of two, or three of them: the extent of the
+    example sizes may have limited it."""
+    if factor % 3 == 0 and factor // 3 >= 16 and (factor // 3).bit_count() == 1:
+        return factor
+    return ceil_power_of_two(factor)
 
 
 def fuse(s: Scheduled, outer: str, inner: str) -> Scheduled:

@@ -10,7 +10,12 @@ from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import INDEX
 from superopt.te.expr.node import Apply, Axis, Expr
-from superopt.te.expr.symbolic_int import is_in_range, is_nonnegative, is_symbolic
+from superopt.te.expr.symbolic_int import (
+    is_in_range,
+    is_nonnegative,
+    is_symbolic,
+    masks_tiles,
+)
 from superopt.te.expr.tensor import Tensor
 
 
@@ -85,6 +90,8 @@ def _enclosing_range(spans: Sequence[Span | None], n: int) -> tuple[Expr, int]:
     begin, size = te_index.as_index(known[0][0] + low), high - low + 1
     where = affine.interval(begin)
     is_above = is_nonnegative(begin) if where is None else where[0] >= 0
+    if is_symbolic(n) and masks_tiles() and is_above:
+        return begin, size  # what is beyond the tensor is masked
     if not is_above or size > n:
         return whole
     if is_symbolic(n) or where is None:

@@ -31,24 +31,30 @@ from superopt.te.expr.node import Axis, Expr
 from superopt.te.expr.tensor import Tensor
 
 LOOP_KINDS = ("serial", "parallel", "unroll")
+# Indices, each with an exclusive upper bound: beyond these a statement neither reads nor stores.
+# Registers have any value there.
+Limits = tuple[tuple[Expr, Expr], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index] = value, for all `axes`; vectors run along the last one."""
+    """buffer[index] = value, for all `axes` within `limits`; vectors run along the last one."""
 
     buffer: Tensor
     index: tuple[Expr, ...]
     value: Expr
     axes: tuple[Axis, ...] = ()
+    limits: Limits = ()
 
     def __str__(self) -> str:
-        return f"{_element_text(self.buffer, self.index)} = {self.value}{_axes_text(self.axes)}"
+        how = f"{_axes_text(self.axes)}{_limits_text(self.limits)}"
+        return f"{_element_text(self.buffer, self.index)} = {self.value}{how}"
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """buffer[index] = fn(buffer[index], value), for all `axes` and, in order, `over`."""
+    """buffer[index] = fn(buffer[index], value), for all `axes` and, in order, `over`, within
+    `limits`."""
 
     buffer: Tensor
     index: tuple[Expr, ...]
@@ -56,9 +62,10 @@ class Update:
     value: Expr
     axes: tuple[Axis, ...] = ()
     over: tuple[Axis, ...] = ()
+    limits: Limits = ()
 
     def __str__(self) -> str:
-        axes = _axes_text((*self.axes, *self.over))
+        axes = f"{_axes_text((*self.axes, *self.over))}{_limits_text(self.limits)}"
         return f"{_element_text(self.buffer, self.index)} {self.fn}= {self.value}{axes}"
 
 
@@ -139,6 +146,10 @@ def _lines(body: tuple[Stmt, ...], indent: str) -> Iterator[str]:
 
 def _element_text(buffer: Tensor, index: tuple[Expr, ...]) -> str:
     return f"{buffer.name}[{', '.join(map(str, index))}]"
+
+
+def _limits_text(limits: Limits) -> str:
+    return "".join(f" where {i} < {n}" for i, n in limits)
 
 
 def _axes_text(axes: tuple[Axis, ...]) -> str:

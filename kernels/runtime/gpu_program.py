@@ -31,6 +31,7 @@ from superopt.kernels.runtime.gpu_device import (
 )
 from superopt.kernels.triton.compiler import TritonCompileError, capture_graph, current_gpu
 from superopt.kernels.triton.loader import (
+    NO_SIZES,
     LoadedTritonKernel,
     compile_options,
     load_triton_kernel,
@@ -39,7 +40,10 @@ from superopt.kernels.triton.loader import (
 from superopt.kernels.triton.machine_code_check import is_sound
 from superopt.kernels.triton.module import VendorFunction
 from superopt.kernels.vendor import cublas
+from superopt.te.expr import index
 from superopt.te.expr.dtype import DType
+from superopt.te.expr.index import evaluate
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 COMPILER_THREADS = 8  # concurrently
@@ -49,7 +53,8 @@ WARMUP_RUNS = 2  # before the capture: Triton compiles in the first
 @dataclass(frozen=True, slots=True)
 class KernelCall:
     """A kernel, its buffers, and Triton's compile options; its stream, and the earlier calls on
-    other streams that it waits for."""
+    other streams that it waits for. A buffer in the region "word" is in the memory, where the word
+    says."""
 
     kernel: Kernel
     arguments: tuple[Ref, ...]
@@ -170,10 +175,13 @@ def build_program(
     dot_precision: str = "ieee",
     capture: bool = True,
     zeroed_bytes: int = 0,
+    sizes: Mapping[str, int] = NO_SIZES,
+    words: Sequence[int] = (),
 ) -> GpuProgram:
     """Build a program. constants: the bytes of all constants; memory_bytes: of which the first
     `zeroed_bytes` are zeros wherever no kernel writes. dot_precision: of fp32 products: ieee or
-    tf32. capture: record the calls as a graph on "cuda".
+    tf32. capture: record the calls as a graph on "cuda". sizes, words: values of the symbolic sizes
+    of kernels, and of words.
 
     Raises NotImplementedError if Triton text cannot express a kernel, TritonCompileError if
     Triton's code does not run here, ImportError without the extra.
@@ -193,19 +201,20 @@ def build_program(
     def view(ref: Ref, shape: Sequence[int], kind: DType) -> Any:
         if ref.region == "argument":
             return given[ref.position]
-        held = pool if ref.region == "memory" else fixed
-        size = prod(shape) * max(kind.bits // 8, 1)
-        return held[ref.position : ref.position + size].view(torch_dtype(kind))
+        held = fixed if ref.region == "constant" else pool
+        at = (words[ref.position] if ref.region == "word" else ref.position) + ref.offset
+        return held[at : at + prod(shape) * max(kind.bits // 8, 1)].view(torch_dtype(kind))
 
     early = supports_dependent_launch(device)
     made = {
-        c.kernel.name: load_triton_kernel(c.kernel, device, dot_precision, early) for c in calls
+        c.kernel.name: load_triton_kernel(c.kernel, device, dot_precision, early, sizes)
+        for c in calls
     }
     # a kernel's scratch serves one call at a time: each stream has its own
     scratch: dict[str, dict[int, Mapping[Tensor, Any]]] = {}
     workspaces: dict[int, Any] = {}  # likewise for cuBLAS
     # no empty launches, which a driver refuses
-    some = [[x for x in made[c.kernel.name].text.launches if x.programs] for c in calls]
+    some = [[x for x in made[c.kernel.name].text.launches if hint(x.programs)] for c in calls]
     launches: list[LaunchRecord] = []
     numbers: list[int] = []
     for n, (c, waits) in enumerate(zip(calls, must_wait(calls, [*map(len, some)]), strict=True)):
@@ -217,11 +226,10 @@ def build_program(
             used[c.lane] = copies if used else own.own_tensors
         tensors = dict(used[c.lane])
         for p, ref in zip(c.kernel.params, c.arguments, strict=True):
-            shape = [n for n in p.shape if isinstance(n, int)]
-            tensors[p] = view(ref, shape, p.dtype)
+            tensors[p] = view(ref, [evaluate(n, {**sizes}) for n in p.shape], p.dtype)
         how = {"num_warps": c.warps, "num_stages": c.stages, **compile_options(c.kernel)}
         for x, wait in zip(some[n], waits, strict=True):
-            arguments = [tensors[t] for t in x.buffers]
+            arguments = [*(tensors[t] for t in x.buffers), *(sizes[name] for name in x.sizes)]
             f = own.functions[x.name]
             if device == "cuda" and isinstance(f, VendorFunction) and f.is_gemm:
                 if c.lane not in workspaces:
@@ -229,7 +237,8 @@ def build_program(
                 arguments.append(workspaces[c.lane])
             name = f"{x.name} {FULL_WAIT_LABEL}" if early and wait else x.name
             early_too = {"launch_pdl": True} if early and not wait else {}
-            launches.append((name, f, x.programs, arguments, how | early_too))
+            programs = evaluate(index.as_index(x.programs), {**sizes})
+            launches.append((name, f, programs, arguments, how | early_too))
             numbers.append(n)
     inputs_, outputs_ = tuple(given[: len(inputs)]), tuple(given[len(inputs) :])
     out = GpuProgram(tuple(calls), inputs_, outputs_, launches, tuple(numbers), pool, fixed, made)
@@ -237,7 +246,7 @@ def build_program(
     if device == "cuda":
         cuda: Any = torch.cuda  # whose classes have no types
         out.side_streams = [cuda.Stream() for _ in range(max((c.lane for c in calls), default=0))]
-    if device != "cpu" and capture:
+    if device != "cpu" and (capture or sizes):
         out.launches, kernels = fit_to_device(launches)
         if dot_precision == "tf32":
             out.launches, kernels = fit_to_device(_verify_tf32_pipelines(out.launches))
@@ -245,7 +254,7 @@ def build_program(
             kernel = kernels[name]
             if kernel is not None and prefers_shared_memory(arguments, kernel.metadata.shared):
                 kernel.prefer_shared_memory()
-        if launches:  # an empty graph is an error in some versions of torch
+        if launches and capture:  # an empty graph is an error in some versions of torch
             _capture(out)
     return out
 
@@ -261,7 +270,8 @@ def _compile_all(launches: Sequence[LaunchRecord], compilers: int) -> list[tuple
             out = function.warmup(*given, grid=(programs,), **how)
         return out, is_sound(out)
 
-    where = next((x.get_device() for _, _, _, given, _ in launches for x in given), None)
+    tensors = (x for _, _, _, given, _ in launches for x in given if not isinstance(x, int))
+    where = next((x.get_device() for x in tensors), None)
 
     with ThreadPoolExecutor(compilers) as pool:
         return list(pool.map(made, once.values()))
@@ -311,11 +321,12 @@ def _verify_tf32_pipelines(launches: Sequence[LaunchRecord]) -> list[LaunchRecor
     for n in some:
         name, function, programs, given, how = launches[n]
         if name not in wrong:
-            one = [_random_buffer(x) for x in given]
-            two = [x.clone() for x in one]
+            one = [x if isinstance(x, int) else _random_buffer(x) for x in given]
+            two = [x if isinstance(x, int) else x.clone() for x in one]
             function[(programs,)](*one, **how)
             function[(programs,)](*two, **plain[n][4])
-            wrong[name] = not all(map(_is_bitwise_equal, one, two))
+            both = zip(one, two, strict=True)
+            wrong[name] = not all(isinstance(x, int) or _is_bitwise_equal(x, y) for x, y in both)
     out = []
     for launch, other in zip(launches, plain, strict=True):
         out.append((launch[0], *other[1:]) if wrong.get(launch[0]) else launch)

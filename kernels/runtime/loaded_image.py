@@ -4,6 +4,7 @@ for torch tensors as inputs."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  # registers numpy's bfloat16
 import numpy as np
 
+from superopt.kernels.cuda.arena import Arena
 from superopt.kernels.cuda.driver import (
     Cuda,
     Event,
@@ -26,6 +28,7 @@ from superopt.kernels.cuda.driver import (
 from superopt.kernels.cuda.image import Image, Lane, PortSpec, SliceSpec, Step
 from superopt.kernels.cuda.input_aliasing import WrittenRanges
 from superopt.kernels.cuda.launch import LaunchRecord, launch_in_order, launch_on_streams
+from superopt.kernels.cuda.sized_image import SizedImage
 from superopt.kernels.triton.module import VendorFunction, define_functions
 
 
@@ -44,7 +47,7 @@ class InterpretedProgram:
     """A program in Triton's interpreter. arena: its memory, shared with torch's tensors."""
 
     image: Image
-    arena: np.ndarray
+    arena: Arena[np.ndarray]
     launches: LaunchList
     number: int | None = None  # of a GPU
 
@@ -59,6 +62,10 @@ class InterpretedProgram:
             launch_in_order(self.launches)
         return [self._array(port).copy() for port in self.image.outputs]
 
+    def memory_blocks(self) -> dict[int, int]:
+        """Return the bytes of each block of memory that it holds, by identity."""
+        return {id(self): self.image.size}
+
     def buffers(self) -> list[Any]:
         """Return torch tensors of the input buffers."""
         import torch
@@ -67,61 +74,93 @@ class InterpretedProgram:
 
     def _array(self, port: PortSpec) -> np.ndarray:
         at, shape, kind = port
-        held = self.arena[at : at + port_bytes(port)]
-        return held.view(np.dtype(kind)).reshape(shape)
+        part, begin = self.arena.find(at)
+        return part[begin : begin + port_bytes(port)].view(np.dtype(kind)).reshape(shape)
 
 
 def load_interpreted(image: Image, code: bytes, known_bytes: np.ndarray) -> InterpretedProgram:
     """Load an image into the interpreter. code: of functions; known_bytes: the arena's first
     bytes."""
-    import torch
+    memory = np.zeros(image.size, np.uint8)
+    memory[: image.known] = known_bytes
+    return interpret_image(image, interpreted_functions(image, code), Arena((0,), (memory,)))
 
-    arena = np.zeros(image.size, np.uint8)
-    arena[: image.known] = known_bytes
-    memory = torch.from_numpy(arena)
+
+def interpreted_functions(image: Image | SizedImage, code: bytes) -> list[Any]:
+    """Return the functions of an image. code: of all."""
     made: list[Any] = []
     for f in image.functions:
         if f.begin == f.end:
             made.append(VendorFunction(f.name, image.dots))
         else:
             made.append(define_functions(code[f.begin : f.end].decode(), [f.name])[f.name])
+    return made
+
+
+def interpret_image(
+    image: Image, functions: Sequence[Any], arena: Arena[np.ndarray]
+) -> InterpretedProgram:
+    """Return the program of an image in this memory."""
+    import torch
 
     def view(place: SliceSpec) -> Any:
         at, size, kind = place
         kind_ = getattr(torch, kind)
-        return memory[at : at + size * kind_.itemsize].view(kind_)
+        part, begin = arena.find(at)
+        return torch.from_numpy(part)[begin : begin + size * kind_.itemsize].view(kind_)
 
     out = LaunchList(image.calls, [], [])
     for s in image.steps:
         f = image.functions[s.function]
-        out.launches.append((f.name, made[s.function], s.programs, [*map(view, s.given)], {}))
+        given = [*map(view, s.given), *s.sizes]
+        out.launches.append((f.name, functions[s.function], s.programs, given, {}))
         out.call_numbers.append(s.call)
     return InterpretedProgram(image, arena, out)
 
 
 @dataclass(slots=True, eq=False)
+class LastRun:
+    """The end of the last call of programs that share memory, on `stream`."""
+
+    end: Event
+    stream: int = 0
+
+    def wait_before_release(self, owner: object) -> None:
+        """Wait for it before an object is released whose memory or machine code it uses. A
+        finalizer does so, not `__del__`: those of a cycle run in any order, so that the event might
+        not exist any more."""
+        weakref.finalize(owner, _wait_for_event, self.end).atexit = False
+
+    def wait_on(self, stream: int) -> None:
+        """Make a stream wait for it, if that is another one."""
+        if stream != self.stream:
+            self.end.block_stream(stream)
+            self.stream = stream
+
+
+def _wait_for_event(event: Event) -> None:
+    with suppress(Exception), event.cuda.activate():  # the process may be about to end
+        event.synchronize()
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class DeviceProgram:
     """A program on a GPU. arena: its memory; graph: all launches; owners: objects these need;
-    end_event: the end of the last call, on `last_stream`, for which calls on other streams wait;
-    input_ranges: of the inputs, from the first call on; outputs: torch tensors of these, once
-    requested."""
+    last_run: for which calls on other streams wait; input_ranges: of the inputs, from the first
+    call on; outputs: torch tensors of these, once requested."""
 
     image: Image
     cuda: Cuda
-    arena: OwnedHandle
+    arena: Arena[OwnedHandle]
     launches: LaunchList
+    last_run: LastRun
     owners: list[Any] = field(default_factory=list)
     graph: OwnedHandle | None = None
-    end_event: Event | None = None
-    last_stream: int = 0
     input_ranges: WrittenRanges | None = None
     outputs: list[Any] = field(default_factory=list)
 
-    def __del__(self) -> None:
-        """Wait for the last call, which uses the kernels' machine code."""
-        if self.end_event is not None:
-            with suppress(Exception), self.cuda.activate():  # the process may be about to end
-                self.end_event.synchronize()
+    def __post_init__(self) -> None:
+        self.last_run.wait_before_release(self)
 
     @property
     def number(self) -> int | None:
@@ -131,16 +170,12 @@ class DeviceProgram:
     def run(self, arrays: Sequence[Any], as_tensors: bool) -> list[Any]:
         """Return the outputs for inputs in order: arrays, or tensors on the device, of the image's
         dtypes. as_tensors: return tensors, which the program owns."""
-        d, base = self.cuda.driver, self.arena.handle
+        d = self.cuda.driver
         held: list[Any] = []  # alive until they are copied
-        assert self.graph is not None
-        assert self.end_event is not None
         with self.cuda.activate():
             stream = torch_stream(self.cuda.gpu.number)
-            if stream != self.last_stream:
-                self.end_event.block_stream(stream)
-                self.last_stream = stream
-            own = [base + at for at, _, _ in self.image.inputs]
+            self.last_run.wait_on(stream)
+            own = [address(self.arena, at) for at, _, _ in self.image.inputs]
             if self.input_ranges is None:
                 sizes = map(port_bytes, self.image.inputs)
                 self.input_ranges = WrittenRanges.from_ranges(zip(own, sizes, strict=True))
@@ -153,8 +188,8 @@ class DeviceProgram:
                     size, place = x.numel() * x.element_size(), held[-1].data_ptr()
                     if place != at:  # else it was written in place
                         d("cuMemcpyDtoDAsync_v2", at, place, size, stream)
-            d("cuGraphLaunch", self.graph.handle, stream)
-            self.end_event.record_on(stream)
+            self.launch_all(stream)
+            self.last_run.end.record_on(stream)
             if as_tensors:
                 self.outputs = self.outputs or [self._tensor(p) for p in self.image.outputs]
                 return list(self.outputs)
@@ -162,14 +197,24 @@ class DeviceProgram:
             for port in self.image.outputs:
                 at, shape, kind = port
                 out.append(np.empty(shape, np.dtype(kind)))
-                d("cuMemcpyDtoHAsync_v2", out[-1].ctypes.data, base + at, out[-1].nbytes, stream)
+                place = address(self.arena, at)
+                d("cuMemcpyDtoHAsync_v2", out[-1].ctypes.data, place, out[-1].nbytes, stream)
             d("cuStreamSynchronize", stream)
         return out
+
+    def memory_blocks(self) -> dict[int, int]:
+        """Return the bytes of each block of memory that it holds, by identity."""
+        return {id(self): self.image.size}
 
     def buffers(self) -> list[Any]:
         """Return torch tensors of the input buffers."""
         with self.cuda.activate():
             return [self._tensor(port) for port in self.image.inputs]
+
+    def launch_all(self, stream: int) -> None:
+        """Launch the program on a stream."""
+        assert self.graph is not None
+        self.cuda.driver("cuGraphLaunch", self.graph.handle, stream)
 
     def launch(self) -> None:
         if self.launches.side_streams:
@@ -182,6 +227,11 @@ class DeviceProgram:
         return _tensor(self.arena, at, port_bytes(port), kind).view(shape)
 
 
+def address(arena: Arena[OwnedHandle], offset: int) -> int:
+    part, begin = arena.find(offset)
+    return part.handle + begin
+
+
 def load_on_device(
     image: Image, code: bytes, known_bytes: np.ndarray, number: int | None = None
 ) -> DeviceProgram:
@@ -190,33 +240,49 @@ def load_on_device(
     for instance for lack of memory."""
     cuda = Cuda(load_driver(), find_gpu(number))
     with cuda.activate():
-        arena = cuda.allocate(image.size)
-        cuda.upload(arena.handle, known_bytes)
-        cuda.fill_zero(arena.handle + image.known, image.size - image.known)
-        modules: dict[tuple[int, int], OwnedHandle] = {}
-        made: list[Any] = []
-        for f in image.functions:
-            if f.begin == f.end:
-                made.append(VendorLaunch(cuda, arena, f.name, image.dots))
-                continue
-            where = f.begin, f.end
-            if where not in modules:
-                modules[where] = load_module(cuda, code[f.begin : f.end])
-            made.append(load_function(cuda, modules[where], f.name, f.threads, f.shared))
-            if f.alike:
-                made[-1].prefer_shared_memory()
+        memory = cuda.allocate(image.size)
+        cuda.upload(memory.handle, known_bytes)
+        cuda.fill_zero(memory.handle + image.known, image.size - image.known)
+        arena = Arena((0,), (memory,))
+        made, modules = load_functions(image, code, cuda, arena)
         beside = [cuda.create_stream() for _ in range(image.stream_count - 1)]
-        out = LaunchList(image.calls, [], [s.call for s in image.steps], beside)
-        for s in image.steps:
-            out.launches.append(_launch_record(image, s, made[s.function], arena.handle))
-        on = DeviceProgram(image, cuda, arena, out, [*modules.values()])
+        out = list_launches(image, made, arena, beside)
+        on = DeviceProgram(image, cuda, arena, out, LastRun(cuda.Event()), modules)
         on.launch()  # so that the driver loads everything
         cuda.synchronize()
         with _keep_vendor_memory(made) as pool:
             on.graph = cuda.capture_graph(on.launch)
-        on.end_event = cuda.Event()
         on.owners += [pool]
     return on
+
+
+def load_functions(
+    image: Image | SizedImage, code: bytes, cuda: Cuda, arena: Arena[OwnedHandle]
+) -> tuple[list[Any], list[OwnedHandle]]:
+    """Return the functions of an image, and their modules. code: of all. arena: of vendor calls."""
+    modules: dict[tuple[int, int], OwnedHandle] = {}
+    made: list[Any] = []
+    for f in image.functions:
+        if f.begin == f.end:
+            made.append(VendorLaunch(cuda, arena, f.name, image.dots))
+            continue
+        where = f.begin, f.end
+        if where not in modules:
+            modules[where] = load_module(cuda, code[f.begin : f.end])
+        made.append(load_function(cuda, modules[where], f.name, f.threads, f.shared))
+        if f.alike:
+            made[-1].prefer_shared_memory()
+    return made, [*modules.values()]
+
+
+def list_launches(
+    image: Image, functions: Sequence[Any], arena: Arena[OwnedHandle], side_streams: Sequence[Any]
+) -> LaunchList:
+    """Return the launches of an image in this memory."""
+    out = LaunchList(image.calls, [], [s.call for s in image.steps], side_streams)
+    for s in image.steps:
+        out.launches.append(_launch_record(image, s, functions[s.function], arena))
+    return out
 
 
 @contextmanager
@@ -233,7 +299,7 @@ def _keep_vendor_memory(functions: Sequence[Any]) -> Iterator[Any]:
         yield pool
 
 
-def _launch_record(image: Image, s: Step, function: Any, base: int) -> LaunchRecord:
+def _launch_record(image: Image, s: Step, function: Any, arena: Arena[OwnedHandle]) -> LaunchRecord:
     f = image.functions[s.function]
     if isinstance(function, VendorLaunch):
         return f.name, function, s.programs, [*s.given], {}
@@ -241,7 +307,7 @@ def _launch_record(image: Image, s: Step, function: Any, base: int) -> LaunchRec
         f.name,
         function,
         s.programs,
-        [base + at for at, _, _ in s.given],
+        [*(address(arena, at) for at, _, _ in s.given), *s.sizes],
         {"dependent_launch": s.early},
     )
 
@@ -252,7 +318,7 @@ class VendorLaunch:
     operation, dot_precision: see module.VendorFunction."""
 
     cuda: Cuda
-    arena: OwnedHandle
+    arena: Arena[OwnedHandle]
     operation: str
     dot_precision: str
 
@@ -270,24 +336,25 @@ class VendorLaunch:
 
 @dataclass(frozen=True, slots=True)
 class _ArenaBytes:
-    """Part of the arena, as an object from which torch reads foreign memory."""
+    """Part of an allocation, as an object from which torch reads foreign memory."""
 
-    arena: OwnedHandle
+    memory: OwnedHandle
     offset: int
     size: int
 
     @property
     def __cuda_array_interface__(self) -> Mapping[str, Any]:
-        place = self.arena.handle + self.offset
+        place = self.memory.handle + self.offset
         about = {"shape": (self.size,), "typestr": "|u1", "data": (place, False)}
         return {**about, "strides": None, "version": 3}
 
 
-def _tensor(arena: OwnedHandle, offset: int, size: int, kind: str) -> Any:
+def _tensor(arena: Arena[OwnedHandle], offset: int, size: int, kind: str) -> Any:
     """Return a torch tensor over bytes of the arena, without a copy."""
     import torch
 
-    held = torch.as_tensor(_ArenaBytes(arena, offset, size), device="cuda")
+    part, begin = arena.find(offset)
+    held = torch.as_tensor(_ArenaBytes(part, begin, size), device="cuda")
     return held.view(getattr(torch, kind))
 
 

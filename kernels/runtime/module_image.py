@@ -10,12 +10,11 @@ import numpy as np
 
 from superopt.kernels.cuda.image import Function, Image, Lane, PortSpec, SliceSpec, Step
 from superopt.kernels.cuda.launch import prefers_shared_memory
+from superopt.kernels.cuda.sized_image import ARENA_ALIGNMENT
 from superopt.kernels.runtime.gpu_device import supports_dependent_launch, to_array
 from superopt.kernels.runtime.gpu_program import GpuProgram
 from superopt.kernels.triton.compiler import WARP_THREADS
 from superopt.kernels.triton.module import VendorFunction
-
-ARENA_ALIGNMENT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def export_image(r: GpuProgram, device: str, dot_precision: str) -> ModuleImage 
     end = arena.size
     for x in (r.memory, *r.inputs, *r.outputs):
         arena.add(x)
-    texts = _CodeTable([])
+    texts = CodeTable([])
     functions: dict[Function, int] = {}
     steps = []
     for n, (_, function, programs, given, how) in zip(r.call_numbers, r.launches, strict=True):
@@ -54,7 +53,7 @@ def export_image(r: GpuProgram, device: str, dot_precision: str) -> ModuleImage 
             alike = supports_dependent_launch(device) and prefers_shared_memory(
                 given, kernel.metadata.shared
             )
-            made = _add_compiled(kernel, texts, alike)
+            made = add_compiled(kernel, texts, alike)
         if made is None:
             return None
         places = tuple(map(arena.slice_of, given))
@@ -77,7 +76,7 @@ def export_image(r: GpuProgram, device: str, dot_precision: str) -> ModuleImage 
     return ModuleImage(image, b"".join(texts.entries), whole)
 
 
-def _add_compiled(kernel: Any, texts: _CodeTable, prefers_shared: bool) -> Function | None:
+def add_compiled(kernel: Any, texts: CodeTable, prefers_shared: bool) -> Function | None:
     """Add a kernel compiled by Triton."""
     if not kernel.takes_only_addresses:
         return None
@@ -87,7 +86,7 @@ def _add_compiled(kernel: Any, texts: _CodeTable, prefers_shared: bool) -> Funct
 
 
 @dataclass(frozen=True, slots=True)
-class _CodeTable:
+class CodeTable:
     entries: list[bytes]
 
     def add(

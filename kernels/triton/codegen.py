@@ -37,8 +37,10 @@ from superopt.kernels.triton.narrow_stores import narrow_value
 from superopt.kernels.triton.unroll import unroll_loops
 from superopt.kernels.triton.writer import ZERO_NAME, Block, Writer, non_unit_axes, padded_extent
 from superopt.te.analysis.walk import loads
+from superopt.te.expr import index as te_index
 from superopt.te.expr.functions import REDUCTION_COMBINERS, identity_element
 from superopt.te.expr.node import Axis, Expr, Load
+from superopt.te.expr.symbolic_int import hint, is_symbolic
 from superopt.te.expr.tensor import Tensor
 
 ZERO_MULTIPLE = 1024  # multiple of which an opaque 0 is added to indices, which keeps vectorization
@@ -52,15 +54,19 @@ PERSISTENT_LOOP = "for pid in tl.range({}, {}, {}, flatten=True):"
 INTERPRETER_ITEM = "tl.cast({}, tl.int32).handle.data.item()"
 
 MAX_BUFFER_ELEMENTS = 1 << 31  # Triton's ranges have 32 bits
+# of buffers of symbolic sizes: blocks may pass the end
+MAX_SYMBOLIC_ELEMENTS = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A function of pointers to `buffers`, run as `programs` concurrent programs."""
+    """A function of pointers to `buffers`, then of the symbolic sizes named `sizes`, run as
+    `programs` concurrent programs."""
 
     name: str
     programs: int
     buffers: tuple[Tensor, ...]
+    sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +90,12 @@ def triton_text(
     before the previous launch has ended, and wait for it themselves (from sm_90 on).
 
     Raises NotImplementedError, with the construct, for what Triton does not support: element types,
-    scalar functions, too large blocks, registers used in parts, buffers of 2^31 elements.
+    scalar functions, too large blocks, registers used in parts, buffers of 2^31 elements. What
+    depends on symbolic sizes must be in the context of te/expr/symbolic_int.py.
     """
     for t in (*kernel.params, *(t for t, _ in kernel.scratch)):
-        if _element_count(t) >= MAX_BUFFER_ELEMENTS:
+        count = _element_count(t)
+        if count >= (MAX_SYMBOLIC_ELEMENTS if is_symbolic(count) else MAX_BUFFER_ELEMENTS):
             raise NotImplementedError(f"{t.name}: {t.type} has indices of more than 32 bits")
     written, scratch = unroll_loops(tuple(_without_unit_loops(kernel.body)), kernel.scratch)
     parts = _launch_bodies(tuple(map(_merge_unrolled, written)))
@@ -112,16 +120,18 @@ def triton_text(
         apart = [t for t in own if t in memory and programs > 1]
         fixed = frozenset(p.buffer for p in kernel.packs)
         # a program's own scratch serves one block only
-        some = kernel.programs if 0 < kernel.programs < programs and not apart else 0
-        turns = (some, programs) if some else None
-        texts.append(_function_text(name, given, axes, inner, registers, apart, fixed, how, turns))
-        launches.append(Launch(name, some or programs, given))
+        some = kernel.programs if 0 < kernel.programs < hint(programs) and not apart else 0
+        text, sizes = _function_text(
+            name, given, axes, inner, registers, apart, fixed, how, kernel.sizes, some
+        )
+        texts.append(text)
+        launches.append(Launch(name, some or programs, given, sizes))
     short = dot_precision != "ieee" or any(p.dtype in FLOAT16_DTYPES for p in kernel.params)
     return TritonText(_module_text(texts, short), tuple(launches), tuple(memory.items()))
 
 
 def _element_count(t: Tensor) -> int:
-    return math.prod(n for n in t.shape if isinstance(n, int))
+    return math.prod(t.sizes)
 
 
 def _module_text(texts: Sequence[str], reduced_precision: bool) -> str:
@@ -228,11 +238,11 @@ def _is_register(uses: Sequence[_BufferUse]) -> bool:
 def _function_text(
     name: str, buffers: Sequence[Tensor], axes: Sequence[Axis], body: Sequence[Stmt],
     registers: frozenset[Tensor], private: Sequence[Tensor], constants: frozenset[Tensor],
-    settings: tuple[str, bool, bool], persistent: tuple[int, int] | None = None,
-) -> str:  # fmt: skip
-    """Return a function's text. private: scratch that each program has for itself. constants:
-    prefetched early. settings: see `triton_text`. persistent: the number of programs, and of blocks
-    they share."""
+    settings: tuple[str, bool, bool], sizes: Sequence[str] = (), persistent: int = 0,
+) -> tuple[str, tuple[str, ...]]:  # fmt: skip
+    """Return a function's text, and those of `sizes` that are its parameters. private: scratch that
+    each program has for itself. constants: prefetched early. settings: see `triton_text`.
+    persistent: the number of programs that share the blocks; 0: each has one."""
     dots, interpreted, early = settings
     uses = list(_buffer_uses(body))
     stored = {x.buffer for x in uses if x.kind != "read"}
@@ -241,36 +251,45 @@ def _function_text(
     w.stored = frozenset(stored)
     w.zeroed = registers - {s.buffer for s in flat_statements(body) if not _is_copy(s, registers)}
     w.taken.add(name)
-    given = ", ".join(w.buffer(t) for t in buffers)
     head = _program_indices(w, axes, bool(private))
-    if persistent is not None:
+    if persistent:
         head, numbered = [], head[1:]
-        first = "tl.program_id(0)"
-        programs, count = persistent
-        w.line(
-            PERSISTENT_LOOP.format(
-                INTERPRETER_ITEM.format(first) if interpreted else first, count, programs
-            )
-        )
+        first, count = "tl.program_id(0)", _extent_text(w, math.prod(a.size for a in axes))
+        first = INTERPRETER_ITEM.format(first) if interpreted else first
+        w.line(PERSISTENT_LOOP.format(first, count, persistent))
         w.depth += 1
         for x in numbered:
             w.line(x)
     for t in private:
-        far = math.prod(a.size for a in axes) * _element_count(t) >= 1 << 31
-        head.append(
-            f"{w.buffer(t)} += {'tl.cast(pid, tl.int64)' if far else 'pid'} * {_element_count(t)}"
-        )
+        each = _element_count(t)
+        total = math.prod(a.size for a in axes) * each
+        pid = "tl.cast(pid, tl.int64)" if is_symbolic(total) or total >= 1 << 31 else "pid"
+        head.append(f"{w.buffer(t)} += {pid} * {_size_text(w, each)}")
     _emit_body(w, body)
     head += [f"{n} = tl.arange(0, {padded_extent(a)})" for a, n in w.ranges.items()]
     if any(f"+ {ZERO_NAME})" in x for x in w.lines):  # the grid has one dimension
         head.append(f"{ZERO_NAME} = tl.program_id(1) * {ZERO_MULTIPLE}")
-    if early and persistent is None:
+    if early and not persistent:
         head += l2_prefetch_lines(
             w, axes, {x.buffer: x.index for x in uses if x.buffer in constants}
         )
     head += DEPENDENT_LAUNCH_LINES if early else ()
     lines = [*(f"    {x}" for x in head), *w.lines]
-    return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])])
+    own = tuple(s for s in sizes if s in w.sizes)
+    given = ", ".join([*(w.buffer(t) for t in buffers), *(w.sizes[s] for s in own)])
+    return "\n".join([f"def {name}({given}):", *(lines or ["    pass"])]), own
+
+
+def _size_text(w: Writer, n: int) -> str:
+    """Return a factor or a divisor."""
+    text = values.emit_index(w, te_index.as_index(n)).text
+    return f"({text})" if is_symbolic(n) else text
+
+
+def _extent_text(w: Writer, n: int) -> str:
+    """Return the end of a range."""
+    text = _size_text(w, n)
+    return INTERPRETER_ITEM.format(text) if w.interpreted and is_symbolic(n) else text
 
 
 def _is_copy(s: Store | Update, registers: frozenset[Tensor]) -> bool:
@@ -284,12 +303,11 @@ def _program_indices(w: Writer, axes: Sequence[Axis], needed: bool) -> list[str]
     if not axes and not needed:
         return []
     lines = ["pid = tl.program_id(0)"]
-    below = math.prod(a.size for a in axes)
     for n, a in enumerate(axes):
         w.names[a] = w.fresh(a.name)
-        below //= a.size
-        step = f"pid // {below}" if below > 1 else "pid"
-        lines.append(f"{w.names[a]} = {step}" + (f" % {a.size}" if n else ""))
+        below = math.prod(x.size for x in axes[n + 1 :])
+        step = "pid" if isinstance(below, int) and below == 1 else f"pid // {_size_text(w, below)}"
+        lines.append(f"{w.names[a]} = {step}" + (f" % {_size_text(w, a.size)}" if n else ""))
     return lines
 
 
@@ -298,12 +316,15 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
     for n, s in enumerate(body):
         if isinstance(s, For) and not w.hoisted:
             hoist_loads(w, body[n + 1 :])
+            w.limits = ()
         match s:
             case For(_, inner, "parallel"):
                 raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
             case For(axis, inner, kind):
                 w.names[axis] = w.fresh(axis.name)
-                steps, end = "tl.static_range" if kind == "unroll" else "range", f"{axis.size}"
+                is_fixed = isinstance(axis.extent, int)
+                steps = "tl.static_range" if kind == "unroll" and is_fixed else "range"
+                end = _extent_text(w, axis.size)
                 if s.until is not None:
                     w.begin_tile(())
                     end = values.emit_value(w, s.until).text
@@ -314,12 +335,15 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
                 _emit_body(w, inner)
                 w.known_loads.clear()
                 w.depth -= 1
-            case Store(buffer, at, new, axes):
+            case Store(buffer, at, new, axes, limits):
+                w.limits = limits
                 w.begin_tile(axes)
                 new = narrow_value(new) if buffer.dtype in FLOAT16_DTYPES else new
                 values.emit_store(w, buffer, at, values.emit_value(w, new))
             case Update():
+                w.limits = s.limits
                 _emit_update(w, s)
+        w.limits = ()
     w.hoisted = before
 
 

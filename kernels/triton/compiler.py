@@ -122,9 +122,9 @@ class CompiledKernel:
 
 @dataclass(slots=True, eq=False)
 class CompiledFunction:
-    """A function of Triton's text, called like Triton's own: `f[(programs,)](*tensors, **how)`.
-    how: options of Triton's compiler; launch_pdl: allow the launch to begin before the previous one
-    has ended. compiled: kernels by tensor types and options."""
+    """A function of Triton's text, called like Triton's own: `f[(programs,)](*given, **how)`, with
+    tensors and integers of 32 bits. how: options of Triton's compiler; launch_pdl: allow the launch
+    to begin before the previous one has ended. compiled: kernels by argument types and options."""
 
     function: Any
     compiled: dict[Any, CompiledKernel] = field(default_factory=dict)
@@ -136,15 +136,16 @@ class CompiledFunction:
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
         return partial(self.launch, grid[0])
 
-    def warmup(self, *tensors: Any, grid: object = None, **options: Any) -> CompiledKernel:
-        """Compile without launching. Raises TritonCompileError if Triton rejects it."""
+    def warmup(self, *given: Any, grid: object = None, **options: Any) -> CompiledKernel:
+        """Compile without launching; for any values of integers. Raises TritonCompileError if
+        Triton rejects it."""
         from triton import compile
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
 
         options.pop("launch_pdl", None)
-        kinds = tuple(_pointer_type(x) for x in tensors)
-        known = tuple(n for n, x in enumerate(tensors) if x.data_ptr() % POINTER_ALIGNMENT == 0)
+        kinds = tuple(map(_argument_type, given))
+        known = tuple(n for n, x in enumerate(given) if _is_aligned(x))
         major, minor = current_gpu().gpu.capability
         key = kinds, known, (major, minor), tuple(sorted(options.items()))
         if key not in self.compiled:
@@ -160,18 +161,24 @@ class CompiledFunction:
             self.compiled[key] = CompiledKernel(out.metadata, out.asm)
         return self.compiled[key]
 
-    def launch(self, programs: int, *tensors: Any, **options: Any) -> None:
-        made = self.warmup(*tensors, **options).load()
+    def launch(self, programs: int, *given: Any, **options: Any) -> None:
+        made = self.warmup(*given, **options).load()
         with made.cuda.activate():
             made.launch(
                 programs,
-                *(x.data_ptr() for x in tensors),
+                *(x if isinstance(x, int) else x.data_ptr() for x in given),
                 dependent_launch=bool(options.get("launch_pdl")),
             )
 
 
-def _pointer_type(x: Any) -> str:
-    """Return Triton's name of a pointer to a tensor's elements."""
+def _is_aligned(x: Any) -> bool:
+    return not isinstance(x, int) and x.data_ptr() % POINTER_ALIGNMENT == 0
+
+
+def _argument_type(x: Any) -> str:
+    """Return Triton's name of a pointer to a tensor's elements, or of an integer."""
+    if isinstance(x, int):
+        return "i32"
     name = str(x.dtype).removeprefix("torch.")
     short = name.replace("uint", "u").replace("int", "i")
     return f"*{_TYPE_NAMES.get(name, short)}"

@@ -11,6 +11,7 @@ from superopt.kernels.triton.writer import Writer
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr import index
 from superopt.te.expr.node import Axis, Expr
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 PREFETCH_VARIABLE = "ahead"
@@ -34,7 +35,8 @@ def l2_prefetch_lines(
         lanes = min(MAX_REQUEST_LANES, 1 << max(size // ADDRESS_ALIGNMENT, 1).bit_length() - 1)
         each = size // lanes // ADDRESS_ALIGNMENT * ADDRESS_ALIGNMENT
         whole = math.prod(n for n in t.shape if isinstance(n, int))
-        again = math.prod(a.size for a in axes) * part // whole  # programs that request it
+        # programs that request it
+        again = math.prod(hint(a.size) for a in axes) * part // whole
         if (
             not all(inside[:lead])
             or not each

@@ -34,6 +34,7 @@ def hoist_loads(w: Writer, following: Sequence[Stmt]) -> None:
             or (size := prod(block_shape(non_unit_axes(s.axes)))) > MAX_HOISTED_TILE_ELEMENTS
         ):
             continue
+        w.limits = s.limits
         w.begin_tile(s.axes)
         for x, guard in dict.fromkeys(_guarded_loads(w, s.value, None)):
             if size > room:

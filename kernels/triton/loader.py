@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,13 @@ from superopt.kernels.triton.compiler import CompiledFunction
 from superopt.kernels.triton.functions import triton_type
 from superopt.kernels.triton.module import VendorFunction, define_functions
 from superopt.te.analysis.walk import subexpressions
+from superopt.te.expr import index
 from superopt.te.expr.dtype import BF16, F16, F32, DType
+from superopt.te.expr.index import evaluate
 from superopt.te.expr.node import Apply
 from superopt.te.expr.tensor import Tensor
+
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
 def compile_options(kernel: Kernel) -> dict[str, bool]:
@@ -84,10 +89,15 @@ def torch_dtype(dtype: DType) -> Any:
 
 
 def load_triton_kernel(
-    kernel: Kernel, device: str = "cpu", dot_precision: str = "ieee", dependent_launch: bool = False
+    kernel: Kernel,
+    device: str = "cpu",
+    dot_precision: str = "ieee",
+    dependent_launch: bool = False,
+    sizes: Mapping[str, int] = NO_SIZES,
 ) -> LoadedTritonKernel:
     """Load a kernel for tensors on `device`: "cuda", or "cpu" in the interpreter. dot_precision: of
-    fp32 products, by Triton's name: ieee or tf32. dependent_launch: see codegen.triton_text.
+    fp32 products, by Triton's name: ieee or tf32. dependent_launch: see codegen.triton_text. sizes:
+    of scratch tensors.
 
     Raises NotImplementedError if Triton text cannot express it, ImportError without the extra.
     """
@@ -100,7 +110,10 @@ def load_triton_kernel(
     text = triton_text(
         kernel, dot_precision, interpreted=device == "cpu", dependent_launch=dependent_launch
     )
-    own = {t: torch.empty(n, dtype=torch_dtype(t.dtype), device=device) for t, n in text.scratch}
+    own = {}
+    for t, n in text.scratch:
+        count = evaluate(index.as_index(n), {**sizes})
+        own[t] = torch.empty(count, dtype=torch_dtype(t.dtype), device=device)
     for t, numbers in kernel.tables:
         own[t] = torch.tensor(numbers, dtype=torch_dtype(t.dtype), device=device)
     made: dict[str, Any] = dict(define_functions(text.source, [x.name for x in text.launches]))

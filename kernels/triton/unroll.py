@@ -21,6 +21,7 @@ from superopt.kernels.triton.dot_limits import MIN_DOT_EXTENT
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import loads
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 Scratch = tuple[tuple[Tensor, str], ...]
@@ -60,7 +61,8 @@ def _split_buffers(body: Sequence[Stmt], scratch: set[Tensor]) -> set[Tensor]:
 
 def _is_sum_block(s: For) -> bool:
     """True if it is a block of a sum, whose terms are taken together (codegen.py)."""
-    return s.axis.size >= MIN_DOT_EXTENT and len(s.body) == 1 and isinstance(s.body[0], Update)
+    is_long = hint(s.axis.size) >= MIN_DOT_EXTENT
+    return is_long and len(s.body) == 1 and isinstance(s.body[0], Update)
 
 
 @dataclass(slots=True)
@@ -86,7 +88,8 @@ class _Unroller:
                     at = self.substitute(Load(s.buffer, s.index, s.buffer.dtype), env)
                     assert isinstance(at, Load)
                     value = self.substitute(s.value, env)
-                    yield replace(s, buffer=at.tensor, index=at.index, value=value)
+                    ends = tuple((self.substitute(i, env), n) for i, n in s.limits)
+                    yield replace(s, buffer=at.tensor, index=at.index, value=value, limits=ends)
 
     def indexes_parts(self, s: For) -> bool:
         """True if the loop's axis indexes parts of a split buffer."""

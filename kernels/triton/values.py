@@ -29,7 +29,8 @@ from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, F32, F64, I32, I64, INDEX, DType
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Size
+from superopt.te.expr.symbolic_int import is_nonnegative
 from superopt.te.expr.tensor import Tensor
 
 # --- blocks ---
@@ -52,14 +53,30 @@ def full_block(w: Writer, b: Block, dtype: DType) -> str:
 
 def padded_axes(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     """Return the axes that are padded."""
-    return tuple(a for a in axes if padded_extent(a) != a.size)
+    return tuple(a for a in axes if not isinstance(a.extent, int) or padded_extent(a) != a.extent)
 
 
 def bounds_mask(w: Writer, axes: frozenset[Axis]) -> Block | None:
     """Return the mask of these axes' extents; None if none is padded."""
     some = padded_axes([a for a in w.tile if a in axes])
-    tests = [f"({_axis_block(w, a).text} < {a.size})" for a in some]
+    tests = [f"({_axis_block(w, a).text} < {extent_text(w, a)})" for a in some]
     return Block(" & ".join(tests), frozenset(some)) if tests else None
+
+
+def extent_text(w: Writer, a: Axis) -> str:
+    return emit_index(w, te_index.as_index(a.extent)).text
+
+
+def limits_mask(w: Writer, index: Sequence[Expr]) -> Block | None:
+    """Return the mask of the statement's limits of axes that an index depends on; None if there
+    are none."""
+    own = set[Axis]().union(*map(index_axes, index))
+    found: Block | None = None
+    for i, n in w.limits:
+        if own & index_axes(i):
+            place, end = emit_index(w, i), emit_index(w, n)
+            found = combine_masks(w, found, Block(f"({place.text} < {end.text})", place.axes))
+    return found
 
 
 def combine_masks(w: Writer, a: Block | None, b: Block | None) -> Block | None:
@@ -188,6 +205,8 @@ def _index_atom(w: Writer, a: Expr, guard: Block | None) -> Block:
     match a:
         case Axis():
             return _axis_block(w, a)
+        case Size(name):
+            return Block(w.size(name))
         case Index(element, bound):
             at = emit_value(w, element, guard)
             if element.dtype.bits < 32:  # which may not hold the bound
@@ -196,6 +215,8 @@ def _index_atom(w: Writer, a: Expr, guard: Block | None) -> Block:
             return _format_blocks("_wrapped({0}, {1})", some)
         case Apply("floordiv" | "mod" as fn, (x, Const(n) as y)) if n > 0:
             known = affine.interval(x)
+            if known is None and _is_nonnegative(x):
+                known = 0, 0
             # Triton truncates, and assumes remainders of contiguous values to be contiguous, also
             # if some are negative: then a multiple of the divisor is added
             least = 0 if known is None else min(known[0] // n, 0)
@@ -210,11 +231,22 @@ def _index_atom(w: Writer, a: Expr, guard: Block | None) -> Block:
             if fn == "mod":
                 return _format_blocks("({0} % {1})", some)
             return _format_blocks(f"({{0}} // {{1}} + {least})" if least else "({0} // {1})", some)
+        case Apply("floordiv" | "mod" as fn, (x, y)) if _is_nonnegative(x):  # y is at least 1
+            w.div_mod_depth += 1
+            some = [emit_index(w, x, guard), emit_index(w, y, guard)]
+            w.div_mod_depth -= 1
+            return _format_blocks("({0} // ({1}))" if fn == "floordiv" else "({0} % ({1}))", some)
         case Apply("min" | "max" as fn, args):
             return _format_blocks(
                 f"tl.{fn}imum({{0}}, {{1}})", [emit_index(w, x, guard) for x in args]
             )
     raise NotImplementedError(f"index {a}")
+
+
+def _is_nonnegative(x: Expr) -> bool:
+    """True if an index is at least 0, whatever the sizes are that the guards admit."""
+    low, _ = te_index.bounds(x)
+    return (low is not None and low >= 0) or is_nonnegative(x)
 
 
 def _format_blocks(template: str, blocks: Sequence[Block]) -> Block:
@@ -237,6 +269,7 @@ def emit_load(
     if found is not None and not fallback:
         return found
     mask = combine_masks(w, guard, bounds_mask(w, place.axes))
+    mask = combine_masks(w, mask, limits_mask(w, index))
     mask = broadcast_scalar_masks(w, [mask, place])[0] if mask else None
     axes = place.axes | (mask.axes if mask else frozenset())
     if axes != place.axes:
@@ -290,7 +323,8 @@ def emit_store(w: Writer, buffer: Tensor, index: Sequence[Expr], new_value: Bloc
             f"{buffer.name}[{', '.join(map(str, index))}] is stored once for each of "
             f"{', '.join(a.name for a in w.tile)}: the index must depend on all of them"
         )
-    mask = bounds_mask(w, place.axes)
+    mask = combine_masks(w, bounds_mask(w, place.axes), limits_mask(w, index))
+    mask = broadcast_scalar_masks(w, [mask, place])[0] if mask else None
     rest = f", mask={mask.text}" if mask else ""
     w.known_loads.clear()
     # other threads of the program may read before and after
@@ -304,7 +338,7 @@ def tile_axes(buffer: Tensor, index: Sequence[Expr]) -> tuple[Axis, ...] | None:
     the one axis along which all of it is read in order. None for any other index."""
     found = []
     for i, n in zip(index, buffer.shape, strict=True):
-        if n == 1:
+        if isinstance(n, int) and n == 1:
             continue
         if not isinstance(i, Axis) or i.extent != n or i in found:
             return _one_axis(buffer, index)

@@ -8,8 +8,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from superopt.kernels.loops.tile import Limits
 from superopt.kernels.triton.functions import HELPERS
 from superopt.te.expr.node import Axis
+from superopt.te.expr.symbolic_int import ceil_power_of_two
 from superopt.te.expr.tensor import Tensor
 
 # An opaque 0. For small quotients LLVM emits 16-bit operations, two per register with one undefined
@@ -41,6 +43,8 @@ class Writer:
     read_and_stored: frozenset[Tensor]
     dot_precision: str = "ieee"
     interpreted: bool = False
+    limits: Limits = ()  # of the current statement
+    sizes: dict[str, str] = field(default_factory=dict)  # parameters of symbolic sizes, by name
     names: dict[object, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=lambda: {"tl", "triton", "pid", ZERO_NAME, *HELPERS})
     ranges: dict[Axis, str] = field(default_factory=dict)
@@ -73,6 +77,12 @@ class Writer:
             self.names[t] = self.fresh(t.name)
         return self.names[t]
 
+    def size(self, name: str) -> str:
+        """Return the parameter that has a symbolic size."""
+        if name not in self.sizes:
+            self.sizes[name] = self.fresh(f"size_{name}")
+        return self.sizes[name]
+
     def begin_tile(self, axes: Sequence[Axis]) -> None:
         """Begin a tile over these axes. Raises NotImplementedError if its block is too large."""
         self.tile = non_unit_axes(axes)
@@ -90,8 +100,8 @@ def non_unit_axes(axes: Sequence[Axis]) -> tuple[Axis, ...]:
 
 
 def padded_extent(a: Axis) -> int:
-    """Return the least power of two that is at least the extent."""
-    return 1 << max(a.size - 1, 0).bit_length()
+    """Return the least power of two that is at least the extent; see `ceil_power_of_two`."""
+    return ceil_power_of_two(a.size)
 
 
 def block_shape(axes: Sequence[Axis]) -> tuple[int, ...]:

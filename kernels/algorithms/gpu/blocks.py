@@ -21,6 +21,7 @@ from superopt.kernels.loops.schedule import (
     Vectorize,
 )
 from superopt.te.expr.node import Axis, Load
+from superopt.te.expr.symbolic_int import hint, is_symbolic
 from superopt.te.expr.tensor import Tensor
 
 MULTIPROCESSORS = 132  # of an H100; with fewer programs some are idle
@@ -69,7 +70,8 @@ def elements_per_program(t: Tensor) -> int:
     """Return how many cheap elements of a result a program computes, so that all multiprocessors
     are busy."""
     return max(
-        64, min(512, 1 << max(result_elements(t) // (2 * MULTIPROCESSORS), 1).bit_length() - 1)
+        64,
+        min(512, 1 << max(hint(result_elements(t)) // (2 * MULTIPROCESSORS), 1).bit_length() - 1),
     )
 
 
@@ -83,7 +85,12 @@ def elementwise_schedule(p: Problem, elements_at_once: int) -> Schedule:
         return ()
     steps: list[Primitive] = [Reorder((*(a.name for a in order), *over))]
     name = fuse_axes(steps, order)
-    steps += [Split(name, min(elements_at_once, max(result_elements(p.tensor), 1)))]
+    count = result_elements(p.tensor)
+    steps += [
+        Split(
+            name, elements_at_once if is_symbolic(count) else min(elements_at_once, max(count, 1))
+        )
+    ]
     steps.append(Reorder((f"{name}.o", *over, f"{name}.i")))
     return (*steps, Parallel(f"{name}.o"), Vectorize(f"{name}.i"))
 
@@ -123,7 +130,7 @@ def _padded_terms(n: int, d: int) -> int:
 
 def split_sum(axis: str, n: int, d: int) -> Primitive:
     """Return the primitive that splits a sum of n terms into blocks of d."""
-    return Cover(axis, d) if n % d else Split(axis, d)
+    return Cover(axis, d) if is_symbolic(n) or n % d else Split(axis, d)
 
 
 def memory_order_axes(p: Problem) -> list[Axis]:

@@ -51,6 +51,7 @@ from superopt.kernels.triton.dot_limits import MIN_DOT_EXTENT
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr import index
 from superopt.te.expr.node import Apply, Axis, Dim, Expr, Load, Reduce
+from superopt.te.expr.symbolic_int import hint, is_symbolic
 from superopt.te.expr.tensor import Tensor
 
 
@@ -141,7 +142,10 @@ def dot_schedule(m: MatrixProduct, o: Option) -> Schedule:
         *window, k = [a.name for a in m.reduction_axes]
     else:
         window, k, last = [], fuse_axes(steps, m.reduction_axes), m.sizes[2]
-    high, wide = min(o["rows"], m.sizes[0]), min(o["columns"], m.sizes[1])
+    high, wide = (
+        o[name] if is_symbolic(n) else min(o[name], n)
+        for name, n in zip(("rows", "columns"), m.sizes, strict=False)
+    )
     steps += [Split(row, high), Split(column, wide), split_sum(k, last, o["k_block"])]
     outer = [*(a.name for a in m.batch), f"{row}.o", f"{column}.o"]
     lines = _row_blocks_per_group(m, o)
@@ -169,8 +173,8 @@ def dot_schedule(m: MatrixProduct, o: Option) -> Schedule:
 def _row_blocks_per_group(m: MatrixProduct, o: Option) -> int:
     """Return how many row blocks precede the next column block (grouped ordering): if operands
     exceed L2, concurrent blocks should read as little as possible."""
-    rows, columns, terms = m.sizes
-    gates, windows = dict(o.knobs).get("gates", 1), m.window_size
+    rows, columns, terms = map(hint, m.sizes)
+    gates, windows = dict(o.knobs).get("gates", 1), hint(m.window_size)
     read = (rows / windows + gates * columns) * terms * m.contraction.b.dtype.bits / 8
     count = -(-rows // o["rows"])
     if read <= L2_BYTES or count * -(-columns // o["columns"]) <= MULTIPROCESSORS:

@@ -13,6 +13,7 @@ from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.triton.dot_limits import MIN_DOT_COLUMNS, MIN_DOT_EXTENT
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr.node import Apply, Axis, Expr, Load
+from superopt.te.expr.symbolic_int import is_symbolic
 
 MAX_BLOCK_TERMS = 128  # of a block
 # costs of epilogue functions, in erf
@@ -66,7 +67,7 @@ def match_matrix_product(p: Problem, swapped: bool = False) -> MatrixProduct | N
         rows, columns = columns, rows
     both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither
     # channels innermost in channels-last images; axes of extent 1 do not matter
-    over = sorted(found.axes, key=lambda a: (a.size > 1, memory_stride(c.a, a, p.layouts) == 1))
+    over = sorted(found.axes, key=lambda a: (a.extent != 1, memory_stride(c.a, a, p.layouts) == 1))
     half = c.a.dtype.bits == 16
     assert p.tensor.body is not None
     ends, beside = _function_cost(p.tensor.body), _reads_each_row(p.tensor.body, rows)
@@ -75,10 +76,13 @@ def match_matrix_product(p: Problem, swapped: bool = False) -> MatrixProduct | N
         few = MIN_DOT_COLUMNS // 2 < m.sizes[1] <= MIN_DOT_COLUMNS and c.b.tensor in p.constants
         return (
             m
-            if few and len(over) == 1 and min(m.sizes[0], block_terms(m)) >= MIN_DOT_EXTENT
+            if few
+            and len(over) == 1
+            and all(n >= MIN_DOT_EXTENT for n in (m.sizes[0], block_terms(m)))
             else None
         )
-    return m if min(m.sizes[0], m.sizes[1], block_terms(m)) > MIN_DOT_EXTENT // 2 else None
+    least = MIN_DOT_EXTENT // 2
+    return m if all(n > least for n in (*m.sizes[:2], block_terms(m))) else None
 
 
 def _function_cost(e: Expr) -> float:
@@ -110,6 +114,8 @@ def block_terms(m: MatrixProduct, max_terms: int = 64) -> int:
     no divisor fits, max_terms, with a masked last block; 0 if the sum is too short."""
     last = m.reduction_axes[-1].size
     n = last if last >= MIN_DOT_EXTENT else m.sizes[2]
+    if is_symbolic(n):
+        return max_terms if n > MIN_DOT_EXTENT // 2 else 0
     if n < MIN_DOT_EXTENT:
         return n if n > MIN_DOT_EXTENT // 2 else 0
     tried = (

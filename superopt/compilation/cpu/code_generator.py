@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from superopt.compilation.cpu.class_program import plan_class_program
 from superopt.compilation.cpu.device import CpuDevice
 from superopt.compilation.cpu.export_library import export_library
 from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
@@ -25,6 +24,7 @@ from superopt.compilation.frontend.graph_ports import (
     numpy_dtype,
     static_shape,
 )
+from superopt.compilation.model.classes.class_program import plan_class_program, with_planned_sizes
 from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.compiler import Compiler, out_of_memory_error
 from superopt.compilation.model.device import CodeGenerator, Progress
@@ -106,7 +106,8 @@ class CpuCodeGenerator(CodeGenerator):
 
         Raises one of NO_KERNEL_ERRORS if an operator has no kernel for symbolic sizes.
         """
-        made = plan_class_program(self, c, s, example, guards, self._start_image)
+        build = with_planned_sizes(self._start_image)
+        made = plan_class_program(self, c, s, example, guards, build)
         release = c.model.source.release_pages
         constants = pack_program_constants(made.program, release)
         image = made.code()

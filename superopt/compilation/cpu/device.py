@@ -32,6 +32,7 @@ class CpuDevice(Device):
 
     name: ClassVar[str] = "cpu"
     has_size_classes: ClassVar[bool] = True
+    has_runtime_sizes: ClassVar[bool] = True
     has_concurrent_calls: ClassVar[bool] = True
     keeps_states: ClassVar[bool] = True
     threads: int = 1

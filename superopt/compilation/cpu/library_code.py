@@ -9,10 +9,13 @@ from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from superopt.compilation.cpu.class_program import plan_class_program
 from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.cpu.shared_objects import shared_objects
 from superopt.compilation.frontend.static_sizes import with_given_sizes
+from superopt.compilation.model.classes.class_program import (
+    plan_class_program,
+    with_planned_sizes,
+)
 from superopt.compilation.model.compile_class import (
     class_compiler,
     compile_if_supported,
@@ -252,8 +255,9 @@ def _compile_segment(
 ) -> LibraryProgram:
     """Return the program of the model's only segment for all sizes like these."""
     made = plan_class_program(
-        compiler.generator, compiler, s, example, {}, lambda p: build.objects(p, others)
-    )
+        compiler.generator, compiler, s, example, {},
+        with_planned_sizes(lambda p: build.objects(p, others)),
+    )  # fmt: skip
     if made.program.border_bytes:
         raise NotImplementedError("its memory has zeros, which other programs overwrite")
     constants = pack_program_constants(made.program, compiler.model.source.release_pages)

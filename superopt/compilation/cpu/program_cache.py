@@ -5,7 +5,6 @@ separate files (constant_files.py), which programs share; small ones follow the 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.cache import constant_files, entries
+from superopt.compilation.cache import entries
+from superopt.compilation.cache.class_entries import (
+    class_key,
+    read_class_formulas,
+    read_constants,
+    write_class_formulas,
+    write_constants,
+)
 from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import Sizes
@@ -26,8 +32,7 @@ from superopt.cost.disk_cache import record_written
 from superopt.kernels.llvm.numpy_entry import object_offsets
 from superopt.kernels.runtime import file_cache as files
 from superopt.kernels.runtime.engine import LLVMLITE_VERSION, Machine, host
-from superopt.plan.program.call_context import aligned_zeros
-from superopt.plan.program.constant_pool import CONSTANT_POOL, PackedConstants
+from superopt.plan.program.constant_pool import PackedConstants
 from superopt.plan.program.image import LoadedProgram, ProgramImage, load_image
 from superopt.plan.program.size_formulas import SizeFormulas
 
@@ -38,9 +43,7 @@ if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
 
-CLASSES_KIND = "classes"  # kind of the entry with the formulas of all classes
 COMPILE_SECONDS_KIND = "seconds"  # kind of the entry with the compile time
-MAX_INLINE_BYTES = 1 << 14  # of a constant that is stored with its program's description
 Replan = Callable[[dict[str, str]], "tuple[Segment, Program]"]
 
 
@@ -116,18 +119,14 @@ class CpuProgramCache:
 
     def find_classes(self) -> Sequence[SizeClass] | None:
         """Return the programs for classes of sizes; None if the model is known to have none."""
-
-        def parse_classes(data: bytes) -> list[SizeFormulas]:
-            return [*map(SizeFormulas.from_json, json.loads(data))]
-
-        found = entries.read_entry(self._classes_key(), CLASSES_KIND, parse_classes)
-        if found == []:
+        found = read_class_formulas(self.key)
+        if found is None:
             return None
         return [
             SizeClass(
                 each, cache(partial(self._find_steps, each)), lambda: self.load_compiler().model
             )
-            for each in found or ()
+            for each in found
         ]
 
     def store_class(self, made: SizeClass | None) -> None:
@@ -138,23 +137,16 @@ class CpuProgramCache:
             if not isinstance(step, SymbolicSegment) or step.image is None or step.binding is None:
                 return  # it has parts in ONNX Runtime
             about = {"example": step.example, "dtypes": [d.name for d in step.output_dtypes]}
-            key = self._class_key(made.formulas)
+            key = class_key(self.key, made.formulas)
             if not _write_program(key, about, step.image, step.code.constants, step.binding):
                 return
             known.append(made.formulas)
-        data = json.dumps([each.as_json() for each in known]).encode()
-        files.write(entries.cache_folder(), self._classes_key(), data, CLASSES_KIND)
+        write_class_formulas(self.key, known)
 
     def with_states(self, names: StateNames) -> CpuProgramCache:
         """Return the cache of the programs that keep these states in place."""
         key = entries.digest_json((self.key, names))
         return CpuProgramCache(key, self.machine, lambda: self.load_compiler().with_states(names))
-
-    def _classes_key(self) -> str:
-        return entries.digest_json((self.key, CLASSES_KIND))
-
-    def _class_key(self, formulas: SizeFormulas) -> str:
-        return entries.digest_json((self.key, CLASSES_KIND, formulas.as_json()))
 
     def _find_steps(self, formulas: SizeFormulas) -> tuple[SymbolicSegment] | None:
         """Return the only step of a class; None if it is not intact."""
@@ -176,7 +168,7 @@ class CpuProgramCache:
             )
 
         example: dict[str, int] = {}
-        found = entries.read_program(self._class_key(formulas), parse_program)
+        found = entries.read_program(class_key(self.key, formulas), parse_program)
         return None if found is None else (found,)
 
     def _load_code(
@@ -186,7 +178,7 @@ class CpuProgramCache:
         ends = np.cumsum([0, *about["objects"]]).tolist()
         objects = tuple(texts[a:b] for a, b in pairwise(ends))
         image = ProgramImage(objects, about["threads"], about["enters"], *about["bytes"])
-        constants = _read_constants(about["constants"], image.constant_bytes, texts[ends[-1] :])
+        constants = read_constants(about["constants"], image.constant_bytes, texts[ends[-1] :])
         if constants is None:
             return None
         return load_image(image, constants, self.machine, load_plan)
@@ -222,21 +214,10 @@ def _write_program(
     binding: ModelBinding,
 ) -> bool:
     """Write a program with its description; False if its constants cannot be written."""
-    large = [a for a in constants.arrays if len(a) > MAX_INLINE_BYTES]
-    if not entries.is_cacheable(sum(map(len, large))):
+    written = write_constants(constants)
+    if written is None:
         return False
-    described, size = [], 0
-    small: list[bytes] = []
-    for at, digest, a in zip(constants.offsets, constants.digests, constants.arrays, strict=True):
-        check = ""
-        if len(a) > MAX_INLINE_BYTES:
-            check = constant_files.checksum(a)
-            if not constant_files.write_constant(digest, a):
-                return False
-            size += len(a)
-        else:
-            small.append(a.tobytes())
-        described.append((at, digest, len(a), check))
+    described, small, size = written
     whole = {
         **about,
         "objects": [*map(len, image.objects)],
@@ -258,24 +239,3 @@ def _write_program(
 
 def _parse_binding(about: Mapping[str, Any]) -> ModelBinding:
     return ModelBinding(tuple(about["takes"]), dict(about["gives"]), dict(about["states"]))
-
-
-def _read_constants(
-    entries_data: list[list[Any]], size: int, inline_bytes: bytes
-) -> PackedConstants | None:
-    """Return a program's constants; None if one of them is damaged. size: of all of them."""
-    arrays = []
-    inline = aligned_zeros(len(inline_bytes))
-    inline[:] = np.frombuffer(inline_bytes, np.uint8)
-    at = 0
-    for _, digest, length, check in entries_data:
-        if check:
-            found = constant_files.read_constant(digest, length, check)
-        else:
-            found = CONSTANT_POOL.add(digest, inline[at : at + length])
-            at += length
-        if found is None:
-            return None
-        arrays.append(found)
-    places, digests = (tuple(c[n] for c in entries_data) for n in (0, 1))
-    return PackedConstants(places, size, digests, tuple(arrays))

@@ -9,17 +9,27 @@ from math import inf
 from typing import Any, ClassVar, TypedDict
 
 from superopt.compilation.cuda.device import CudaDevice
-from superopt.compilation.cuda.load_program import load_gpu_program, next_option
+from superopt.compilation.cuda.load_program import (
+    build_sized_image,
+    load_gpu_program,
+    next_option,
+)
 from superopt.compilation.cuda.profile import profile
-from superopt.compilation.cuda.segments import GpuSegment
+from superopt.compilation.cuda.segments import (
+    GpuSegment,
+    SymbolicGpuSegment,
+    load_sized_program,
+)
 from superopt.compilation.cuda.store_program import store_variant
 from superopt.compilation.cuda.tune_kernels import tune_programs
 from superopt.compilation.frontend.allowed_transforms import (
     MIN_WINOGRAD_FLOAT_CLASS,
     AllowedTransforms,
 )
+from superopt.compilation.frontend.class_sizes import Guards
 from superopt.compilation.frontend.graph_ports import check_window_sizes, static_shape
 from superopt.compilation.frontend.input_arrays import Sizes
+from superopt.compilation.model.classes.class_program import plan_class_program
 from superopt.compilation.model.compiler import Compiler
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
@@ -32,6 +42,7 @@ from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.llvm.operation_count import count_operations
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Kernel
+from superopt.kernels.runtime.sized_module_image import Port, SizedModuleImage
 from superopt.kernels.triton.codegen import triton_text
 from superopt.kernels.triton.compiler import TritonCompileError
 from superopt.kernels.triton.module import vendor_name
@@ -40,14 +51,16 @@ from superopt.plan.graph.recurrent_layer import MAX_UNROLLED_STEPS_GPU
 from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.graph.unsupported_nodes import single_node_segment
 from superopt.plan.passes import plan_program
+from superopt.plan.program.execute import pack_program_constants
 from superopt.plan.program.plan import Settings
-from superopt.plan.program.program import Program
+from superopt.plan.program.program import Program, SymbolicSizes
 from superopt.plan.program.streams import gpu_streams as on_gpu_streams
 from superopt.plan.program.target import TF32_DROPPED_BITS, gpu_target
 from superopt.report.compilation.compile_report import TuningReport
 from superopt.report.compilation.profile import Profile
 from superopt.report.data.report import Event
 from superopt.te.expr.dtype import BF16, F16, DType
+from superopt.te.expr.symbolic_int import example_sizes
 
 STORAGE_DTYPES = {"fp16": F16, "bf16": BF16}  # of float32 values in memory, by precision
 MIN_ONLINE_SOFTMAX_FLOAT_CLASS = MIN_WINOGRAD_FLOAT_CLASS
@@ -103,13 +116,19 @@ class CudaCodeGenerator(CodeGenerator):
         # fewer launches than rows of one matrix: NASRNN takes 30 us, and 40 us the other way.
         level = self.allowed.float_class
         graph = simplify_graph(segment_graph(s), level, 1, False, s.sensitive_outputs)
-        choose = partial(space.choose, **self.option_filter)
+        of_class = bool(example_sizes())
+        how = self.option_filter
+        if of_class:  # calls of a vendor's library have fixed sizes
+            how = {**how, "vendor": False}
+        choose = partial(space.choose, **how)
         if self.fallback_options:
             choose = partial(choose, fallback=self.fallback_options)
-        streams = partial(on_gpu_streams, max_streams=self.streams) if self.streams > 1 else None
+        several = self.streams > 1 and not of_class
+        streams = partial(on_gpu_streams, max_streams=self.streams) if several else None
         target = gpu_target(
             choose,
-            fuses_attention=level >= MIN_ONLINE_SOFTMAX_FLOAT_CLASS,
+            partial(space.options, **how),
+            fuses_attention=level >= MIN_ONLINE_SOFTMAX_FLOAT_CLASS and not of_class,
             storage_dtype=STORAGE_DTYPES.get(self.device.precision),
             dropped_bits=TF32_DROPPED_BITS if self.dot_precision == "tf32" else 0,
             min_parallel_elements=MIN_PARALLEL_ELEMENTS,
@@ -133,6 +152,29 @@ class CudaCodeGenerator(CodeGenerator):
                 c.tuned_options = {**c.tuned_options, **other}
             else:
                 return GpuSegment(s, made, loaded, c.model_binding(s))
+
+    def compile_for_classes(
+        self, c: Compiler, s: Segment, example: Mapping[str, int], guards: Guards
+    ) -> SymbolicGpuSegment:
+        """Return a segment for all sizes for which the same decisions are right as for the example.
+        guards: comparisons that the model assumes, and whether they hold.
+
+        Raises one of NO_KERNEL_ERRORS if an operator has no kernel for symbolic sizes.
+        """
+        if (binding := c.model_binding(s)) is None:
+            raise NotImplementedError("a part of a model for classes of sizes on a GPU")
+        check_window_sizes(c.model, s.nodes, example)
+        device = self.device.torch_device
+
+        def build(made: Program) -> tuple[SizedModuleImage, SymbolicSizes]:
+            ports = [_port(v) for v in (*s.inputs, *s.outputs)]
+            return build_sized_image(made, ports, len(s.inputs), device, self.dot_precision)
+
+        made = plan_class_program(self, c, s, example, guards, build, masks_tiles=True)
+        constants = pack_program_constants(made.program, c.model.source.release_pages)
+        image, code = made.code.image, made.code.code
+        loaded = load_sized_program(image, code, constants, self.device)
+        return SymbolicGpuSegment(loaded, made.formulas, dict(example), binding, constants, code)
 
     def list_options(self, p: Problem) -> Any:
         """Yield the options of a problem."""
@@ -210,6 +252,11 @@ class CudaCodeGenerator(CodeGenerator):
             "vendor": self.vendor,
             "streams": self.streams,
         }
+
+
+def _port(v: ir_graph.Value) -> Port:
+    assert v.type.dtype is not None
+    return v.type.shape or (), v.type.dtype
 
 
 def _tensor_spec(v: ir_graph.Value, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], DType]:

@@ -53,6 +53,7 @@ class CudaDevice(Device):
     eager_sizes: ClassVar[int] = 16
     compiles_in_background: ClassVar[bool] = False
     is_asynchronous: ClassVar[bool] = True
+    has_size_classes: ClassVar[bool] = True
     torch_device: str
     precision: str = "fp32"
     gpu_name: str = ""

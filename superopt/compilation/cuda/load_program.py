@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,8 +15,16 @@ from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import launch_parameters
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.gpu_program import GpuProgram, KernelCall, TensorSpec, build_program
+from superopt.kernels.runtime.sized_module_image import (
+    Port,
+    SizedModuleImage,
+    export_sized_image,
+)
 from superopt.kernels.triton.compiler import TritonCompileError
-from superopt.plan.program.program import Program
+from superopt.plan.program.program import Program, SymbolicSizes
+from superopt.plan.program.symbolic_buffers import Words
+from superopt.te.expr.index import evaluate
+from superopt.te.expr.symbolic_int import example_sizes
 
 MAX_ERROR_CHARS = 300  # characters of a compiler's error
 MAX_TRIED_OPTIONS = 4  # options of a problem that are tried when its kernel does not compile
@@ -45,20 +54,7 @@ def load_gpu_program(
     constants = np.zeros(program.constant_bytes, np.uint8)
     for c in program.constants:
         c.write(constants[c.offset : c.offset + c.bytes])
-    lanes = (
-        [(0, ())] * len(program.calls)
-        if program.stream_order is None
-        else program.stream_order.steps
-    )
-    calls = [
-        KernelCall(
-            program.kernels[c.function],
-            c.arguments,
-            *launch_parameters(program.options[key]),
-            *lane,
-        )
-        for c, key, lane in zip(program.kernel_calls(), program.call_problems, lanes, strict=True)
-    ]
+    calls = _kernel_calls(program)
     how = program.memory_bytes, inputs, outputs, device, dot_precision
     try:
         return build_program(calls, constants, *how, zeroed_bytes=program.border_bytes)
@@ -72,6 +68,46 @@ def load_gpu_program(
             f"its kernels need {program.constant_bytes + program.memory_bytes} bytes",
             "pass smaller inputs, or free device memory",
         ) from None
+
+
+def _kernel_calls(program: Program) -> list[KernelCall]:
+    lanes = (
+        [(0, ())] * len(program.calls)
+        if program.stream_order is None
+        else program.stream_order.steps
+    )
+    out = []
+    for c, key, lane in zip(program.kernel_calls(), program.call_problems, lanes, strict=True):
+        kernel = program.kernels[c.function]
+        arguments = c.arguments[: len(kernel.params)]  # without the words of a program for a class
+        out.append(KernelCall(kernel, arguments, *launch_parameters(program.options[key]), *lane))
+    return out
+
+
+def build_sized_image(
+    program: Program, ports: Sequence[Port], input_count: int, device: str, dot_precision: str
+) -> tuple[SizedModuleImage, SymbolicSizes]:
+    """Compile a program for a class of sizes, in the context of these, for tensors at the example
+    sizes; return its image, and what that needs before a run. ports: the inputs, then the outputs.
+
+    Raises NotImplementedError for what Triton text cannot express, and if Triton cannot compile a
+    kernel.
+    """
+    assert program.symbolic is not None
+    needs, sizes = program.symbolic, {**example_sizes()}
+    words = Words([*needs.words], {e: n for n, e in enumerate(needs.words)})
+    at_example = [evaluate(e, sizes) for e in words.values]
+    specs = [(tuple(evaluate(n, sizes) for n in shape), dtype) for shape, dtype in ports]
+    constants = np.zeros(program.constant_bytes, np.uint8)  # of which no timing depends
+    made = build_program(
+        _kernel_calls(program), constants, evaluate(needs.memory_bytes, sizes),
+        specs[:input_count], specs[input_count:], device, dot_precision, capture=False,
+        sizes=sizes, words=at_example,
+    )  # fmt: skip
+    image = export_sized_image(
+        made, ports, needs.memory_bytes, program.constant_bytes, words.number, device, dot_precision
+    )
+    return image, replace(needs, words=tuple(words.values), memory_bytes=image.memory_bytes)
 
 
 def next_option(

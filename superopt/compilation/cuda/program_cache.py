@@ -8,20 +8,35 @@ superopt's own files and the store of measurements.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.compilation.cache import entries
+from superopt.compilation.cache.class_entries import (
+    class_key,
+    read_class_formulas,
+    read_constants,
+    write_class_formulas,
+    write_constants,
+)
 from superopt.compilation.cuda.device import CudaDevice
-from superopt.compilation.cuda.segments import CachedProgram
+from superopt.compilation.cuda.segments import (
+    CachedProgram,
+    SymbolicGpuSegment,
+    load_sized_program,
+)
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import Sizes
+from superopt.compilation.model.size_classes import SizeClass
 from superopt.compilation.model.steps import ModelBinding, Variant
 from superopt.cost.cache_folders import store_path
+from superopt.cost.disk_cache import record_written
 from superopt.kernels.cuda.image import Image, image_from_dict
+from superopt.kernels.cuda.sized_image import sized_image_from_dict, sized_image_to_dict
 from superopt.kernels.runtime.gpu_device import empty_cache
 from superopt.kernels.runtime.loaded_image import (
     DeviceProgram,
@@ -29,6 +44,7 @@ from superopt.kernels.runtime.loaded_image import (
     load_interpreted,
     load_on_device,
 )
+from superopt.plan.program.size_formulas import SizeFormulas
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
@@ -71,6 +87,63 @@ class CudaProgramCache:
         """Store a program that is a whole model."""
         generator: Any = self.load_compiler().generator
         generator.store_variant(self.key, sizes, variant)
+
+    def find_classes(self) -> Sequence[SizeClass] | None:
+        """Return the programs for classes of sizes; None if the model is known to have none."""
+        found = read_class_formulas(self.key)
+        if found is None:
+            return None
+        return [
+            SizeClass(
+                each, cache(partial(self._find_steps, each)), lambda: self.load_compiler().model
+            )
+            for each in found
+        ]
+
+    def store_class(self, made: SizeClass | None) -> None:
+        """Store a program for a class of sizes; None: the model has none."""
+        known = [] if made is None else [c.formulas for c in self.find_classes() or ()]
+        if made is not None:
+            step = (*(made.load_steps() or ()), None)[0]
+            if not isinstance(step, SymbolicGpuSegment) or not self._write_step(step):
+                return
+            known.append(made.formulas)
+        write_class_formulas(self.key, known)
+
+    def _write_step(self, step: SymbolicGpuSegment) -> bool:
+        """Write the program of a class; False if it cannot be written."""
+        if step.code is None or step.constants is None:
+            return False
+        written = write_constants(step.constants)
+        if written is None:
+            return False
+        described, small, size = written
+        about = {
+            "image": sized_image_to_dict(step.loaded.image), "example": step.example,
+            "code": len(step.code), "constants": described,
+            "takes": step.binding.input_numbers, "gives": [*step.binding.output_numbers.items()],
+        }  # fmt: skip
+        entries.write_program(class_key(self.key, step.formulas), about, (step.code, *small))
+        record_written(size + len(step.code) + sum(map(len, small)))
+        return True
+
+    def _find_steps(self, formulas: SizeFormulas) -> tuple[SymbolicGpuSegment] | None:
+        """Return the only step of a class; None if it is not intact."""
+
+        def parse_program(about: dict[str, Any], texts: bytes) -> SymbolicGpuSegment | None:
+            image, end = sized_image_from_dict(about["image"]), about["code"]
+            constants = read_constants(about["constants"], image.constant_bytes, texts[end:])
+            if constants is None:
+                return None
+            try:
+                loaded = load_sized_program(image, texts[:end], constants, self.device)
+            except RuntimeError:  # of the driver: the compiler reports more
+                return None
+            binding = ModelBinding(tuple(about["takes"]), dict(about["gives"]))
+            return SymbolicGpuSegment(loaded, formulas, dict(about["example"]), binding)
+
+        found = entries.read_program(class_key(self.key, formulas), parse_program)
+        return None if found is None else (found,)
 
     def compile_seconds(self) -> float | None:
         """Return the expected time of compiling for further sizes; None if unknown."""

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from superopt.compilation.model.steps import KernelStep, ModelBinding, ValueArrays
 from superopt.kernels.runtime.gpu_device import to_array
+from superopt.kernels.runtime.sized_program import interpret_sized_image, load_sized_on_device
 
 if TYPE_CHECKING:
+    from superopt.compilation.cuda.device import CudaDevice
+    from superopt.kernels.cuda.sized_image import SizedImage
     from superopt.kernels.runtime.gpu_program import GpuProgram
     from superopt.kernels.runtime.loaded_image import DeviceProgram, InterpretedProgram
+    from superopt.kernels.runtime.sized_program import SizedProgram
     from superopt.plan.graph.partition import Segment
+    from superopt.plan.program.constant_pool import PackedConstants
+    from superopt.plan.program.image import CountCall
     from superopt.plan.program.program import Program
+    from superopt.plan.program.size_formulas import SizeFormulas
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +90,38 @@ class CachedProgram(KernelStep):
         return dict(zip(self.binding.input_numbers, self.loaded.buffers(), strict=True))
 
     def memory_blocks(self) -> Mapping[int, int]:
-        return {id(self.loaded): self.loaded.image.size}
+        return self.loaded.memory_blocks()
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicGpuSegment:
+    """A segment as kernels for all sizes that its formulas admit; it is the whole model. example:
+    the sizes for which it was compiled. constants, code: what the disk cache keeps; None if it came
+    from there."""
+
+    loaded: SizedProgram
+    formulas: SizeFormulas
+    example: Mapping[str, int]
+    binding: ModelBinding
+    constants: PackedConstants | None = None
+    code: bytes | None = None
+
+    @property
+    def programs(self) -> tuple[SymbolicGpuSegment]:
+        return (self,)
+
+    def at_sizes(
+        self, sizes: Mapping[str, int], count_call: CountCall | None = None
+    ) -> CachedProgram:
+        """Return the segment at given sizes, on the same memory."""
+        known = self.formulas.at_sizes(sizes)
+        return CachedProgram(self.loaded.at_sizes(known.words, known.memory_bytes), self.binding)
+
+
+def load_sized_program(
+    image: SizedImage, code: bytes, constants: PackedConstants, device: CudaDevice
+) -> SizedProgram:
+    """Load a program for a class of sizes."""
+    if device.torch_device == "cpu":
+        return interpret_sized_image(image, code, constants)
+    return load_sized_on_device(image, code, constants, device.gpu_number)

@@ -318,7 +318,7 @@ class Compiler:
         return partition_by_cost(self.model.graph, kind_of, known, self.units)
 
     def _known_sizes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
-        return with_runtime_sizes(self.model, sizes) if self.device.has_size_classes else sizes
+        return with_runtime_sizes(self.model, sizes) if self.device.has_runtime_sizes else sizes
 
     def fallback_reason(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
         """Return why a node runs in ONNX Runtime; empty if it runs as a kernel."""

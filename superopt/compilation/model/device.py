@@ -81,8 +81,9 @@ class Device(ABC):
     the number of sizes for which a model is compiled immediately (`ShapePolicy`).
     compiles_in_background: compile for further sizes in the background. is_asynchronous: a call may
     return before its work is done. has_size_classes: a program may be for a class of sizes
-    (size_classes.py). has_concurrent_calls: a program serves calls of several threads at the same
-    time; else they wait for each other. keeps_states: outputs may be in the memory of inputs
+    (size_classes.py). has_runtime_sizes: so may parts of a model whose sizes only a run gives, and
+    branches of a dynamic If. has_concurrent_calls: a program serves calls of several threads at the
+    same time; else they wait for each other. keeps_states: outputs may be in the memory of inputs
     (state_programs.py).
     """
 
@@ -92,6 +93,7 @@ class Device(ABC):
     compiles_in_background: ClassVar[bool] = True
     is_asynchronous: ClassVar[bool] = False
     has_size_classes: ClassVar[bool] = False
+    has_runtime_sizes: ClassVar[bool] = False
     has_concurrent_calls: ClassVar[bool] = False
     keeps_states: ClassVar[bool] = False
 

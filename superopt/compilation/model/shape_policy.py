@@ -85,12 +85,19 @@ class ShapePolicy:
         already."""
         if not sizes or self.specialize == "eager" or self.refusal:
             return True
-        if self.specialize == "never" or self.compiles_classes:
+        if self.specialize == "never" or (self.compiles_classes and self.in_background):
             return False
         if self.eager_sizes == 1:
             return not has_variants and self.first_compile_seconds is None
         count = len(self.compile_seconds) + (self.first_compile_seconds is not None)
         return count < self.eager_sizes or (not self.in_background and self.is_due(sizes))
+
+    def compiles_class_in_call(self, sizes: Sizes, class_count: int) -> bool:
+        """True if a call compiles a class that has these sizes, on a device that cannot compile in
+        the background. class_count: of those that are compiled already."""
+        if self.specialize != "background" or self.in_background:
+            return False
+        return class_count < self.eager_sizes or self.is_due(sizes)
 
     @property
     def expected_compile_seconds(self) -> float:

@@ -218,12 +218,13 @@ def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
             _set_bound(exe, key, found)
             return True
         is_first = not classes.classes and not exe.variants
-        if is_first:
+        if is_first and exe.device.has_runtime_sizes:
             classes.any_sizes = exe.compiler.compile_any_sizes(policy.specialize)
         if classes.any_sizes is not None:
             _set_bound(exe, key, classes.any_sizes)
             return True
-        if not classes.is_supported or not (is_first or compile_new):
+        in_call = policy.compiles_class_in_call(key, len(classes.classes))
+        if not classes.is_supported or not (is_first or compile_new or in_call):
             policy.compiles_classes = classes.is_supported
             return False  # a call compiles only what is first
         if policy.specialize != "never" and exe.compiler.prefers_fixed_sizes(sizes):

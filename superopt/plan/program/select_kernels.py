@@ -10,7 +10,6 @@ from math import prod
 from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_buffers
 from superopt.kernels.algorithms.digests import kernel_digest, problem_digest
 from superopt.kernels.algorithms.problem import Choice, Problem
-from superopt.kernels.algorithms.space import options
 from superopt.kernels.llvm.calls import Ref
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
 from superopt.kernels.loops.limit_loops import limit_loops
@@ -210,7 +209,7 @@ def _choose(s: Settings, problem: Problem) -> tuple[str, Choice]:
     key = problem_digest(known.at_hints)
     choices = (
         s.target.choose(known.at_hints, option)
-        for option in chain((s.options.get(key),), options(known.at_hints))
+        for option in chain((s.options.get(key),), s.target.list_options(known.at_hints))
     )
     found = next(filter(None, map(known.transfer, choices)), None)
     if found is None:

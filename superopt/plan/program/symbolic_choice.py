@@ -19,7 +19,7 @@ from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.plan.lowering.kernel_stages import kernel_stages
 from superopt.te.analysis.bind_sizes import Binding
 from superopt.te.analysis.walk import computed_tensors, reductions
-from superopt.te.expr.symbolic_int import example_sizes, hint, keep_level
+from superopt.te.expr.symbolic_int import example_sizes, hint, keep_level, masks_tiles
 from superopt.te.expr.tensor import Tensor
 
 MIN_COSTLY_SHARE = 0.2  # of the terms of the largest kernel
@@ -60,7 +60,8 @@ class SymbolicProblem:
             or choice.kernels
             or choice.layout is not None
         ):
-            return build_symbolic_choice(self.original, choice.option)
+            target = "cuda" if masks_tiles() else "cpu"
+            return build_symbolic_choice(self.original, choice.option, target)
         try:
             if choice.restage is not None:
                 root, schedules = choice.restage(self.original.tensor)

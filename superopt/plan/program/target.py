@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from superopt.kernels.algorithms.problem import Choice, Problem
-from superopt.kernels.algorithms.space import choose
+from superopt.kernels.algorithms.space import choose, options
 from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.option import Option
 from superopt.plan.lowering.image_layouts import blocked_layouts, channels_last_layouts
@@ -22,18 +22,19 @@ from superopt.te.expr.tensor import Tensor
 
 TF32_DROPPED_BITS = 13  # mantissa bits of a float32 that TF32 lacks
 choose_for_gpu = partial(choose, target="cuda")
+options_for_gpu = partial(options, target="cuda")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """The target of a program.
 
-    choose: returns the solution of a problem. assign_layouts: returns image layouts, from the
-    definitions, the outputs, and the tensors written in parts. attention_fusion: which attention is
-    one kernel. reorders_operands: copy operands into the order that readers need: transposed for
-    products, with a border for windows. fuses_horizontally: fuse products of one operand with
-    several constants. clears_borders: write the zeros around images in each run where that saves
-    memory. replaces_causal_masks: compare indices instead of reading constant causal masks.
+    choose: returns the solution of a problem. list_options: yields its options. assign_layouts:
+    returns image layouts, from the definitions, the outputs, and the tensors written in parts.
+    attention_fusion: which attention is one kernel. reorders_operands: copy operands into the order
+    that readers need: transposed for products, with a border for windows. fuses_horizontally: fuse
+    products of one operand with several constants. clears_borders: write the zeros around images in
+    each run where that saves memory. replaces_causal_masks: compare indices instead of reading constant causal masks.
     storage_dtype: the type of float32 values in memory. dropped_bits: or the trailing mantissa bits
     that are rounded away, for tensor-core products that ignore them: truncation always rounds
     toward zero, and such errors accumulate from layer to layer. min_parallel_elements: long
@@ -43,6 +44,7 @@ class Target:
     """
 
     choose: Callable[[Problem, Option | None], Choice] = choose
+    list_options: Callable[[Problem], Iterator[Option]] = options
     assign_layouts: Callable[..., dict[Tensor, Layout]] = blocked_layouts
     attention_fusion: Callable[[Collection[Tensor], int], AttentionFusion] | None = (
         cpu_attention_fusion
@@ -63,6 +65,7 @@ CPU = Target(bounds_transformed_constants=True)
 
 def gpu_target(
     choose: Callable[[Problem, Option | None], Choice] = choose_for_gpu,
+    list_options: Callable[[Problem], Iterator[Option]] = options_for_gpu,
     *,
     fuses_attention: bool = True,
     storage_dtype: DType | None = None,
@@ -74,6 +77,7 @@ def gpu_target(
     one kernel, which reorders its sums."""
     return Target(
         choose,
+        list_options,
         channels_last_layouts,
         gpu_attention_fusion if fuses_attention else None,
         reorders_operands=False,

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from math import gcd
 
 from superopt.te.expr import index
 from superopt.te.expr.dtype import INDEX
@@ -23,6 +24,10 @@ from superopt.te.expr.size_ranges import SizeRanges
 
 # The least sizes of levels: a class of sizes has tiles that fit in the least size of its level.
 SIZE_LEVELS = (1, 2, 4, 8, 16, 64)
+# The least extents of levels of masked tiles: these also serve smaller extents.
+MASKED_LEVELS = (1, 2, 5, 9, 65, 513, 4097)
+MIN_LARGE_ROW = 64  # elements
+MIN_MASKED_BLOCK = 32  # elements of a symbolic extent in a block: as many as a warp has threads
 # Steps of a tile that serves all larger images: ResNet-18 planned for 224 x 224, whose last images
 # are 7 pixels wide, takes 0.86 of the time of a program for 640 x 640 there.
 MIN_WIDE_TILE = 7
@@ -32,12 +37,15 @@ MIN_WIDE_TILE = 7
 class SizeEnvironment:
     """hints: example values of the symbolic sizes. guards: comparisons of index expressions, and
     whether they hold at the hints. ranges: what they say of each size. keeps_level: tiles add
-    guards, so that they are not used for sizes of the next level (SIZE_LEVELS)."""
+    guards, so that they are not used for sizes of the next level (SIZE_LEVELS). masks_tiles: tiles
+    along symbolic extents are masked beyond these, as on GPUs; else the last tile overlaps the one
+    before."""
 
     hints: Mapping[str, int]
     guards: dict[Expr, bool] = field(default_factory=dict)
     ranges: SizeRanges = field(default_factory=SizeRanges)
     keeps_level: bool = True
+    masks_tiles: bool = False
 
     def decide(self, fn: str, a: Expr, b: Expr) -> bool:
         """Return whether `a fn b` holds at the hints; a guard if it need not hold elsewhere."""
@@ -107,11 +115,14 @@ _environment: ContextVar[SizeEnvironment | None] = ContextVar("symbolic sizes", 
 
 @contextmanager
 def symbolic_sizes(
-    hints: Mapping[str, int], guards: Mapping[Expr, bool] | None = None
+    hints: Mapping[str, int],
+    guards: Mapping[Expr, bool] | None = None,
+    *,
+    masks_tiles: bool = False,
 ) -> Iterator[SizeEnvironment]:
     """Let extents be symbolic in this context; yield what collects the guards. guards: the first
-    ones."""
-    made = SizeEnvironment(hints)
+    ones. masks_tiles: see SizeEnvironment."""
+    made = SizeEnvironment(hints, masks_tiles=masks_tiles)
     for guard, holds in (guards or {}).items():
         made.assume(guard, holds)
     token = _environment.set(made)
@@ -271,14 +282,22 @@ def level_guards(keeps_level: bool) -> Iterator[None]:
 
 
 def keep_level(n: int) -> None:
-    """Let the sizes in an integer be below the level after that of the example sizes."""
+    """Let the sizes in an integer be below the level after that of the example sizes, which tiles
+    are chosen for. Where tiles are masked, let the integer be so, whatever its sizes are, but not
+    the elements of large rows, of which there are many at any sizes."""
     held: object = n
     if not isinstance(held, SymbolicInt) or not held.environment.keeps_level:
         return
-    for name in sorted(index.symbols(held.expr)):
-        above = next((level for level in SIZE_LEVELS if level > held.environment.hints[name]), None)
+    levels: tuple[int, ...] = SIZE_LEVELS
+    bounded: list[Expr] = [Size(name) for name in sorted(index.symbols(held.expr))]
+    if held.environment.masks_tiles:
+        step = gcd(*index.polynomial(held.expr).values())
+        levels, bounded = MASKED_LEVELS, [held.expr] if step < MIN_LARGE_ROW else []
+    for e in bounded:
+        value = index.evaluate(e, dict(held.environment.hints))
+        above = next((level for level in levels if level > value), None)
         if above is not None:
-            held.environment.decide("lt", Size(name), index.as_index(above))
+            held.environment.decide("lt", e, index.as_index(above))
 
 
 def is_nonnegative(e: Expr) -> bool:
@@ -293,6 +312,12 @@ def is_in_range(e: Expr, n: Dim) -> bool:
     return index.is_in_range(e, bound) or (
         is_nonnegative(e) and is_nonnegative(index.as_index(bound - e - 1))
     )
+
+
+def masks_tiles() -> bool:
+    """Return SizeEnvironment.masks_tiles of this context."""
+    environment = _environment.get()
+    return environment is not None and environment.masks_tiles
 
 
 def is_symbolic(n: object) -> bool:
@@ -355,6 +380,18 @@ def extend_to(n: int, least: int) -> int:
 def floor_power_of_two(n: int) -> int:
     """Return the largest power of two that is at most `n` at the example sizes, and at least 1."""
     return 1 << (max(hint(n), 1).bit_length() - 1)
+
+
+def ceil_power_of_two(n: int) -> int:
+    """Return the least power of two that is at least `n`; where `n` is symbolic, that of the
+    example sizes and at least MIN_MASKED_BLOCK, which `n` does not exceed (a guard)."""
+    block = 1 << max(hint(n) - 1, 0).bit_length()
+    if not is_symbolic(n):
+        return block
+    block = max(block, MIN_MASKED_BLOCK)
+    if n > block:  # a guard: it holds at the hints
+        raise ValueError(f"{n} is above {block}")
+    return block
 
 
 def hint(n: int) -> int:

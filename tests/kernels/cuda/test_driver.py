@@ -197,7 +197,8 @@ exe = superopt.compile(sys.argv[1], target="cuda", precision="fp16")
 print(exe(x=numpy.ones((2, 4), numpy.float32))["y"].shape)
 heavy = "torch triton onnx onnx_ir onnxruntime z3 llvmlite sympy sqlite3"
 print([x for x in heavy.split() if x in sys.modules])
-print([x for x in sys.modules if x.startswith(("superopt.te", "superopt.ir", "superopt.plan"))])
+planner = ("superopt.te", "superopt.ir", "superopt.plan.passes", "superopt.plan.graph")
+print([x for x in sys.modules if x.startswith(planner)])
 """
 
 

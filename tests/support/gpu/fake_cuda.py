@@ -151,12 +151,14 @@ class Device:
         step = own[self.launched % len(own)]
         self.launched += 1
         given = []
-        for at, (_, size, kind) in zip(places, step.given, strict=True):
+        sizes = places[len(step.given) :]
+        assert sizes == [*step.sizes]
+        for at, (_, size, kind) in zip(places, step.given, strict=False):
             type_ = getattr(torch, kind)
             held = (ctypes.c_uint8 * (size * type_.itemsize)).from_address(at)
             given.append(torch.frombuffer(held, dtype=type_))
         with np.errstate(all="ignore"):
-            function[(programs,)](*given)
+            function[(programs,)](*given, *sizes)
 
     def asked(self, call: Callable[[], None]) -> None:
         """What a library does on a stream: at once, or with each launch of a graph."""

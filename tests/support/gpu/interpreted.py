@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from superopt.compilation.cuda import load_program
+from superopt.compilation.cuda.device import CudaDevice
 from superopt.kernels.runtime import gpu_program
 from tests.support.gpu.device import choose
 
 
 def interpret(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Kernels run where tests/support/gpu/device.py says; memory begins as NaN; and nothing was
-    measured before."""
+    """Kernels run where tests/support/gpu/device.py says, for fixed sizes; memory begins as NaN;
+    and nothing was measured before."""
     choose(monkeypatch)
+    monkeypatch.setattr(CudaDevice, "has_size_classes", False)
     monkeypatch.setenv("SUPEROPT_CACHE", str(cache))
     import torch
 

@@ -130,7 +130,7 @@ def _canonical_operand(c: Contraction, definition: Tensor) -> Load:
     found = reduction(definition)
     assert found is not None
     every = enumerate((*definition.axes, *found.axes))
-    out = substitute_axes(c.a, {a: Axis(f"a{n}", a.size) if a.size > 1 else te_index.as_index(0)
+    out = substitute_axes(c.a, {a: Axis(f"a{n}", a.size) if a.extent != 1 else te_index.as_index(0)
                        for n, a in every})  # fmt: skip
     assert isinstance(out, Load)
     return out

@@ -4,7 +4,6 @@ of axes."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import prod
 
 from superopt.kernels.algorithms.contraction import match_contraction
 from superopt.plan.lowering.polyphase import WrittenParts
@@ -61,5 +60,5 @@ def reorder_products(
 def _lane_axis(t: Tensor, constants: Collection[Tensor]) -> Axis | None:
     """Return the axis along which the vectors of a product run, if that is not the last one."""
     c = match_contraction(t, constants)
-    several = c is not None and prod(a.size for a in c.b_axes) > 1
+    several = c is not None and any(a.extent != 1 for a in c.b_axes)
     return c.b_axes[-1] if c is not None and several and t.axes[-1] in c.a_axes else None

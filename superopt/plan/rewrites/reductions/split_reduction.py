@@ -84,7 +84,7 @@ def _is_matmul(definition: Tensor, constants: Collection[Tensor]) -> bool:
     found = match_contraction(definition, constants, 1)
     if found is None:
         return False
-    return any(a.size > 1 for a in (*found.a_axes, *found.b_axes))
+    return any(a.extent != 1 for a in (*found.a_axes, *found.b_axes))
 
 
 def _cuts(extents: Sequence[int], count: int, min_elements: int) -> list[Sequence[Sequence[int]]]:
