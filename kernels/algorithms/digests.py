@@ -11,6 +11,7 @@ from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
+from superopt.te.expr.symbolic_int import example_sizes
 from superopt.te.expr.tensor import Tensor
 
 DIGEST_BYTES = 10  # of a digest
@@ -27,6 +28,7 @@ def problem_digest(p: Problem) -> str:
     """Return the digest of a problem: equal for problems with the same candidate kernels. It
     depends on whether Winograd and Strassen are allowed."""
     w = _Serializer()
+    w.sizes = {name: n for n, name in enumerate(example_sizes())}
     w.tensor(p.tensor)
     places = [(w.places[t], t) for t in w.places if t.body is None or t is p.tensor]
     w.lines += [

@@ -4,8 +4,8 @@
 
 The request is a pickle of ((open, arguments), sizes, work, ranges, states): what opens the model,
 the sizes, a `Work`, the ranges of the sizes of calls, and the states that programs keep in place.
-The results are in the disk cache. The last line of the output is the processor time in seconds, or
-why there are none.
+Results are in the disk cache; a line of the output is the processor time so far in seconds, or why
+there are no more.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Final, Literal
 from superopt.compilation.model.state_programs import state_programs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.segment_states import StateNames
     from superopt.compilation.model.shape_policy import SizeRanges
 
 CHILD_NICENESS: Final = 10
-# A class of sizes, or a program for these if there is none; a program for these sizes; the classes
-# of other levels.
-Work = Literal["class", "fixed", "levels"]
+# A class of sizes, then those of other levels, or a program for these sizes if there is none; a
+# program for these sizes.
+Work = Literal["class", "fixed"]
 
 
 def main() -> int:
@@ -39,31 +41,40 @@ def main() -> int:
     try:
         (open_model, arguments), sizes, work, ranges, states = pickle.load(sys.stdin.buffer)
         exe = open_model(*arguments)
-        print(_compile_states(exe, sizes, states) if states else _compile(exe, sizes, work, ranges))
+        compiled = (
+            _compile_states(exe, sizes, states) if states else _compile(exe, sizes, work, ranges)
+        )
+        for seconds in compiled:
+            print(seconds, flush=True)
     except Exception as e:  # of any type; the parent reports it
         print(" ".join(f"-{type(e).__name__}: {e}".split()))
         return 1
     return 0
 
 
-def _compile_states(exe: Executable, key: Sizes, states: StateNames) -> float:
-    """Compile a class that keeps these states in place. Return as `_compile`."""
+def _compile_states(exe: Executable, key: Sizes, states: StateNames) -> Iterator[float]:
+    """Compile a class that keeps these states in place. Yield as `_compile`."""
     begin, sizes = time.process_time(), dict(key)
     programs = state_programs(exe, states)
     if programs.find(sizes) is None:
         programs.compile(exe, sizes)
-    return time.process_time() - begin
+    yield time.process_time() - begin
 
 
-def _compile(exe: Executable, key: Sizes, work: Work, ranges: SizeRanges) -> float:
-    """Return the seconds of processor time."""
+def _compile(exe: Executable, key: Sizes, work: Work, ranges: SizeRanges) -> Iterator[float]:
+    """Yield the seconds of processor time after each program."""
     begin, sizes, classes = time.process_time(), dict(key), exe.size_classes
-    known = classes.variant(sizes) is not None  # reads the classes that are on disk
-    if work == "levels":
-        exe.compiler.compile_levels(classes, sizes, ranges)
-    elif work == "fixed" or (not known and classes.compile(exe.compiler, sizes) is None):
+    made = None
+    if work == "class":
+        is_known = classes.variant(sizes) is not None  # reads the classes that are on disk
+        made = classes.find(sizes) if is_known else classes.compile(exe.compiler, sizes)
+    if made is None:
         exe.store_cached(key, exe.compiler.compile_variant(sizes, open_sessions=False))
-    return time.process_time() - begin
+    yield time.process_time() - begin
+    if made is not None and len(made.load_steps() or ()) == 1:
+        classes.add(made)
+        for _ in exe.compiler.compile_levels(classes, sizes, ranges):
+            yield time.process_time() - begin
 
 
 if __name__ == "__main__":

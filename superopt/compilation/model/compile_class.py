@@ -169,9 +169,9 @@ def compile_for_any_sizes(compiler: Compiler, specialize: Specialize) -> Variant
 
 def compile_levels(
     compiler: Compiler, classes: SizeClasses, sizes: Mapping[str, int], ranges: SizeRanges
-) -> None:
+) -> Iterator[SizeClass]:
     """Compile classes for sizes like these but for one, which is of another level that calls may
-    have. ranges: the least and the greatest size of calls so far."""
+    have; yield each. ranges: the least and the greatest size of calls so far."""
     for example in level_examples(sizes):
         varied = [name for name, n in example.items() if n != sizes[name]]
         occurs = any(_may_occur(example[name], *ranges[name]) for name in varied)
@@ -179,6 +179,7 @@ def compile_levels(
             with suppress(SuperoptError):  # the model admits no such size
                 if (made := classes.compile(compiler, example)) is not None:
                     classes.add(made)
+                    yield made
 
 
 def level_examples(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:

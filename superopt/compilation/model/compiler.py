@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -254,9 +254,9 @@ class Compiler:
 
     def compile_levels(
         self, classes: SizeClasses, sizes: Mapping[str, int], ranges: SizeRanges
-    ) -> None:
+    ) -> Iterator[SizeClass]:
         """See `compile_levels`."""
-        compile_levels(self, classes, sizes, ranges)
+        return compile_levels(self, classes, sizes, ranges)
 
     def class_segment(self, sizes: Mapping[str, int]) -> Segment:
         """See `class_segment`."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.model.specialize import compile_in_background, fastest_times
+from superopt.compilation.model.specialize import compile_fixed_in_background, fastest_times
 from superopt.compilation.runtime import background_worker
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _compile_fixed(
         return
     variant, why = None, ""
     try:
-        variant, _ = compile_in_background(exe, key, is_fixed=True)
+        variant = compile_fixed_in_background(exe, key)
         own, other = fastest_times(
             (partial(variant.run, exe.device), partial(bound.run, exe.device)), inputs
         )

@@ -6,8 +6,8 @@ import logging
 import pickle
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,11 +51,29 @@ def submit_specialization(exe: Executable, key: Sizes, inputs: Sequence[Any]) ->
 def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> None:
     if (exe := ref()) is None:
         return
+    with closing(child_results(exe, key)) as results:
+        _compile_and_choose(exe, key, arrays, results)
+        try:
+            for _ in results:  # classes of other levels
+                _add_new_classes(exe)
+                if exe.is_closed:
+                    break
+        except (OSError, SuperoptError) as e:
+            LOG.info("background classes of other levels: %s", e)
+    with exe.lock:
+        exe.shape_policy.pending.discard(key)
+
+
+def _compile_and_choose(
+    exe: Executable, key: Sizes, arrays: list[Any], results: Generator[float, None, None]
+) -> None:
+    """Compile the model for a class of sizes that has these, and use it if it is faster than ONNX
+    Runtime. results: of a child process."""
     policy, why = exe.shape_policy, ""
     made: SizeClass | None = None
     variant = None
     try:
-        variant, made = compile_in_background(exe, key)
+        variant, made = compile_in_background(exe, key, results)
         own, other = _measure_pair(exe, variant, arrays)
         policy.add_measurement(own, other)
         if own >= other:
@@ -74,18 +92,10 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
             policy.keep_in_fallback(key, why)
         else:
             exe.set_variant(key, variant)
-    if made is not None and len(made.load_steps() or ()) == 1 and has_child(exe):
-        _compile_levels(exe, key)
-    with exe.lock:
-        policy.pending.discard(key)
 
 
-def _compile_levels(exe: Executable, key: Sizes) -> None:
-    """Compile classes for sizes of other levels, which calls at different sizes may have."""
-    try:
-        run_child(exe, key, "levels")
-    except (OSError, SuperoptError) as e:
-        LOG.info("background classes of other levels: %s", e)
+def _add_new_classes(exe: Executable) -> None:
+    """Let calls use the classes that a child process has compiled."""
     with exe.lock:
         for made in () if exe.is_closed else exe.size_classes.find_new():
             exe.size_classes.add(made)
@@ -97,28 +107,42 @@ def has_child(exe: Executable) -> bool:
     return background_worker.CAN_RUN_CHILDREN and cached and exe.reference is not None
 
 
-def run_child(exe: Executable, key: Sizes, work: Work, states: StateNames = ()) -> float:
-    """Let a child process compile the model (compile_child.py); return its processor time in
-    seconds. states: those that programs keep in place."""
+def child_results(
+    exe: Executable, key: Sizes, *, is_fixed: bool = False, states: StateNames = ()
+) -> Generator[float, None, None]:
+    """Yield the processor time in seconds of a child process that compiles the model, after each
+    result (compile_child.py); nothing if no child can open the model. states: those that programs
+    keep in place."""
+    if not has_child(exe):
+        return
     assert exe.reference is not None
-    ranges = exe.shape_policy.size_ranges
-    request = pickle.dumps((exe.reference.reduce(), key, work, ranges, states))
-    expected = exe.shape_policy.expected_compile_seconds
-    limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * expected)
-    return float(background_worker.run_in_child(CHILD_MODULE, request, limit))
+    policy = exe.shape_policy
+    work: Work = "fixed" if is_fixed or not exe.size_classes.is_supported else "class"
+    request = pickle.dumps((exe.reference.reduce(), key, work, policy.size_ranges, states))
+    limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * policy.expected_compile_seconds)
+    for text in background_worker.child_lines(CHILD_MODULE, request, limit):
+        yield float(text)
+
+
+def compile_fixed_in_background(exe: Executable, key: Sizes) -> Variant:
+    """Return the model compiled for these sizes alone."""
+    with closing(child_results(exe, key, is_fixed=True)) as results:
+        variant, _ = compile_in_background(exe, key, results, is_fixed=True)
+        return variant
 
 
 def compile_in_background(
-    exe: Executable, key: Sizes, *, is_fixed: bool = False
+    exe: Executable, key: Sizes, results: Generator[float, None, None], *, is_fixed: bool = False
 ) -> tuple[Variant, SizeClass | None]:
     """Return the model compiled for a class of sizes that has these, and that class; or for these
-    sizes alone, if it has no class or `is_fixed`. A child process compiles a model in a file; its
-    result is read from the disk cache."""
+    sizes alone, if it has no class or `is_fixed`. results: of a child process, which are read from
+    the disk cache; without one the model is compiled in this process."""
     policy, classes, sizes = exe.shape_policy, exe.size_classes, dict(key)
-    if has_child(exe):
-        with suppress(OSError):  # no memory for another process
-            alone = is_fixed or not classes.is_supported
-            policy.add_compile_time(run_child(exe, key, "fixed" if alone else "class"))
+    seconds = None
+    with suppress(OSError):  # no memory for another process
+        seconds = next(results, None)
+    if seconds is not None:
+        policy.add_compile_time(seconds)
         for new in () if is_fixed else classes.find_new():
             if new.formulas.admits(sizes) and (bound := new.variant(sizes)) is not None:
                 return bound, new

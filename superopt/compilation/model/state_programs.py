@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from superopt.compilation.model.model_programs import sorted_sizes
 from superopt.compilation.model.size_classes import SizeClasses
-from superopt.compilation.model.specialize import has_child, run_child
+from superopt.compilation.model.specialize import child_results, has_child
 from superopt.compilation.runtime import background_worker
 from superopt.errors import SuperoptError
 
@@ -103,7 +103,8 @@ def _compile_in_background(
     made = None
     try:
         if has_child(exe):
-            run_child(exe, key, "class", programs.names)
+            for _ in child_results(exe, key, states=programs.names):
+                pass  # the child ends after one class
             made = next((c for c in classes.find_new() if c.formulas.admits(sizes)), None)
         else:
             with background_worker.compile_lock():

@@ -1,7 +1,7 @@
 """Background work of a process, one job at a time.
 
 A thread takes the jobs and ends when there are none. Work that would hold the interpreter for long
-runs in a child process (`run_in_child`). The child has a low priority and hands its results over in
+runs in a child process (`child_lines`). The child has a low priority and hands its results over in
 files, so calls do not wait for the GIL, and the memory that compilation leaves behind goes with the
 child. It is a new process: a fork would end the threads of OpenBLAS, which another thread of this
 process may wait for in numpy (`pthread_atfork`), forever.
@@ -16,7 +16,8 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -145,15 +146,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def run_in_child(module: str, request: bytes, timeout_s: float) -> str:
-    """Return the last line that a Python module prints, run in a new process within `timeout_s`.
-    request: its standard input.
+def child_lines(module: str, request: bytes, timeout_s: float) -> Generator[str, None, None]:
+    """Yield the lines that a Python module prints, run in a new process, each within `timeout_s`
+    after the one before. request: its standard input.
 
-    Raises ChildFailed if it fails; OSError if there is no memory for another process.
+    Raises ChildFailed if it fails, for which its last line, after "-", is the reason; OSError if
+    there is no memory for another process.
     """
     subprocess = import_module("subprocess")  # which most processes do not need
     package = str(Path(__file__).resolve().parents[3])  # the folder that it is in
     folders = os.pathsep.join((package, *filter(None, sys.path)))
+    late, why = threading.Event(), ""
     with subprocess.Popen(
         [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
@@ -166,16 +169,39 @@ def run_in_child(module: str, request: bytes, timeout_s: float) -> str:
             if _worker.stopping:  # `stop` ran before the child was known
                 child.kill()
         try:
-            found: bytes = child.communicate(request, timeout_s)[0]
-        except subprocess.TimeoutExpired:
-            why = f"it took longer than {timeout_s:.0f} s"
-            raise ChildFailed("background compilation timed out", why) from None
+            with suppress(BrokenPipeError), child.stdin:
+                child.stdin.write(request)
+            while line := _read_line(child, timeout_s, late):
+                if line.startswith("-"):
+                    why = line.removeprefix("-")
+                else:
+                    yield line
+            child.wait(EXIT_TIMEOUT_S)
         finally:
             with _worker.condition:
                 _worker.child = None
             child.kill()
-    text = found.decode(errors="replace").strip().rpartition("\n")[2]
+    if late.is_set():
+        raise ChildFailed(
+            "background compilation timed out", f"it took longer than {timeout_s:.0f} s"
+        )
     if child.returncode != 0:
-        why = text.removeprefix("-") or f"its process ended with {child.returncode}"
+        why = why or f"its process ended with {child.returncode}"
         raise ChildFailed("background compilation failed", why)
-    return text
+
+
+def _read_line(child: subprocess.Popen[bytes], timeout_s: float, late: threading.Event) -> str:
+    """Return the next line of a child, empty at its end; end it after `timeout_s`."""
+
+    def stop() -> None:
+        late.set()
+        child.kill()
+
+    timer = threading.Timer(timeout_s, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        assert child.stdout is not None
+        return child.stdout.readline().decode(errors="replace").strip()
+    finally:
+        timer.cancel()

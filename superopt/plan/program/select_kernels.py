@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import prod
@@ -56,6 +56,7 @@ def select_kernels(p: Plan) -> None:
     transformed = TransformedConstants(p.tensors.constants)
     costly = costly_tensors(p.definitions)
     limits = _key_limits(p)
+    built: dict[object, tuple[str, BuiltKernel]] = {}  # by what it computes, in equal layers once
     for t, definition in p.definitions.items():
         root, views = _definition_of_buffers(p, t, definition, buffers, tensor_of, duplicates)
         inputs = input_buffers(root)
@@ -70,29 +71,47 @@ def select_kernels(p: Plan) -> None:
             root, layouts, constants, p.batch_ranks.get(t, 0), p.settings,
             None if t in p.direct else strassen_levels,
         )  # fmt: skip
-        key, choice = _choose(p.settings, problem)
-        if (
-            choice.derived_constants
-            and p.target.bounds_transformed_constants
-            and not transformed.fits(key, choice)
-        ):
-            problem = _problem(root, layouts, constants, p.batch_ranks.get(t, 0), p.settings, None)
+        about = (
+            problem_digest(problem), problem.row_axes, problem.strassen_levels, t in costly
+        )  # fmt: skip
+        if about in built:
+            key, kernel = built[about]
+            kernels = [_kernel_of_tensors(kernel, inputs, root)]
+        else:
             key, choice = _choose(p.settings, problem)
-        transformed.add(key, choice)
-        p.problems[key], p.chosen[key] = problem, choice.option
-        with level_guards(t in costly):
-            kernels = build_kernels(problem, choice)
-            keep_unit_level(problem)
+            if (
+                choice.derived_constants
+                and p.target.bounds_transformed_constants
+                and not transformed.fits(key, choice)
+            ):
+                problem = _problem(
+                    root, layouts, constants, p.batch_ranks.get(t, 0), p.settings, None
+                )
+                key, choice = _choose(p.settings, problem)
+            transformed.add(key, choice)
+            p.problems[key], p.chosen[key] = problem, choice.option
+            with level_guards(t in costly):
+                kernels = build_kernels(problem, choice)
+                keep_unit_level(problem)
+            if choice.root is root and not choice.derived_constants and len(kernels) == 1:
+                built[about] = key, kernels[0]
         for limit in limits.get(t, ()):
             kernels[-1] = _limit_kernel(kernels[-1], limit, buffers)
-        for built in kernels:
-            target = built.writes
+        for made in kernels:
+            target = made.writes
             if target is root:
                 target = owner[t][0] if t in owner else t
-            read = [views.get(x, BufferView(x, 0)) for x in built.reads]
+            read = [views.get(x, BufferView(x, 0)) for x in made.reads]
             reads = tuple(tensor_of.get(v.buffer, v.buffer) for v in read)
             offsets = tuple(v.offset for v in read)
-            p.steps.append(Step(built.kernel, reads, target, key, t, offsets))
+            p.steps.append(Step(made.kernel, reads, target, key, t, offsets))
+
+
+def _kernel_of_tensors(built: BuiltKernel, reads: Sequence[Tensor], writes: Tensor) -> BuiltKernel:
+    """Return the kernel of an equal problem, which reads and writes other tensors."""
+    others = dict(zip(built.reads, reads, strict=True))
+    packs = tuple(replace(pack, source=others[pack.source]) for pack in built.kernel.packs)
+    return BuiltKernel(replace(built.kernel, packs=packs), tuple(reads), writes)
 
 
 def _key_limits(p: Plan) -> dict[Tensor, list[KeyLimit]]:

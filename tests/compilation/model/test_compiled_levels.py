@@ -37,7 +37,7 @@ def test_levels_near_to_the_sizes_of_calls_are_compiled(
 ) -> None:
     classes, ranges = RecordedClasses(), {"batch": (1, 1), "length": lengths}
     sizes = {"batch": 1, "length": length}
-    compile_levels(cast(Any, None), cast(Any, classes), sizes, ranges)
+    assert [*compile_levels(cast(Any, None), cast(Any, classes), sizes, ranges)] == []
     found = [example["length"] for example in classes.examples]
     assert {*found} == compiled
     assert all(example["batch"] == 1 for example in classes.examples)

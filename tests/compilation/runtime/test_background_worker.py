@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,48 @@ CHILDREN = {
     "hangs": "import threading; threading.Event().wait()",
     "fails": "import sys; print('-ValueError: no such luck'); sys.exit(1)",
     "works": "import sys; print('about to'); print(sys.stdin.read())",
+    "fails_later": "import sys; print('first', flush=True); sys.exit(3)",
+    "hangs_later": "import threading; print('first', flush=True); threading.Event().wait()",
 }
 
 
-def test_a_child_that_crashes_or_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules that children run."""
     monkeypatch.syspath_prepend(tmp_path)
     for name, text in CHILDREN.items():
         (tmp_path / f"child_{name}.py").write_text(text, "utf-8")
-    with pytest.raises(background_worker.ChildFailed, match="ended with -6"):
-        background_worker.run_in_child("child_crashes", b"", 60)
-    with pytest.raises(background_worker.ChildFailed, match="took longer than 0 s"):
-        background_worker.run_in_child("child_hangs", b"", 0.2)
-    with pytest.raises(background_worker.ChildFailed, match="no such luck"):
-        background_worker.run_in_child("child_fails", b"", 60)
-    assert background_worker.run_in_child("child_works", b"done", 60) == "done"
+
+
+def lines(name: str, seconds: float = 60) -> Generator[str, None, None]:
+    return background_worker.child_lines(f"child_{name}", b"done", seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "message"),
+    [
+        ("crashes", 60, "ended with -6"),
+        ("fails", 60, "no such luck"),
+        ("fails_later", 60, "ended with 3"),
+        ("hangs", 0.2, "took longer than 0 s"),
+    ],
+)
+def test_a_child_that_fails(name: str, seconds: float, message: str) -> None:
+    with pytest.raises(background_worker.ChildFailed, match=message):
+        [*lines(name, seconds)]
+
+
+def test_lines_come_when_they_are_printed() -> None:
+    assert [*lines("works")] == ["about to", "done"]
+    assert next(lines("fails_later")) == "first"
+
+
+def test_a_child_ends_with_who_reads_it() -> None:
+    found = lines("hangs_later")
+    assert next(found) == "first"
+    child = background_worker.background_worker().child
+    assert child is not None
+    assert child.poll() is None
+    found.close()
+    assert child.poll() is not None
+    assert background_worker.background_worker().child is None
