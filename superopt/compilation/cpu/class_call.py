@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.device import RepeatedCall
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.size_classes import SizeClass
     from superopt.compilation.model.steps import Variant
+    from superopt.plan.program.size_formulas import SizedProgram
 
 T = TypeVar("T")
 MAX_KEPT_CALLS = 256  # sizes whose words and shapes of outputs are kept
@@ -79,20 +81,26 @@ class ClassCalls:
             return None
         if key in exe.shape_policy.fallback_reasons:
             return run_counted(exe, key, arrays)
-        if (variant := exe.variants.get(key)) is not None:
-            found = _variant_call(exe, variant)
-        elif (was_looked_up := self.seen.get(shapes)) is None:
+        variant, was_looked_up = exe.variants.get(key), self.seen.get(shapes)
+        if variant is None and was_looked_up is None:
+            exe.shape_policy.add_sizes(key)
             self._keep(self.seen, MAX_SEEN_SHAPES, shapes, False)
-            return _run_class(exe, sizes, arrays) or run_counted(exe, key, arrays)
-        else:
+            for own in exe.size_classes.classes:
+                if (known := own.formulas.find(sizes)) is not None:
+                    return _run_class(exe, own, known, sizes, arrays)
+            return run_counted(exe, key, arrays)
+        if variant is None:
             if not was_looked_up and _use_cached(exe, key):
                 return None
             self._keep(self.seen, MAX_SEEN_SHAPES, shapes, True)
-            found = _class_call(exe, key)
-        if found is None:
-            return run_counted(exe, key, arrays)
-        self._keep(self.calls, MAX_KEPT_CALLS, shapes, limit_values(found, limits))
-        return found(arrays)
+            variant = exe.size_classes.variant(sizes, count_calls(exe, key))
+            if variant is None:
+                return run_counted(exe, key, arrays)
+        call = _variant_call(exe, variant)
+        if call is None:
+            return None
+        self._keep(self.calls, MAX_KEPT_CALLS, shapes, limit_values(call, limits))
+        return call(arrays)
 
     def _keep(self, kept: dict[Shapes, T], limit: int, shapes: Shapes, value: T) -> None:
         """Keep a value, unless another thread keeps one now; forget the oldest beyond a limit."""
@@ -114,24 +122,20 @@ def repeated_class_call(exe: Executable) -> RepeatedCall | None:
 
 
 def _run_class(
-    exe: Executable, sizes: Mapping[str, int], arrays: Sequence[Any]
+    exe: Executable,
+    own: SizeClass,
+    known: SizedProgram,
+    sizes: Mapping[str, int],
+    arrays: Sequence[Any],
 ) -> dict[str, Any] | None:
-    """Return the outputs at sizes of a class whose code is loaded; None if there is none."""
-    for each in exe.size_classes.classes:
-        if each.loaded and (found := each.formulas.find(sizes)) is not None:
-            step = each.whole_step
-            if isinstance(step, SymbolicSegment):
-                return step.run_once(found, arrays)
-            variant = each.variant(sizes)
-            call = None if variant is None else _variant_call(exe, variant)
-            return None if call is None else call(arrays)
-    return None
-
-
-def _class_call(exe: Executable, key: Sizes) -> ModelCall | None:
-    """Return the call at sizes of a class; None if there is none."""
-    variant = exe.size_classes.variant(dict(key), count_calls(exe, key))
-    return None if variant is None else _variant_call(exe, variant)
+    """Return the outputs at sizes of a class; known: the values of its formulas. None if its code
+    is not loaded, or does not run without checks."""
+    step = own.whole_step
+    if isinstance(step, SymbolicSegment) and step.binding is not None:
+        return step.run_once(known, arrays)
+    variant = own.variant(sizes) if own.loaded else None
+    call = None if variant is None else _variant_call(exe, variant)
+    return None if call is None else call(arrays)
 
 
 def _variant_call(exe: Executable, variant: Variant) -> ModelCall | None:

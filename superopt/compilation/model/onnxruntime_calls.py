@@ -55,6 +55,7 @@ def run_counted(exe: Executable, key: Sizes, arrays: Sequence[Any]) -> dict[str,
         return None
     if policy.compiles_in_call(key, bool(exe.variants)):
         return None
+    policy.sizes_vary = len(exe.size_classes.classes) > 1
     feeds = {p.name: a for p, a in zip(exe.input_ports, arrays, strict=True)}
     begin = time.perf_counter()
     out = whole.named_call(feeds)
