@@ -9,7 +9,7 @@ from onnx import helper
 
 from superopt.compilation.cuda import code_generator, load_compiler
 from superopt.onnx_io.read.source import read_model
-from superopt.plan.graph.partition import MAX_TOPK_EXTENT
+from superopt.plan.graph.slow_nodes import MAX_TOPK_EXTENT
 from tests.support.compilation.models import model, reference
 from tests.support.gpu.models import drawn
 

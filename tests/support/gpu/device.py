@@ -40,7 +40,8 @@ def speed_up_interpreter(patch: pytest.MonkeyPatch) -> None:
     It computes integer sums and products a second time, in 64 bits, for an overflow check that it
     then skips, as its option `debug` is off. It calls a reduction's function for each element. It
     makes a table of all types whenever it needs numpy's type for one, and computes what follows
-    from a shape for each tensor of it.
+    from a shape for each tensor of it. Before each call of a function within a kernel it replaces
+    the operations of Triton's language, which it has replaced for the kernel.
     """
     from triton.runtime import interpreter
 
@@ -48,6 +49,7 @@ def speed_up_interpreter(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
     patch.setattr(interpreter.ReduceOps, "generic_reduce", reduce_pairs)
     patch.setattr(interpreter, "_get_np_dtype", numpy_types(interpreter._get_np_dtype))
+    patch.setattr(interpreter, "_patch_lang", patch_once(interpreter))
     core = interpreter.tl.core
     patch.setattr(core.tensor, "__init__", tensor_init(core.tensor.__init__))
     patch.setattr(core.block_type, "__init__", block_type_init(core.block_type.__init__))
@@ -64,6 +66,21 @@ def numpy_types(own: Callable[[Any], np.dtype]) -> Callable[[Any], np.dtype]:
         return known[name]
 
     return numpy_type
+
+
+def patch_once(interpreter: Any) -> Callable[[Any], Any]:
+    """The interpreter's function that replaces the operations of Triton's language, where they are
+    not replaced yet. It also lets static_print be Python's print."""
+    own = interpreter._patch_lang
+    modules = {id(m): m for m in (interpreter.tl, interpreter.tl.core)}
+
+    def patch_lang(fn: Any) -> Any:
+        used = [modules[id(x)] for x in fn.__globals__.values() if id(x) in modules]
+        if used and all(m.static_print is print for m in used):
+            return interpreter._LangPatchScope()
+        return own(fn)
+
+    return patch_lang
 
 
 def tensor_init(own: Callable[[Any, Any, Any], None]) -> Callable[[Any, Any, Any], None]:

@@ -75,7 +75,7 @@ PRECISIONS = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @PRECISIONS
 @pytest.mark.parametrize("name", MODELS)
 def test_a_cell_is_one_kernel(name: str, precision: str) -> None:
@@ -100,6 +100,7 @@ def test_there_are_some() -> None:
     assert sum(bool(found(x)) for x in made) > 3
 
 
+@pytest.mark.one_in(2)
 @PRECISIONS
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_results_of_more_rows(name: str, precision: str) -> None:
@@ -109,7 +110,7 @@ def test_two_results_of_more_rows(name: str, precision: str) -> None:
     assert [o["gates"] for o in used if o.algorithm == "gated_gemm"].count(4) == wanted
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("turn", range(6))
 @pytest.mark.parametrize("name", ["an LSTM of several rows", "a gated product of one row"])
 def test_every_way(name: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +130,7 @@ def test_every_way(name: str, turn: int, monkeypatch: pytest.MonkeyPatch) -> Non
     assert used
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize(("kind", "batch"), [("LSTM", 1), ("GRU", 2), ("LSTM", 16), ("RNN", 2)])
 def test_kernels_of_steps_are_one(kind: str, batch: int, direction: str) -> None:
