@@ -241,11 +241,7 @@ class Matcher:
             case "axis":
                 return isinstance(e, Axis)
             case "size" | "nat" | "int" as integer:
-                return (
-                    isinstance(e, Const)
-                    and float(e.value).is_integer()
-                    and e.value >= INTEGERS[integer]
-                )
+                return isinstance(e, Const) and e.value // 1 == e.value >= INTEGERS[integer]
             case "number":
                 return all(isinstance(x, Const) or operands(x) for x in subexpressions(e)) and not (
                     any(isinstance(x, Load | Reduce) for x in subexpressions(e))

@@ -185,3 +185,15 @@ def test_an_attribute_without_default_is_not_guessed() -> None:
 
 def test_only_free_attributes_are_drawn() -> None:
     assert all(attrs.keys() == {"steps"} for _, attrs in draws("Slice", (2,), free=("steps",)))
+
+
+def test_open_attributes_are_drawn_in_one_order_in_each_process() -> None:
+    """The order of a set of names is another one in each process."""
+    keys = {
+        "GroupNormalization": ("epsilon", "stash_type"),
+        "HardSigmoid": ("alpha", "beta"), "LRN": ("alpha", "beta", "bias"),
+        "MaxPool": ("auto_pad", "storage_order"), "ReduceSum": ("keepdims", "noop_with_empty_axes"),
+    }  # fmt: skip
+    for op, free in keys.items():
+        ((_, attrs),) = draws(op, (1, 2, 5, 5), count=1, free=free)
+        assert tuple(attrs) == free
