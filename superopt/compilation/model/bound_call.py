@@ -94,6 +94,10 @@ def _copying_call(
 
 def _check_outputs(names: Sequence[str], outputs: Mapping[str, Any]) -> None:
     """Raise UsageError for arrays that no output can be written to."""
+    if not isinstance(outputs, Mapping):
+        raise UsageError(
+            f"outputs are a {type(outputs).__name__}", "outputs are given by name", "pass a dict"
+        )
     for name, array in outputs.items():
         if name not in names:
             raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -158,6 +158,7 @@ def misaligned_array() -> np.ndarray:
 
 
 BAD: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, Any], list[str]]] = {
+    "no names": (lambda: cast(Any, [GOOD]), {}, ["outputs are a list", "by name"]),
     "no such output": (lambda: {"q": GOOD}, {}, ["no output 'q'", "y, z"]),
     "another shape": (
         lambda: {"y": np.zeros((4, 3), np.float32)}, {},
