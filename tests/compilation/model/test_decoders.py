@@ -236,9 +236,9 @@ def test_states_are_those_of_calls_with_all_inputs(decoder: superopt.Executable)
         past += sequence
 
 
-def test_states_keep_their_memory(decoder: superopt.Executable) -> None:
+def test_states_keep_their_memory() -> None:
     """Calls up to the capacity write into one buffer for each."""
-    decode = decoder.bind_state(STATE, capacity=40)
+    decode = superopt.compile(DECODER, threads=1).bind_state(STATE, capacity=40)
     decode.run(tokens(1, 0, 20))
     seen = set()
     for past in range(20, 40):
