@@ -31,7 +31,7 @@ from superopt.errors import ModelError, UsageError
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.device import Device, ProgramCache
-    from superopt.compilation.model.segment_states import StateNames
+    from superopt.compilation.model.state_programs import StateNames
     from superopt.onnx_io.read.source import Source
 
 LOG = logging.getLogger("superopt.compile")

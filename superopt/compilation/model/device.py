@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.repeated_call import ModelCall
-    from superopt.compilation.model.segment_states import StateNames
     from superopt.compilation.model.size_classes import SizeClass, SymbolicProgram
+    from superopt.compilation.model.state_programs import StateNames
     from superopt.compilation.model.steps import KernelStep, Variant
     from superopt.cost.store import Store
     from superopt.ir import graph

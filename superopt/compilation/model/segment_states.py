@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from superopt.plan.lowering.growing_states import GrowingState, grown_axis
+from superopt.compilation.model.state_programs import CAPACITY, StateNames
+from superopt.plan.lowering.growing_states import GrowingState, added_values, grown_axis
 from superopt.te.expr.node import Size
 from superopt.te.expr.symbolic_int import example_sizes
 
@@ -16,8 +17,20 @@ if TYPE_CHECKING:
     from superopt.compilation.model.steps import ModelBinding
     from superopt.plan.graph.partition import Segment
 
-CAPACITY = "state capacity"  # the name of the size; no identifier, so that no model has it
-StateNames = tuple[tuple[str, str], ...]  # of outputs, each with the input that it continues
+
+def with_states(c: Compiler, names: StateNames) -> Compiler:
+    """Return the compiler of programs that keep these states in place."""
+    return replace(c, states=names, sized_compilers={}, plan_cache={})
+
+
+def has_growing_states(c: Compiler) -> bool:
+    """True if all states that grow along an axis are their inputs and more elements, and one is."""
+    g = c.model.graph
+    inputs = {i.name: i for i in g.inputs}
+    outputs = dict(zip(c.output_names(), g.outputs, strict=True))
+    pairs = [(inputs[name], outputs[output]) for output, name in c.states]
+    grown = [(i, v, axis) for i, v in pairs if (axis := grown_axis(i.type, v.type)) is not None]
+    return bool(grown) and all(added_values(v, i, axis) for i, v, axis in grown)
 
 
 def segment_states(c: Compiler, s: Segment) -> tuple[GrowingState, ...]:

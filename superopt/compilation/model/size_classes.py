@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
-    from superopt.compilation.model.segment_states import StateNames
+    from superopt.compilation.model.state_programs import StateNames
     from superopt.compilation.model.steps import Step
     from superopt.onnx_io.import_.model import Model
     from superopt.plan.program.image import CountCall
@@ -138,10 +138,17 @@ class SizeClasses:
         made = compiler.compile_class(sizes) if self.is_supported else None
         if made is None and (self.classes or not self.is_supported or 0 in sizes.values()):
             return None  # these sizes alone have no class, or it is known already
-        self.is_supported = made is not None
-        if self.cache is not None:
+        if made is None:
+            self.refuse()
+        elif self.cache is not None:
             self.cache.store_class(made)
         return made
+
+    def refuse(self) -> None:
+        """Remember that the model has no classes, also in later processes."""
+        self.is_supported = False
+        if self.cache is not None:
+            self.cache.store_class(None)
 
     def compile_empty(self, compiler: Compiler, sizes: Mapping[str, int]) -> SizeClass | None:
         """Return the class that has these sizes, of which some are 0, if all outputs of the model

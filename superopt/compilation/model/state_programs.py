@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.model_programs import ModelPrograms
-    from superopt.compilation.model.segment_states import StateNames
     from superopt.compilation.model.steps import KernelStep
 
+CAPACITY = "state capacity"  # the name of the size; no identifier, so that no model has it
+StateNames = tuple[tuple[str, str], ...]  # of outputs, each with the input that it continues
 LOG = logging.getLogger("superopt.compile")
 
 
@@ -53,16 +54,21 @@ class StatePrograms:
     def compile(self, exe: ModelPrograms, sizes: Mapping[str, int]) -> bool:
         """Compile the class that has these sizes, and with the first one those that later calls are
         expected to have. False if there is none."""
+        compiler = self.compiler(exe)
+        if not compiler.has_growing_states():
+            self.classes.refuse()
+            return False
         with background_worker.compile_lock():
-            made = self.classes.compile(self.compiler(exe), sizes)
+            made = self.classes.compile(compiler, sizes)
             if made is None:
                 self.refused.add(sorted_sizes(sizes))
+                self.classes.is_supported &= bool(self.classes.classes)
                 return False
             is_first = not self.classes.classes
             self.classes.add(made)
             for more in made.next_sizes if is_first else ():
                 if self.classes.find(more) is None:
-                    then = self.classes.compile(self.compiler(exe), more)
+                    then = self.classes.compile(compiler, more)
                     if then is not None:
                         self.classes.add(then)
         return True

@@ -45,21 +45,33 @@ class StateMemory:
     ) -> Iterator[tuple[ir_graph.Value, Dim]]:
         """Yield the values that the output `v` adds to the input, each with its offset along the
         axis. Raises NotImplementedError if it is another function of the input."""
-        s, n = self.state, ir_graph.producer(v)
+        s = self.state
         if s.length == 0:
             yield v, 0
             return
-        while n is not None and n.op.name == "Identity" and n.inputs[0] is not None:
-            n = ir_graph.producer(n.inputs[0])
-        is_concat = n is not None and n.op.name == "Concat" and not n.op.domain
-        if not is_concat or n is None or n.inputs[0] is not given or n.attr("axis") != s.axis:
+        added = added_values(v, given, s.axis)
+        if not added:
             raise NotImplementedError("a state that is not its input and more elements")
         begin = s.length
-        for more in n.inputs[1:]:
+        for more in added:
             assert more is not None
             assert more.type.shape is not None
             yield more, begin
             begin = index.dim(index.as_index(begin) + more.type.shape[s.axis])
+
+
+def added_values(
+    v: ir_graph.Value, given: ir_graph.Value | None, axis: int
+) -> Sequence[ir_graph.Value | None]:
+    """Return the values that follow an input along an axis in a value; none if that is another
+    function of the input."""
+    n = ir_graph.producer(v)
+    while n is not None and n.op.name == "Identity":
+        n = ir_graph.producer(n.inputs[0]) if n.inputs[0] is not None else None
+    is_concat = n is not None and n.op.name == "Concat" and not n.op.domain
+    if n is None or not is_concat or n.inputs[0] is not given or n.attr("axis") != axis:
+        return ()
+    return n.inputs[1:]
 
 
 def state_memories(

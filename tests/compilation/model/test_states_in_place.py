@@ -15,8 +15,7 @@ from onnx import helper
 import superopt
 from scripts.decoder_models import Size, growing_decoder
 from superopt.compilation.model.executable import Executable
-from superopt.compilation.model.segment_states import CAPACITY
-from superopt.compilation.model.state_programs import StatePrograms
+from superopt.compilation.model.state_programs import CAPACITY, StatePrograms
 from superopt.compilation.model.stateful_call import StatefulCall
 from superopt.errors import UsageError
 from tests.support.compilation.models import F, model
