@@ -22,6 +22,7 @@ from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import Sizes, check_sizes, has_symbolic_sizes
 from superopt.compilation.frontend.targets import TARGETS, check_target
 from superopt.compilation.model.compile_model import make_compiler, open_device
+from superopt.compilation.model.control_flow.cached_parts import use_cache
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.shape_policy import ShapePolicy, Shapes, Specialize
 from superopt.compilation.model.size_classes import SizeClass
@@ -30,6 +31,7 @@ from superopt.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
     from superopt.compilation.model.device import Device, ProgramCache
     from superopt.compilation.model.state_programs import StateNames
     from superopt.onnx_io.read.source import Source
@@ -78,10 +80,7 @@ def open_source(source: Source, options: CompileOptions, specialize: Specialize)
     out = compiler.executable(specialize)
     if specialize == "background" and device.compiles_in_background:
         programs = _CachedPrograms(options, device, source.sha256, lambda: compiler)
-        out.find_cached = programs.find
-        out.size_classes.cache = programs
-        out.store_cached = lambda sizes, variant: programs.store(sizes, variant, out.shape_policy)
-        out.shape_policy.cached_compile_seconds = programs.compile_seconds
+        use_cache(out, programs)
     return out
 
 
@@ -138,7 +137,7 @@ def open_file(
         return found
 
     def store_variant(sizes: Sizes, variant: Variant) -> None:
-        programs.store(sizes, variant, out.shape_policy)
+        programs.store(sizes, variant, out.shape_policy.expected_compile_seconds)
         if len(variant) == 1 and isinstance(variant[0], Fallback):
             store_fallback(sizes)
 
@@ -270,9 +269,9 @@ class _CachedPrograms:
         found = self.open_cache()
         return None if found is None else found.find(sizes)
 
-    def store(self, sizes: Sizes, variant: Variant, policy: ShapePolicy) -> None:
+    def store(self, sizes: Sizes, variant: Variant, expected_seconds: float) -> None:
         if (found := self.open_cache()) is not None:
-            found.store(sizes, variant, policy.expected_compile_seconds)
+            found.store(sizes, variant, expected_seconds)
 
     def find_classes(self) -> Sequence[SizeClass] | None:
         found = self.open_cache()
@@ -285,6 +284,14 @@ class _CachedPrograms:
     def with_states(self, names: StateNames) -> ProgramCache | None:
         found = self.open_cache()
         return None if found is None else found.with_states(names)
+
+    def find_control_flow(self, specialize: Specialize) -> ControlFlow | None:
+        found = self.open_cache()
+        return None if found is None else found.find_control_flow(specialize)
+
+    def store_control_flow(self, flow: ControlFlow) -> None:
+        if (found := self.open_cache()) is not None:
+            found.store_control_flow(flow)
 
     def compile_seconds(self) -> float | None:
         found = self.open_cache()

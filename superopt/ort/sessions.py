@@ -49,7 +49,7 @@ class Port:
     shape: tuple[int | str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Session:
     """A loaded model, freed with the last reference."""
 
@@ -141,15 +141,20 @@ def load_session(
 
 
 def load_part_session(
-    model: Source, threads: int = 1, level: str = "all", unsigned_weights: bool = False
+    model: Source,
+    threads: int = 1,
+    level: str = "all",
+    unsigned_weights: bool = False,
+    weights: Path | None = None,
 ) -> Session:
     """Load a model as `load_session` does; if onnxruntime rejects the result of its own
     optimizations, as for some quantized nodes, load it without these."""
+    given: dict[str, Any] = {} if weights is None else {"weights": weights}
     try:
         more: dict[str, Any] = {"unsigned_weights": True} if unsigned_weights else {}
-        return load_session(model, threads, level, **more)
+        return load_session(model, threads, level, **more, **given)
     except ModelError:
-        return load_session(model, threads, optimization_levels()[0])
+        return load_session(model, threads, optimization_levels()[0], **given)
 
 
 def _ports(raw: Sequence[Any]) -> tuple[Port, ...]:

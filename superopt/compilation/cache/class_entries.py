@@ -75,8 +75,9 @@ def write_constants(
 def read_constants(
     entries_data: list[list[Any]], size: int, inline_bytes: bytes
 ) -> PackedConstants | None:
-    """Return a program's constants; None if one of them is damaged. size: of all of them."""
-    arrays = []
+    """Return a program's constants; None if one of them is damaged; all such files are removed.
+    size: of all of them."""
+    arrays: list[np.ndarray | None] = []
     inline = aligned_zeros(len(inline_bytes))
     inline[:] = np.frombuffer(inline_bytes, np.uint8)
     at = 0
@@ -86,8 +87,9 @@ def read_constants(
         else:
             found = CONSTANT_POOL.add(digest, inline[at : at + length])
             at += length
-        if found is None:
-            return None
         arrays.append(found)
+    known = tuple(a for a in arrays if a is not None)
+    if len(known) < len(arrays):
+        return None
     places, digests = (tuple(c[n] for c in entries_data) for n in (0, 1))
-    return PackedConstants(places, size, digests, tuple(arrays))
+    return PackedConstants(places, size, digests, known)

@@ -88,6 +88,16 @@ def _starts_with_region(path: Path, region: Region) -> bool:
     return True
 
 
+def file_checksum(digest: str) -> tuple[str, int, str] | None:
+    """Return the digest, bytes and checksum of a constant that was written; None if it cannot be
+    read."""
+    try:
+        data = np.fromfile(constant_path(digest), np.uint8)
+    except OSError:
+        return None
+    return digest, len(data), checksum(data)
+
+
 def read_constant(digest: str, size: int, expected_checksum: str) -> np.ndarray | None:
     """Return a constant from the process's pool, or mapped from its file; None if the file does not
     match the checksum."""

@@ -52,17 +52,22 @@ class ModelInterface:
 def read_interface(key: str) -> ModelInterface | None:
     """Return the interface cached under a model's key; None if there is no intact one."""
 
-    def parse_entry(data: bytes) -> ModelInterface:
-        header = json.loads(data)
-        return ModelInterface(tuple(map(_parse_port, header["ports"])), tuple(header["outputs"]))
-
-    return read_entry(key, "model", parse_entry)
+    return read_entry(key, "model", lambda data: parse_interface(json.loads(data)))
 
 
 def write_interface(key: str, interface: ModelInterface) -> None:
+    files.write(cache_folder(), key, json.dumps(interface_data(interface)).encode(), "model")
+
+
+def interface_data(interface: ModelInterface) -> dict[str, Any]:
+    """Return an interface as JSON data; see `parse_interface`."""
     ports = [{**asdict(p), "dtype": p.dtype and p.dtype.name} for p in interface.input_ports]
-    header = {"ports": ports, "outputs": interface.output_names}
-    files.write(cache_folder(), key, json.dumps(header).encode(), "model")
+    return {"ports": ports, "outputs": interface.output_names}
+
+
+def parse_interface(data: Mapping[str, Any]) -> ModelInterface:
+    """Return the interface that `interface_data` gave."""
+    return ModelInterface(tuple(map(_parse_port, data["ports"])), tuple(data["outputs"]))
 
 
 def known_digest(path: Path) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment, native_call
+from superopt.compilation.cpu.sequential_call import model_call
 from superopt.compilation.frontend.input_arrays import InputPort, ShapePattern, Shapes
 from superopt.compilation.model.frequent_sizes import count_calls
 from superopt.compilation.model.onnxruntime_calls import run_counted
@@ -142,7 +143,7 @@ def _variant_call(exe: Executable, variant: Variant) -> ModelCall | None:
     step = variant.bound_step
     if isinstance(step, NativeSegment):
         return native_call(step, len(exe.input_ports))
-    return exe.compiler.generator.model_call(variant, exe.output_names)
+    return model_call(variant, exe.output_names)
 
 
 def _use_cached(exe: Executable, key: Sizes) -> bool:

@@ -14,9 +14,7 @@ from superopt.compilation.cpu.export_library import export_library
 from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
 from superopt.compilation.cpu.profile import profile
 from superopt.compilation.cpu.segment_program import plan_segment_program
-from superopt.compilation.cpu.sequential_call import build_model_call
 from superopt.compilation.cpu.tune_kernels import tune_program
-from superopt.compilation.fallback.ort_segment import OrtSegment
 from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS, AllowedTransforms
 from superopt.compilation.frontend.class_sizes import Guards
 from superopt.compilation.frontend.graph_ports import (
@@ -25,13 +23,11 @@ from superopt.compilation.frontend.graph_ports import (
     static_shape,
 )
 from superopt.compilation.model.classes.class_program import plan_class_program, with_planned_sizes
-from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.compiler import Compiler, out_of_memory_error
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
-from superopt.compilation.model.repeated_call import ModelCall
 from superopt.compilation.model.segment_states import bind_states, segment_states
-from superopt.compilation.model.steps import KernelStep, Variant
+from superopt.compilation.model.steps import KernelStep
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.ir import graph
@@ -127,14 +123,6 @@ class CpuCodeGenerator(CodeGenerator):
 
     def has_fast_kernel(self, c: Compiler, n: graph.Node, sizes: Mapping[str, int]) -> bool:
         return has_scatter_kernel(n)
-
-    def model_call(self, variant: Variant, output_names: Sequence[str]) -> ModelCall | None:
-        known = NativeSegment | OrtSegment | RuntimeSizedSegment
-        if not all(isinstance(s, known) for s in variant):
-            return None
-        g = variant.model.graph
-        named = dict(zip(output_names, g.outputs, strict=True))
-        return build_model_call(variant.steps, g.inputs, named)
 
     def kernel_texts(self, step: KernelStep, kernel: Kernel) -> list[tuple[str, object]]:
         return [*pass_texts(kernel, kernel_text(kernel, self.machine.width), self.machine)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from superopt.compilation.cpu.class_call import repeated_class_call
 from superopt.compilation.cpu.native_segment import native_call
+from superopt.compilation.cpu.sequential_call import model_call
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import InputPort
@@ -56,7 +57,7 @@ class CpuDevice(Device):
             return call
         if variant.bound_step is not None:
             return _repeated_native_call(variant.bound_step, ports, arrays)
-        if (direct := exe.compiler.generator.model_call(variant, exe.output_names)) is None:
+        if (direct := model_call(variant, exe.output_names)) is None:
             return None
         return repeated_model_call(direct, ports, arrays)
 

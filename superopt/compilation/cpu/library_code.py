@@ -16,9 +16,9 @@ from superopt.compilation.model.classes.class_program import (
     plan_class_program,
     with_planned_sizes,
 )
+from superopt.compilation.model.classes.class_steps import compile_if_supported
 from superopt.compilation.model.compile_class import (
     class_compiler,
-    compile_if_supported,
     level_examples,
     related_compiler,
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.compilation.fallback.ort_segment import OrtSegment, ValueArrays
+from superopt.compilation.fallback.session_segment import OrtSegment, ValueArrays
 from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
 from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.cost.machine import this_machine

@@ -8,27 +8,37 @@ from typing import Any
 
 import numpy as np
 
-from superopt import ort
 from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.compilation.fallback.ort_segment import OrtSegment, check_outputs
+from superopt.compilation.fallback.session_segment import OrtSegment, check_outputs
 from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
 from superopt.compilation.model.repeated_call import ModelCall
-from superopt.ir import graph
+from superopt.compilation.model.steps import Variant
+from superopt.ort import sessions
 
 SlotStep = Callable[[list[Any]], None]
 
 
+def model_call(variant: Variant, output_names: Sequence[str]) -> ModelCall | None:
+    """Return one function that runs all steps of a variant; None if there is none."""
+    known = NativeSegment | OrtSegment | RuntimeSizedSegment
+    if not all(isinstance(s, known) for s in variant):
+        return None
+    own = variant.values
+    named = dict(zip(output_names, own.outputs, strict=True))
+    return build_model_call(variant.steps, own.inputs, named)
+
+
 def build_model_call(
     steps: Sequence[NativeSegment | OrtSegment | RuntimeSizedSegment],
-    inputs: Sequence[graph.Value],
-    outputs: Mapping[str, graph.Value],
+    inputs: Sequence[Any],
+    outputs: Mapping[str, Any],
 ) -> ModelCall | None:
     """Return a function from the model's inputs in order to its outputs by name. None if a segment
     reads or gives a type that numpy lacks. Errors are those of the segments."""
-    slots: dict[graph.Value, int] = {v: n for n, v in enumerate(inputs)}
+    slots: dict[Any, int] = {v: n for n, v in enumerate(inputs)}
     calls: list[SlotStep] = []
     for s in steps:
-        if isinstance(s, OrtSegment) and not ort.has_numpy_types(s.session, s.output_names):
+        if isinstance(s, OrtSegment) and not sessions.has_numpy_types(s.session, s.output_names):
             return None
         takes = s.inputs.values() if isinstance(s, OrtSegment) else s.segment.inputs
         if any(v not in slots for v in takes):
@@ -37,14 +47,15 @@ def build_model_call(
             slots.setdefault(v, len(slots))
         calls.append(_slot_step(s, slots))
     known = [v for v in dict.fromkeys(outputs.values()) if v not in slots]
-    constants = [v.load() for v in known if isinstance(v, graph.Constant)]
-    if len(constants) < len(known):
+    if not all(hasattr(v, "load") for v in known):  # they are constants
         return None
+    constants = [v.load() for v in known]
     rest = [None] * (len(slots) - len(inputs)) + constants
     slots |= {v: len(slots) + n for n, v in enumerate(known)}
     wanted = [(name, slots[v]) for name, v in outputs.items()]
     # Copy outputs that are inputs or constants: nobody else gets the model's own array.
-    copies = [n for n, v in outputs.items() if isinstance(v, graph.Input | graph.Constant)]
+    own = {*inputs, *known}
+    copies = [name for name, v in outputs.items() if v in own]
     call = _sequence_steps(calls, rest, wanted)
 
     def copied(arrays: Sequence[Any]) -> dict[str, Any]:
@@ -71,7 +82,7 @@ def _sequence_steps(
 
 
 def _slot_step(
-    s: NativeSegment | OrtSegment | RuntimeSizedSegment, slots: Mapping[graph.Value, int]
+    s: NativeSegment | OrtSegment | RuntimeSizedSegment, slots: Mapping[Any, int]
 ) -> SlotStep:
     match s:
         case OrtSegment():
@@ -81,13 +92,13 @@ def _slot_step(
     return _runtime_sized_step(s, slots)
 
 
-def _ort_step(s: OrtSegment, slots: Mapping[graph.Value, int]) -> SlotStep:
-    run, wanted = ort.raw_run_function(s.session), list(s.output_names)
+def _ort_step(s: OrtSegment, slots: Mapping[Any, int]) -> SlotStep:
+    run, wanted = sessions.raw_run_function(s.session), list(s.output_names)
     takes = [(name, slots[v]) for name, v in s.inputs.items()]
     gives = [slots[v] for v in s.segment.outputs]
 
     def step(held: list[Any]) -> None:
-        found = run(wanted, {name: held[n] for name, n in takes}, ort.run_options())
+        found = run(wanted, {name: held[n] for name, n in takes}, sessions.run_options())
         check_outputs(s, found)
         for n, x in zip(gives, found, strict=True):
             held[n] = x
@@ -95,7 +106,7 @@ def _ort_step(s: OrtSegment, slots: Mapping[graph.Value, int]) -> SlotStep:
     return step
 
 
-def _native_step(s: NativeSegment, slots: Mapping[graph.Value, int]) -> SlotStep:
+def _native_step(s: NativeSegment, slots: Mapping[Any, int]) -> SlotStep:
     call, new = s.code.call, s.allocate_outputs
     takes, gives = ([slots[v] for v in some] for some in (s.segment.inputs, s.segment.outputs))
 
@@ -108,7 +119,7 @@ def _native_step(s: NativeSegment, slots: Mapping[graph.Value, int]) -> SlotStep
     return step
 
 
-def _runtime_sized_step(s: RuntimeSizedSegment, slots: Mapping[graph.Value, int]) -> SlotStep:
+def _runtime_sized_step(s: RuntimeSizedSegment, slots: Mapping[Any, int]) -> SlotStep:
     takes, gives = ([slots[v] for v in some] for some in (s.values, s.segment.outputs))
 
     def step(held: list[Any]) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from superopt.compilation.cuda.segments import GpuSegment
-from superopt.compilation.fallback.ort_segment import OrtSegment, ValueArrays
+from superopt.compilation.fallback.session_segment import OrtSegment, ValueArrays
 from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
 from superopt.compilation.model.steps import run_step
 from superopt.ir import graph

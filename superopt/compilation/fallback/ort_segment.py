@@ -6,16 +6,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from superopt import ort
+from superopt.compilation.cache import constant_files
 from superopt.compilation.fallback.integer_mode import (
     DEFAULT_MODE,
     IntegerMode,
     choose_integer_mode,
     saturates_uint8_products,
 )
-from superopt.compilation.fallback.mapped_weights import map_large_weights
+from superopt.compilation.fallback.mapped_weights import (
+    MIN_MAPPED_TENSOR_BYTES,
+    map_large_weights,
+)
+from superopt.compilation.fallback.session_segment import OrtSegment, SessionModel, SessionPart
 from superopt.compilation.fallback.whole_model import MappedModel
 from superopt.compilation.frontend.graph_ports import numpy_dtype, static_shape
 from superopt.compilation.runtime.output_buffers import ArraySpec
@@ -24,8 +28,9 @@ from superopt.cost.machine import processor_info
 from superopt.errors import ModelError, RuntimeMismatch, UsageError
 from superopt.ir import graph as ir_graph
 from superopt.onnx_io.check.int8_saturation import SaturatingNode, saturating_nodes
+from superopt.onnx_io.external_weights import large_initializers, with_external_weights
 from superopt.onnx_io.import_.model import Model
-from superopt.onnx_io.read.source import Source
+from superopt.onnx_io.read.source import Source, read_model
 from superopt.onnx_io.transform.contrib_decomposition import replaced_result
 from superopt.onnx_io.transform.submodel import extract_submodel, value_names
 from superopt.plan.graph.partition import (
@@ -36,40 +41,9 @@ from superopt.plan.graph.partition import (
 )
 from superopt.te.expr import index
 from superopt.te.expr.dtype import STRING
+from superopt.te.expr.tensor import TensorType
 
-ValueArrays = dict[ir_graph.Value, Any]
 SHAPE_ERROR_TEXT = "ShapeInferenceError"  # in ONNX Runtime's messages about shapes
-
-
-@dataclass(frozen=True, slots=True)
-class OrtSegment:
-    """A segment in ONNX Runtime. inputs: values by input name. output_specs: planned shapes and
-    types of the outputs that kernels read; None for others."""
-
-    segment: Segment
-    session: ort.Session
-    inputs: Mapping[str, ir_graph.Value]
-    output_names: tuple[str, ...]
-    output_specs: tuple[ArraySpec | None, ...]
-
-    def run(self, env: ValueArrays) -> None:
-        """Run the segment. Raises RuntimeMismatch if an output differs from its planned shape or
-        type."""
-        feeds = {name: env[v] for name, v in self.inputs.items()}
-        found = ort.run(self.session, feeds, self.output_names)
-        check_outputs(self, list(found.values()))
-        env.update(zip(self.segment.outputs, found.values(), strict=True))
-
-
-def check_outputs(s: OrtSegment, arrays: Sequence[Any]) -> None:
-    """Raise RuntimeMismatch if an output differs from its planned shape or type."""
-    for name, x, spec in zip(s.output_names, arrays, s.output_specs, strict=True):
-        if spec is not None and (x.shape != spec[0] or x.dtype != spec[1]):
-            raise RuntimeMismatch(
-                f"{name} is {x.dtype}{list(x.shape)} in onnxruntime",
-                f"shape inference gives {spec[1]}{list(spec[0])}",
-                "correct the model's shapes, or run it in onnxruntime",
-            )
 
 
 def fallback_reasons(graph: ir_graph.Graph, e: RuntimeMismatch) -> dict[ir_graph.Node, str]:
@@ -111,6 +85,14 @@ class GivenModel:
                 _model_file(self.source), self.threads
             )
         return self.cached_session
+
+    def stored_model(self) -> SessionModel | None:
+        """Return the model as the disk cache keeps it; None if it has external data."""
+        if self.source.has_external_data:
+            return None
+        file = _model_file(self.source)
+        data = file if isinstance(file, bytes) else file.read_bytes()
+        return session_model(data, self.threads, self.mode)
 
     def _mapped_session(self) -> ort.Session | None:
         """Return a session that maps large weights; None if there are none, or if ONNX Runtime
@@ -184,19 +166,11 @@ def check_onnxruntime_available(model: Model, nodes: Sequence[ir_graph.Node]) ->
         )  # fmt: skip
 
 
-def make_ort_segment(
-    model: Model,
-    s: Segment,
-    threads: int,
-    sizes: Mapping[str, int],
-    given_model: GivenModel | None = None,
-) -> OrtSegment:
-    """Return a segment of a model in ONNX Runtime: with the original's contrib operators if it has
-    parts of them.
-
-    Raises ModelError if ONNX Runtime is not installed, or does not run the segment, for example
-    because the shapes of the inputs do not fit each other.
-    """
+def session_part(
+    model: Model, s: Segment, threads: int, given_model: GivenModel | None = None
+) -> SessionPart:
+    """Return a segment of a model for ONNX Runtime: with the original's contrib operators if it has
+    parts of them. Raises ModelError if ONNX Runtime is not installed."""
     check_onnxruntime_available(model, s.nodes)
     names = model.names
     outputs = tuple(names[v] for v in s.outputs)
@@ -205,13 +179,55 @@ def make_ort_segment(
     if given_model is not None and any(_contrib_result(model, n) is not None for n in s.nodes):
         own = value_names(given_model.source)
         source = given_model.source if own.issuperset((*given, *outputs)) else source
-    part, wanted = extract_submodel(source, {n: v.type for n, v in given.items()}, outputs)
-    load = ort.load_part_session if given_model is None else given_model.segment_session
-    with explain_shape_errors(model):
-        session = load(part, threads)
+    types = {n: v.type for n, v in given.items()}
+    first, wanted = extract_submodel(source, types, outputs)
+    unused = [first]  # for the session that is opened now; the model is extracted again for others
+
+    def extract() -> bytes:
+        return unused.pop() if unused else extract_submodel(source, types, outputs)[0]
+
+    def load_session() -> ort.Session:
+        load = ort.load_part_session if given_model is None else given_model.segment_session
+        with explain_shape_errors(model):
+            return load(extract(), threads)
+
+    mode = DEFAULT_MODE if given_model is None else given_model.mode
     inputs = {i.name: i for i in model.graph.inputs}
     some = {n: given.get(n) or inputs[n] for n in wanted}
-    return OrtSegment(s, session, some, outputs, output_specs(model.graph, s, sizes))
+    return SessionPart(
+        s, some, outputs, load_session, lambda: session_model(extract(), threads, mode)
+    )
+
+
+def session_model(data: bytes, threads: int, mode: IntegerMode) -> SessionModel:
+    """Return a model as the disk cache keeps it: with large initializers as constant files."""
+    source = read_model(data)
+    large = large_initializers(source, MIN_MAPPED_TENSOR_BYTES)
+    digests = {name: constant_files.write_region(region) for name, region in large.items()}
+    files = {name: f"{digest}{constant_files.SUFFIX}" for name, digest in digests.items() if digest}
+    short = with_external_weights(source, files) if files else data
+    sums = [constant_files.file_checksum(d) for d in digests.values() if d]
+    weights = tuple(w for w in sums if w is not None)
+    how = threads, mode.level, mode.unsigned_weights
+    if short is None or len(weights) < len(sums):
+        return SessionModel(data, (), *how)
+    return SessionModel(short, weights, *how)
+
+
+def make_ort_segment(
+    model: Model,
+    s: Segment,
+    threads: int,
+    sizes: Mapping[str, int],
+    given_model: GivenModel | None = None,
+) -> OrtSegment:
+    """Return a segment of a model in ONNX Runtime; see `session_part`.
+
+    Raises ModelError if ONNX Runtime is not installed, or does not run the segment, for example
+    because the shapes of the inputs do not fit each other.
+    """
+    specs = output_specs(model.graph, s, sizes)
+    return session_part(model, s, threads, given_model).open_segment(specs)
 
 
 @contextmanager
@@ -232,14 +248,24 @@ def explain_shape_errors(model: Model) -> Iterator[None]:
 def output_specs(
     graph: ir_graph.Graph, s: Segment, sizes: Mapping[str, int]
 ) -> tuple[ArraySpec | None, ...]:
-    """Return the planned shapes and types of outputs. Kernels read no outputs of a whole model."""
-    out: list[ArraySpec | None] = []
-    for v in s.outputs:
-        t, known = v.type, len(s.nodes) < len(ir_graph.nodes(graph))
-        known = known and t.dtype not in (None, STRING) and t.shape is not None
-        known = known and all(index.symbols(d) <= sizes.keys() for d in t.shape or ())
-        out.append((static_shape(t, sizes), numpy_dtype(t)) if known else None)
-    return tuple(out)
+    """Return the planned shapes and types of outputs."""
+    types = planned_types(graph, s, sizes)
+    return tuple(None if t is None else (static_shape(t, sizes), numpy_dtype(t)) for t in types)
+
+
+def planned_types(
+    graph: ir_graph.Graph, s: Segment, sizes: Mapping[str, int]
+) -> tuple[TensorType | None, ...]:
+    """Return the types of outputs by these sizes; None for those that depend on others. Kernels
+    read no outputs of a whole model."""
+    known = len(s.nodes) < len(ir_graph.nodes(graph))
+    return tuple(v.type if known and _is_planned(v.type, sizes) else None for v in s.outputs)
+
+
+def _is_planned(t: TensorType, sizes: Mapping[str, int]) -> bool:
+    if t.dtype in (None, STRING) or t.shape is None:
+        return False
+    return all(index.symbols(d) <= sizes.keys() for d in t.shape)
 
 
 def integer_product_fallbacks(model: Model, in_runtime: bool) -> dict[ir_graph.Node, str]:

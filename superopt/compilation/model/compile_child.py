@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
-    from superopt.compilation.model.segment_states import StateNames
     from superopt.compilation.model.shape_policy import SizeRanges
+    from superopt.compilation.model.state_programs import StateNames
 
 CHILD_NICENESS: Final = 10
 # A class of sizes, then those of other levels, or a program for these sizes if there is none; a
-# program for these sizes.
-Work = Literal["class", "fixed"]
+# program for these sizes; programs for all levels of sizes that only a run gives.
+Work = Literal["class", "fixed", "counts"]
 
 
 def main() -> int:
@@ -64,16 +64,19 @@ def _compile_states(exe: Executable, key: Sizes, states: StateNames) -> Iterator
 def _compile(exe: Executable, key: Sizes, work: Work, ranges: SizeRanges) -> Iterator[float]:
     """Yield the seconds of processor time after each program."""
     begin, sizes, classes = time.process_time(), dict(key), exe.size_classes
-    made = None
+    made, compiler = None, exe.compiler
+    is_known = classes.variant(sizes) is not None  # reads the classes that are on disk
     if work == "class":
-        is_known = classes.variant(sizes) is not None  # reads the classes that are on disk
-        made = classes.find(sizes) if is_known else classes.compile(exe.compiler, sizes)
-    if made is None:
-        exe.store_cached(key, exe.compiler.compile_variant(sizes, open_sessions=False))
+        made = classes.find(sizes) if is_known else classes.compile(compiler, sizes)
+    elif work == "counts":
+        compiler = compiler.with_all_counts()
+        is_known = is_known and classes.compile(compiler, sizes) is not None
+    if made is None and not (work == "counts" and is_known):
+        exe.store_cached(key, compiler.compile_variant(sizes))
     yield time.process_time() - begin
-    if made is not None and len(made.load_steps() or ()) == 1:
+    if made is not None:
         classes.add(made)
-        for _ in exe.compiler.compile_levels(classes, sizes, ranges):
+        for _ in compiler.compile_levels(classes, sizes, ranges):
             yield time.process_time() - begin
 
 

@@ -4,41 +4,40 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from superopt.compilation.frontend.class_sizes import Guards, with_class_sizes
 from superopt.compilation.frontend.decode_sizes import decode_sizes, is_decode_step
-from superopt.compilation.model.classes.class_steps import compile_class_steps
-from superopt.compilation.model.classes.runtime_sizes import runtime_size_names
+from superopt.compilation.model.classes.class_steps import (
+    compile_class_steps,
+    compile_if_supported,
+)
+from superopt.compilation.model.classes.find_runtime_sizes import runtime_size_names
 from superopt.compilation.model.classes.substituted_class import (
-    SubstitutedStep,
     empty_outputs_step,
-    substituted_formulas,
+    in_model_sizes,
+    substitution_guards,
 )
-from superopt.compilation.model.control_flow.compile_if import (
-    compile_branches,
-    compile_control_flow,
-)
+from superopt.compilation.model.control_flow.compile_if import compile_control_flow
 from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
-from superopt.compilation.model.steps import Variant
 from superopt.errors import ModelError, SuperoptError
 from superopt.onnx_io.import_.size_substitution import SizeSubstitution, substitute_sizes
 from superopt.onnx_io.transform.constant_if import constant_conditions, fold_constant_ifs
 from superopt.onnx_io.transform.split_if import first_dynamic_if
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
+from superopt.plan.program.formula_text import shape_formulas
 from superopt.plan.program.size_formulas import SizeFormulas
-from superopt.te.expr.symbolic_int import SIZE_LEVELS
+from superopt.te.expr.symbolic_int import INSIDE_LEVELS, SIZE_LEVELS
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
     from superopt.compilation.model.shape_policy import SizeRanges, Specialize
     from superopt.compilation.model.size_classes import SizeClasses
-    from superopt.plan.graph.partition import Segment
 
 LEVEL_MARGIN = 4  # by which calls may have sizes below or above those of calls before
 T = TypeVar("T")
@@ -68,23 +67,15 @@ def compile_size_class(
         steps = compile_if_supported(make) if empty is None else (empty,)
         if steps is None:
             continue
-        formulas = _joint_formulas(steps, example)
+        assumed: tuple[str, ...] = ()
         if substitution is not None:
-            steps = tuple(SubstitutedStep(s, substitution) for s in steps)
-            formulas = substituted_formulas(formulas, tuple(sizes), substitution)
+            steps = tuple(in_model_sizes(s, sizes, substitution) for s in steps)
+            assumed = substitution_guards(tuple(sizes), substitution)
+        formulas = _joint_formulas(steps, sizes, assumed)
         LOG.info("a program for all sizes with %s", " and ".join(formulas.guards) or "any values")
         then = decode_sizes(compiler.model, sizes)
         return SizeClass(formulas, partial(_same, steps), partial(_same, c.model), then)
     return None
-
-
-def compile_if_supported(make: Callable[[], T]) -> T | None:
-    """Return code for a class of sizes; None if the model does not support it."""
-    try:
-        return make()
-    except Exception as e:  # code that does not support symbolic sizes raises many types
-        LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
-        return None
 
 
 def _same(x: T) -> T:
@@ -123,23 +114,17 @@ def related_compiler(
     return None if fallback_nodes(own.partition(sizes)) else (own, made.guards)
 
 
-def class_segment(compiler: Compiler, sizes: Mapping[str, int]) -> Segment:
-    """Return the only segment of the model for a class that has these sizes."""
-    planned = class_compiler(compiler)
-    related = related_compiler(planned, sizes)
-    own = planned if related is None else related[0]
-    (segment,) = own.partition(sizes)
-    return segment
-
-
-def _joint_formulas(steps: Sequence[SymbolicStep], sizes: Mapping[str, int]) -> SizeFormulas:
-    """Return the formulas of the only step; or the conditions under which all steps are right."""
+def _joint_formulas(
+    steps: Sequence[SymbolicStep], sizes: Mapping[str, int], assumed: Sequence[str]
+) -> SizeFormulas:
+    """Return the formulas of the only step, or none; and the conditions under which all steps are
+    right. assumed: those that come first."""
     some = [s.formulas for s in steps if s.formulas is not None]
-    if len(steps) == 1 and some:
-        return some[0]
     positive = (f"1 <= s{n}" for n, size in enumerate(sizes.values()) if size)
-    guards = dict.fromkeys((*positive, *(g for f in some for g in f.guards)))
-    return SizeFormulas(tuple(sizes), tuple(guards), (), "0", "0", ())
+    own = dict.fromkeys((*positive, *assumed, *(g for f in some for g in f.guards)))
+    whole = some[0] if len(steps) == 1 and some else shape_formulas((), tuple(sizes))
+    assert whole.names == tuple(sizes)  # which guards refer to by number
+    return replace(whole, guards=tuple(own))
 
 
 def class_compiler(compiler: Compiler) -> Compiler:
@@ -155,15 +140,11 @@ def class_compiler(compiler: Compiler) -> Compiler:
     return found
 
 
-def compile_for_any_sizes(compiler: Compiler, specialize: Specialize) -> Variant | None:
-    """Return a model with a dynamic If or Loop for all sizes; None if it has none. Its programs
-    have classes of their own."""
+def compile_for_any_sizes(compiler: Compiler, specialize: Specialize) -> ControlFlow | None:
+    """Return the programs of a model with a dynamic If or Loop for all sizes; None if it has none.
+    Its programs have classes of their own."""
     with suppress(ModelError):
-        c = class_compiler(compiler)
-        found = compile_control_flow(c, specialize)
-        if found is not None:
-            compile_branches(found, c.if_depth)
-            return Variant((found,), lambda: c.model, is_of_class=True)
+        return compile_control_flow(class_compiler(compiler), specialize)
     return None
 
 
@@ -185,8 +166,7 @@ def compile_levels(
 def level_examples(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Return sizes like these but for one, which is inside of a level, or the least of one; large
     sizes first, whose calls take longest."""
-    inside = [min(2 * n, above - 1) for n, above in pairwise(SIZE_LEVELS)]
-    values = *reversed((*inside, 2 * SIZE_LEVELS[-1])), *reversed(SIZE_LEVELS)
+    values = *INSIDE_LEVELS, *reversed(SIZE_LEVELS)
     return ({**sizes, name: value} for value in values for name in sizes)
 
 

@@ -15,7 +15,6 @@ from superopt.compilation.accuracy import measure_accuracy
 from superopt.compilation.fallback.integer_mode import DEFAULT_MODE
 from superopt.compilation.fallback.ort_segment import (
     GivenModel,
-    OrtSegment,
     atomic_units,
     check_onnxruntime_available,
     explain_shape_errors,
@@ -23,6 +22,7 @@ from superopt.compilation.fallback.ort_segment import (
     integer_product_fallbacks,
     make_ort_segment,
 )
+from superopt.compilation.fallback.session_segment import OrtSegment
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.graph_ports import infer_input_sizes
 from superopt.compilation.frontend.input_arrays import InputPort, Sizes
@@ -33,10 +33,13 @@ from superopt.compilation.model.classes.class_steps import (
     segment_kind,
     unsupported_reasons,
 )
-from superopt.compilation.model.classes.runtime_sizes import with_runtime_sizes
+from superopt.compilation.model.classes.find_runtime_sizes import (
+    EXAMPLE_RUNTIME_SIZE,
+    RUNTIME_COUNTS,
+    with_runtime_sizes,
+)
 from superopt.compilation.model.compile_class import (
     class_compiler,
-    class_segment,
     compile_for_any_sizes,
     compile_levels,
     compile_size_class,
@@ -92,8 +95,9 @@ class Compiler:
     session: runs a model that superopt does not read (`readable_model`). prefer_kernels: use
     kernels even if ONNX Runtime is faster. plan_cache: what the generator remembers of the model.
     if_depth: dynamic Ifs above. is_sized: sizes are static. plans_classes: see `class_compiler`.
-    units: see `partition_by_cost`. control_flow_cache: the result of `control_flow`. states: names
-    of outputs that are in the memory of inputs, and of these (segment_states.py).
+    runtime_counts: examples of sizes that only a run gives, each of which has a program. units: see
+    `partition_by_cost`. control_flow_cache: the result of `control_flow`. states: names of outputs
+    that are in the memory of inputs, and of these (segment_states.py).
     """
 
     model: Model
@@ -110,6 +114,7 @@ class Compiler:
     is_sized: bool = False
     plans_classes: bool = False
     states: tuple[tuple[str, str], ...] = ()
+    runtime_counts: Sequence[int] = (EXAMPLE_RUNTIME_SIZE,)
     units: Units = field(init=False)
     control_flow_cache: list[ControlFlow | None] = field(init=False, default_factory=list)
 
@@ -181,11 +186,9 @@ class Compiler:
         self,
         sizes: Mapping[str, int],
         options: Mapping[str, str] | None = None,
-        *,
-        open_sessions: bool = True,
     ) -> Variant:
         """Return the model compiled for these sizes. options: of problems, by key, as they were
-        compiled before. open_sessions: open the sessions in ONNX Runtime."""
+        compiled before."""
         if options:
             own = {key: Option.parse(text) for key, text in options.items()}
             tuned = {**self.tuned_options, **own}
@@ -193,7 +196,7 @@ class Compiler:
         self.model.source.check_unchanged()
         if (other := self.compiler_for(sizes)) is not self:
             try:
-                return other.compile_variant({}, open_sessions=open_sessions)
+                return other.compile_variant({})
             except OutOfMemory:
                 raise
             except ModelError:  # ONNX Runtime rejects some nodes that a folded If exposes
@@ -213,8 +216,7 @@ class Compiler:
             parts = self.partition(sizes)
             for s in parts:
                 if not s.native:
-                    if open_sessions:
-                        out.append(self.ort_segment(s, sizes))
+                    out.append(self.ort_segment(s, sizes))
                     continue
                 try:
                     out.append(compile_step(self, s, sizes))
@@ -259,10 +261,6 @@ class Compiler:
         """See `compile_levels`."""
         return compile_levels(self, classes, sizes, ranges)
 
-    def class_segment(self, sizes: Mapping[str, int]) -> Segment:
-        """See `class_segment`."""
-        return class_segment(self, sizes)
-
     def prefers_fixed_sizes(self, sizes: Mapping[str, int]) -> bool:
         """See `prefers_fixed_sizes`."""
         return prefers_fixed_sizes(self, sizes)
@@ -301,6 +299,10 @@ class Compiler:
     def accuracy(self, exe: Executable, shapes: Mapping[str, int], sets: int) -> Accuracy:
         """Compare outputs with the original's; see `Executable.accuracy`."""
         return measure_accuracy(exe, shapes, sets)
+
+    def with_all_counts(self) -> Compiler:
+        """Return a compiler of programs for all levels of sizes that only a run gives."""
+        return replace(self, runtime_counts=RUNTIME_COUNTS, sized_compilers={}, plan_cache={})
 
     def with_kernels_only(self) -> Compiler:
         """Return a compiler that uses kernels where there are any, even slower ones."""
@@ -343,6 +345,10 @@ class Compiler:
         if not self.control_flow_cache:
             self.control_flow_cache.append(compile_control_flow(self))
         return self.control_flow_cache[0]
+
+    def fixed_flow(self, sizes: Mapping[str, int]) -> ControlFlow | None:
+        """Return the programs at the first If with a dynamic condition, for these sizes alone."""
+        return self.compiler_for(sizes).control_flow()
 
     def subcompiler(self, source: Source, original: Source) -> Compiler:
         """Return the compiler of a part of the model at an If."""

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from superopt.compilation.frontend.class_sizes import Guards
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
     from superopt.compilation.model.executable import Executable
-    from superopt.compilation.model.repeated_call import ModelCall
+    from superopt.compilation.model.shape_policy import Specialize
     from superopt.compilation.model.size_classes import SizeClass, SymbolicProgram
     from superopt.compilation.model.state_programs import StateNames
     from superopt.compilation.model.steps import KernelStep, Variant
@@ -63,6 +64,14 @@ class ProgramCache(Protocol):
     def with_states(self, names: StateNames) -> ProgramCache | None:
         """Return that of the programs that keep these states in place."""
         return None
+
+    def find_control_flow(self, specialize: Specialize) -> ControlFlow | None:
+        """Return the programs at the model's If or Loop; None if there are no intact ones.
+        specialize: of the parts."""
+        return None
+
+    def store_control_flow(self, flow: ControlFlow) -> None:
+        """Store which programs the model has at its If or Loop, and let these use the cache."""
 
     def compile_seconds(self) -> float | None:
         """Return the expected time of compiling for further sizes; None if unknown."""
@@ -253,10 +262,6 @@ class CodeGenerator(ABC):
     def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
         """Write the model as a library. See `Executable.export`."""
         raise self.unsupported_error("exported")
-
-    def model_call(self, variant: Variant, output_names: Sequence[str]) -> ModelCall | None:
-        """Return one function that runs all steps of a variant; None if there is none."""
-        return None
 
     def saved_fields(self) -> Mapping[str, Any]:
         """Return the fields of `SavedModel` that describe the target and its options."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from superopt.compilation.frontend.input_arrays import check_sizes, check_values, signature_text
 from superopt.compilation.model.bound_call import BoundCall, bind_arrays
+from superopt.compilation.model.classes.runtime_counts import watch_counts
 from superopt.compilation.model.device import NO_CONTEXT
 from superopt.compilation.model.explain_memory import explain_memory
 from superopt.compilation.model.model_programs import ModelPrograms, closed_error, sorted_sizes
@@ -110,6 +111,7 @@ class Executable(ModelPrograms):
             if sorted_sizes(sizes) not in self.variants:  # another call may have dropped it
                 bind_size_class(self, sorted_sizes(sizes))
             variant = self.runnable(sizes)
+            watch_counts(self, sorted_sizes(sizes), variant)
             self.device.check_inputs(self.input_ports, arrays, variant)
             call = partial(self.device.repeated_call, self, variant, arrays, on_device=on_device)
             self.last_call = call() if is_whole else None

@@ -164,10 +164,10 @@ class ModelPrograms:
                 self.drop_variants()
                 self.device.release_memory()
                 variant = compiler.compile_variant(dict(key), options)
-        compiler.compile_branches(variant)
         self.shape_policy.add_compile_time(clock() - begin)
         if options is None:
             self.store_cached(key, variant)
+        compiler.compile_branches(variant)  # which use the cache now
         return variant
 
     def set_variant(self, key: Sizes, variant: Variant) -> None:

@@ -61,6 +61,8 @@ class ShapePolicy:
     cached_compile_seconds: returns the compile time of an earlier process, None if unknown.
     compiles_classes: a program is for a class of sizes (size_classes.py). sizes_vary: calls had
     sizes of several classes, also in earlier processes. size_ranges: of the calls of this process.
+    count_seconds: of runs in ONNX Runtime of segments whose sizes only a run gives. has_all_counts:
+    these are compiled for all levels of such sizes, or are being so.
     """
 
     specialize: Specialize = "eager"
@@ -78,6 +80,8 @@ class ShapePolicy:
     compiles_classes: bool = False
     sizes_vary: bool = False
     size_ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    count_seconds: float = 0.0
+    has_all_counts: bool = False
     cached_compile_seconds: Callable[[], float | None] = lambda: None
 
     def compiles_in_call(self, sizes: Sizes, has_variants: bool) -> bool:

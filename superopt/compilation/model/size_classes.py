@@ -7,14 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from superopt.compilation.model.control_flow.cached_parts import find_control_flow, refer_to_parts
 from superopt.compilation.model.frequent_sizes import count_calls
 from superopt.compilation.model.steps import Variant
 from superopt.compilation.runtime import background_worker
 
 if TYPE_CHECKING:
+    from superopt.compilation.fallback.session_segment import StepValues
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.shape_policy import Specialize
     from superopt.compilation.model.state_programs import StateNames
     from superopt.compilation.model.steps import Step
     from superopt.onnx_io.import_.model import Model
@@ -50,13 +54,15 @@ class SymbolicProgram(SymbolicStep, Protocol):
 @dataclass(frozen=True, slots=True)
 class SizeClass:
     """A model compiled for all sizes that `formulas` admit. load_steps: returns its steps in order;
-    None if they were cached and are damaged. next_sizes: those of a decoder's next calls, if it was
-    compiled now. loaded: its steps once they were used."""
+    None if they were cached and are damaged. load_values: returns the inputs and outputs of the
+    model as the steps have them; None: those of its graph. next_sizes: those of a decoder's next
+    calls, if it was compiled now. loaded: its steps once they were used."""
 
     formulas: SizeFormulas
     load_steps: Callable[[], Sequence[SymbolicStep] | None]
     load_model: Callable[[], Model]
     next_sizes: Sequence[Mapping[str, int]] = ()
+    load_values: Callable[[], StepValues | None] = lambda: None
     loaded: list[SymbolicStep] = field(default_factory=list)
 
     def variant(
@@ -69,7 +75,7 @@ class SizeClass:
         self.loaded[:] = steps
         counter = count_call if len(steps) == 1 else None  # it counts calls of whole models
         at = tuple(s.at_sizes(sizes, counter) for s in steps)
-        return Variant(at, self.load_model, is_of_class=True)
+        return Variant(at, self.load_model, None, True, self.load_values())
 
     @property
     def whole_step(self) -> SymbolicStep | None:
@@ -90,6 +96,14 @@ class ClassCache(Protocol):
     def with_states(self, names: StateNames) -> ClassCache | None:
         """Return that of the programs that keep these states in place."""
         ...
+
+    def find_control_flow(self, specialize: Specialize) -> ControlFlow | None:
+        """Return the programs at the model's If or Loop; None if there are no intact ones.
+        specialize: of the parts."""
+        ...
+
+    def store_control_flow(self, flow: ControlFlow) -> None:
+        """Store which programs the model has at its If or Loop, and let these use the cache."""
 
 
 @dataclass(slots=True)
@@ -183,6 +197,15 @@ class SizeClasses:
             self.is_supported = False
         return [c for c in stored or () if c.formulas not in known]
 
+    def reload(self, known: SizeClass) -> SizeClass | None:
+        """Return a class as the disk cache has it now; None if it has not."""
+        stored = self.cache.find_classes() if self.cache is not None else ()
+        return next((c for c in stored or () if c.formulas == known.formulas), None)
+
+    def replace(self, old: SizeClass, new: SizeClass) -> None:
+        """Use a class in place of another one for the same sizes."""
+        self.classes[:] = [new if c is old else c for c in self.classes]
+
     def clear(self) -> None:
         """Drop what is compiled, and use the disk cache no more."""
         self.classes.clear()
@@ -225,8 +248,8 @@ def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
             _set_bound(exe, key, found)
             return True
         is_first = not classes.classes and not exe.variants
-        if is_first and exe.device.has_runtime_sizes:
-            classes.any_sizes = exe.compiler.compile_any_sizes(policy.specialize)
+        if is_first and classes.is_supported and exe.device.has_runtime_sizes:
+            classes.any_sizes = _control_flow(exe)
         if classes.any_sizes is not None:
             _set_bound(exe, key, classes.any_sizes)
             return True
@@ -248,6 +271,23 @@ def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
         policy.add_class()
         exe.set_variant(key, found)
         return True
+
+
+def _control_flow(exe: Executable) -> Variant | None:
+    """Return what runs at all sizes of a model with an If or Loop, cached or compiled; None of
+    another one."""
+    flow = find_control_flow(exe)
+    if flow is None:
+        flow = exe.compiler.compile_any_sizes(exe.shape_policy.specialize)
+        if flow is None:
+            return None
+        if exe.size_classes.cache is not None:
+            exe.size_classes.cache.store_control_flow(flow)
+        if exe.reference is not None:
+            refer_to_parts(flow, exe.reference)
+        made = Variant((flow,), lambda: exe.model, is_of_class=True)
+        exe.compiler.compile_branches(made)
+    return Variant((flow,), lambda: exe.model, is_of_class=True)
 
 
 def _compile_next(exe: Executable, sizes: Mapping[str, int]) -> None:

@@ -108,7 +108,7 @@ def has_child(exe: Executable) -> bool:
 
 
 def child_results(
-    exe: Executable, key: Sizes, *, is_fixed: bool = False, states: StateNames = ()
+    exe: Executable, key: Sizes, *, work: Work = "class", states: StateNames = ()
 ) -> Generator[float, None, None]:
     """Yield the processor time in seconds of a child process that compiles the model, after each
     result (compile_child.py); nothing if no child can open the model. states: those that programs
@@ -117,7 +117,8 @@ def child_results(
         return
     assert exe.reference is not None
     policy = exe.shape_policy
-    work: Work = "fixed" if is_fixed or not exe.size_classes.is_supported else "class"
+    if work == "class" and not exe.size_classes.is_supported:
+        work = "fixed"
     request = pickle.dumps((exe.reference.reduce(), key, work, policy.size_ranges, states))
     limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * policy.expected_compile_seconds)
     for text in background_worker.child_lines(CHILD_MODULE, request, limit):
@@ -126,7 +127,7 @@ def child_results(
 
 def compile_fixed_in_background(exe: Executable, key: Sizes) -> Variant:
     """Return the model compiled for these sizes alone."""
-    with closing(child_results(exe, key, is_fixed=True)) as results:
+    with closing(child_results(exe, key, work="fixed")) as results:
         variant, _ = compile_in_background(exe, key, results, is_fixed=True)
         return variant
 

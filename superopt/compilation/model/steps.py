@@ -13,9 +13,9 @@ from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 
 if TYPE_CHECKING:
-    from superopt.compilation.fallback.ort_segment import OrtSegment
+    from superopt.compilation.fallback.session_segment import OrtSegment, StepValues
+    from superopt.compilation.model.classes.empty_outputs import EmptyOutputs
     from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedSegment
-    from superopt.compilation.model.classes.substituted_class import EmptyOutputs
     from superopt.compilation.model.device import Device
     from superopt.compilation.runtime.output_buffers import ArraySpec
     from superopt.ir import graph
@@ -125,13 +125,15 @@ class Variant(Sequence[Any]):
 
     load_model: returns the model, or that for these sizes alone. options: the options of a program
     from the disk cache without a plan, by problem key; None if it has its plan. is_of_class: its
-    code is that of a class of sizes (size_classes.py).
+    code is that of a class of sizes (size_classes.py). given_values: the inputs and outputs of the
+    model as the steps have them; None: those of its graph.
     """
 
     steps: tuple[Any, ...]
     load_model: Callable[[], Model]
     options: Mapping[str, str] | None = None
     is_of_class: bool = False
+    given_values: StepValues | None = None
 
     @overload
     def __getitem__(self, n: int) -> Any: ...
@@ -150,6 +152,11 @@ class Variant(Sequence[Any]):
     def model(self) -> Model:
         """The model, or that for these sizes alone."""
         return self.load_model()
+
+    @property
+    def values(self) -> graph.Graph | StepValues:
+        """What has the inputs and outputs of the model as the steps have them."""
+        return self.given_values or self.model.graph
 
     @property
     def bound_step(self) -> KernelStep | None:
@@ -188,19 +195,20 @@ class Variant(Sequence[Any]):
         if isinstance(first, Fallback | ControlFlow):
             by_name = first.call([*map(device.to_host, arrays)])
             return [place(by_name[name]) for name in first.output_names]
-        graph = self.load_model().graph
+        own = self.values
         given = device.prepare_run(self, [*arrays])
-        env: dict[Any, Any] = dict(zip(graph.inputs, given, strict=True))
+        env: dict[Any, Any] = dict(zip(own.inputs, given, strict=True))
         for step in self.steps:
             run_step(step, env, device)
-        copied = {*graph.inputs}  # nobody else gets the caller's array
-        return [place(device.copy(x) if v in copied else x) for v, x in _outputs(graph, env)]
+        copied = {*own.inputs}  # nobody else gets the caller's array
+        return [place(device.copy(x) if v in copied else x) for v, x in _outputs(own, env)]
 
 
-def _outputs(g: graph.Graph, env: Mapping[Any, Any]) -> Iterator[tuple[graph.Value, Any]]:
+def _outputs(own: graph.Graph | StepValues, env: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
     """Yield the outputs; a constant is copied."""
-    for v in g.outputs:
-        yield v, env[v] if v in env else np.array(v.load())  # type: ignore[union-attr]
+    outputs: Sequence[Any] = own.outputs
+    for v in outputs:
+        yield v, env[v] if v in env else np.array(v.load())
 
 
 def run_step(step: Step, env: dict[Any, Any], device: Device) -> None:

@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from superopt.ir import graph as ir_graph
+from superopt.ir.loop_names import LoopNames
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.protos import replace_nodes
@@ -34,23 +35,6 @@ from superopt.te.expr.tensor import TensorType
 
 MAX_TYPE_ROUNDS = 4  # until the types of states, which may lose sizes in a step, do not change
 _UNKNOWN = index.as_index(Size("unknown") // 2)  # a size that `value_info` does not name
-
-
-@dataclass(frozen=True, slots=True)
-class LoopNames:
-    """The names of a loop's values. trip, condition: what bounds it; "" if it has none. states: the
-    initial states. captured: outer values that the body reads. finals, stacked: the results, "" if
-    unused. body_inputs: the step's number, the condition and the states within the body.
-    body_outputs: the condition, the states and the slices."""
-
-    trip: str
-    condition: str
-    states: tuple[str, ...]
-    captured: tuple[str, ...]
-    finals: tuple[str, ...]
-    stacked: tuple[str, ...]
-    body_inputs: tuple[str, ...]
-    body_outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

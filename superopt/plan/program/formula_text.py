@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from superopt.plan.program.size_formulas import SizeFormulas
 from superopt.te.expr.node import Apply, Const, Dim, Expr, Size
 
 _INFIX = {"add": "+", "mul": "*", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "eq": "=="}
@@ -55,3 +56,9 @@ def define_shared(
             formulas.append(formula_text(e, names, defined))
             defined[e] = f"t{len(defined)}"
     return tuple(formulas), defined
+
+
+def shape_formulas(shapes: Iterable[Sequence[Dim]], names: Sequence[str]) -> SizeFormulas:
+    """Return formulas of these shapes."""
+    texts = tuple(tuple(formula_text(d, names) for d in shape) for shape in shapes)
+    return SizeFormulas(tuple(names), (), (), "0", "0", texts)

@@ -14,7 +14,7 @@ import pytest
 import superopt
 from superopt.compilation.cpu import load_compiler as compile_
 from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.compilation.fallback.ort_segment import OrtSegment
+from superopt.compilation.fallback.session_segment import OrtSegment
 from superopt.compilation.model import saved_model
 from superopt.cost.learned_ranking import FEATURE_ALGORITHMS
 from superopt.errors import ModelError, SuperoptError, UsageError

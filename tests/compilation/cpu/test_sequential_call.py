@@ -10,7 +10,7 @@ from onnx import helper
 
 import superopt
 from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.compilation.fallback.ort_segment import OrtSegment
+from superopt.compilation.fallback.session_segment import OrtSegment
 from superopt.errors import UsageError
 from tests.support.compilation.models import F, Model, model, near, reference
 

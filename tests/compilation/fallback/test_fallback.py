@@ -16,7 +16,8 @@ from onnx import helper, numpy_helper
 
 import superopt
 from superopt.compilation.fallback import fallback_cache, ort_segment
-from superopt.compilation.fallback.ort_segment import OrtSegment, atomic_units
+from superopt.compilation.fallback.ort_segment import atomic_units
+from superopt.compilation.fallback.session_segment import OrtSegment
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.model.compiler import Compiler

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 import superopt
 from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.compilation.fallback.ort_segment import OrtSegment
+from superopt.compilation.fallback.session_segment import OrtSegment
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.errors import ModelError, UsageError
 from superopt.ort import sessions

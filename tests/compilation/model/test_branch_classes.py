@@ -5,23 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import superopt
 from superopt import ort
 from superopt.compilation.model.control_flow.dynamic_if import DynamicIf
 from tests.support.compilation.branch_models import (
     RATES,
-    branch,
     detector_inputs,
+    gate_inputs,
+    gated_model,
     voice_detector,
 )
-from tests.support.compilation.classes import Feeds, check_classes, near
+from tests.support.compilation.classes import check_classes, near
 from tests.support.compilation.dynamic_graphs import dynamic_model, feeds
 from tests.support.compilation.dynamic_layers import add_if, add_recurrent
-from tests.support.compilation.sequence_models import FLOAT, draw, sequence_model
+from tests.support.compilation.sequence_models import draw
 
 pytest.importorskip("onnxruntime")
 RANDOM_MODELS, MANY_RANDOM_MODELS = 6, 60
@@ -65,37 +64,6 @@ def test_states_flow_from_call_to_call() -> None:
         state, theirs = found["next_state"], wanted["next_state"]
 
 
-def gated_model(condition: str, rows: str = "n") -> onnx.ModelProto:
-    """A product in one branch, another If in the other one. condition: name of the outer If's."""
-    node = helper.make_node
-    inner = node(
-        "If", ["flag"], ["b"],
-        then_branch=branch([node("Exp", ["x"], ["c"])], ["c"]),
-        else_branch=branch([node("Neg", ["x"], ["d"])], ["d"]),
-    )  # fmt: skip
-    nodes = [
-        node("Shape", ["x"], ["shape"]),
-        node("Gather", ["shape", "zero"], ["count"]),
-        node("Greater", ["count", "four"], ["many"]),
-        node("ReduceSum", ["x"], ["sum"], keepdims=0),
-        node("Greater", ["sum", "none"], ["positive"]),
-        node("If", [condition], ["a"],
-             then_branch=branch([node("MatMul", ["x", "w"], ["e"])], ["e"]),
-             else_branch=branch([inner], ["b"])),
-        node("Add", ["a", "x"], ["y"]),
-    ]  # fmt: skip
-    known = {
-        "zero": np.array(0), "four": np.array(4), "none": np.array(0, np.float32),
-        "w": draw(24, 24), "always": np.array(True), "never": np.array(False),
-    }  # fmt: skip
-    inputs = {"x": (FLOAT, (rows, 24)), "flag": (TensorProto.BOOL, ())}
-    return sequence_model(nodes, inputs, ["y"], known, shapes={"y": (rows, 24)})
-
-
-def rows(n: int, flag: bool, sign: float = 1.0) -> Feeds:
-    return {"x": sign * np.abs(draw(n, 24)), "flag": np.array(flag)}
-
-
 @pytest.mark.parametrize("condition", ["many", "positive", "flag"])
 def test_conditions_from_sizes_values_and_inputs(condition: str) -> None:
     m = gated_model(condition)
@@ -104,14 +72,14 @@ def test_conditions_from_sizes_values_and_inputs(condition: str) -> None:
     for n in (3, 5, 4, 70, 1, 130):
         for flag in (True, False):
             for sign in (1.0, -1.0):
-                given = rows(n, flag, sign)
+                given = gate_inputs(n, flag, sign)
                 near(exe.run(given), ort.run(session, given), f"{n}, {flag}, {sign}", 2e-5)
 
 
 def test_a_constant_condition_is_folded_for_all_sizes() -> None:
     (made,) = check_classes(
         gated_model("always"),
-        lambda sizes: rows(sizes["n"], True),
+        lambda sizes: gate_inputs(sizes["n"], True),
         [{"n": n} for n in (100, 64, 65, 300)],
     )
     assert made.formulas.admits({"n": 1000})
@@ -123,7 +91,7 @@ def test_an_if_behind_a_constant_condition() -> None:
     exe = superopt.compile(m, threads=1, specialize="never")
     for n in (20, 17, 40):
         for flag in (True, False):
-            given = rows(n, flag)
+            given = gate_inputs(n, flag)
             near(exe.run(given), ort.run(session, given), f"{n}, {flag}", 2e-5)
     assert classes_of_branches(exe) == [1, 1]
 
@@ -144,7 +112,7 @@ def test_background_compilation_of_branches() -> None:
     exe = superopt.compile(m, threads=1)
     for n in (100, 3, 100, 30, 7, 200):
         for flag in (True, False):
-            given = rows(n, flag)
+            given = gate_inputs(n, flag)
             near(exe.run(given), ort.run(session, given), f"{n}, {flag}", 2e-5)
     assert exe.wait(60)
 

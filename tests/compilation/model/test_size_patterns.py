@@ -12,9 +12,9 @@ import pytest
 
 import superopt
 from superopt import ort
-from superopt.compilation.fallback.ort_segment import OrtSegment
+from superopt.compilation.fallback.session_segment import OrtSegment
+from superopt.compilation.model.classes.empty_outputs import EmptyOutputs
 from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedCode, RuntimeSizedSegment
-from superopt.compilation.model.classes.substituted_class import EmptyOutputs
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.compilation.model.size_classes import SizeClass
 from superopt.compilation.model.steps import KernelStep, Variant

@@ -109,3 +109,34 @@ def detector_inputs(batch: int, length: int, rate: int, hidden: int = 64) -> dic
         "samples": draw(batch, length, scale=1), "state": draw(2, batch, hidden, scale=1),
         "rate": np.array(rate, np.int64),
     }  # fmt: skip
+
+
+def gated_model(condition: str, rows: str | int = "n") -> onnx.ModelProto:
+    """A product in one branch, another If in the other one. condition: name of the outer If's."""
+    node = helper.make_node
+    inner = node(
+        "If", ["flag"], ["b"],
+        then_branch=branch([node("Exp", ["x"], ["c"])], ["c"]),
+        else_branch=branch([node("Neg", ["x"], ["d"])], ["d"]),
+    )  # fmt: skip
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "zero"], ["count"]),
+        node("Greater", ["count", "four"], ["many"]),
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Greater", ["sum", "none"], ["positive"]),
+        node("If", [condition], ["a"],
+             then_branch=branch([node("MatMul", ["x", "w"], ["e"])], ["e"]),
+             else_branch=branch([inner], ["b"])),
+        node("Add", ["a", "x"], ["y"]),
+    ]  # fmt: skip
+    known = {
+        "zero": np.array(0), "four": np.array(4), "none": np.array(0, np.float32),
+        "w": draw(24, 24), "always": np.array(True), "never": np.array(False),
+    }  # fmt: skip
+    inputs = {"x": (FLOAT, (rows, 24)), "flag": (TensorProto.BOOL, ())}
+    return sequence_model(nodes, inputs, ["y"], known, shapes={"y": (rows, 24)})
+
+
+def gate_inputs(n: int, flag: bool, sign: float = 1.0) -> dict[str, np.ndarray]:
+    return {"x": sign * np.abs(draw(n, 24)), "flag": np.array(flag)}

@@ -8,20 +8,27 @@ of elements that NonZero finds, are symbols of the parts after it (runtime_sizes
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, TypeVar
 
-from superopt.compilation.fallback.ort_segment import OrtSegment, make_ort_segment, output_specs
-from superopt.compilation.model.classes.runtime_sizes import (
-    RuntimeSizedCode,
+from superopt.compilation.fallback.ort_segment import planned_types, session_part
+from superopt.compilation.fallback.session_segment import SessionPart, SymbolicOrtSegment
+from superopt.compilation.frontend.graph_ports import numpy_dtype
+from superopt.compilation.model.classes.find_runtime_sizes import (
     bind_runtime_sizes,
     runtime_size_names,
-    with_runtime_sizes,
 )
-from superopt.plan.graph.partition import FALLBACK, NATIVE, RUNTIME_SIZED, Segment
+from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedCode
+from superopt.plan.graph.partition import (
+    FALLBACK,
+    NATIVE,
+    RUNTIME_SIZED,
+    Segment,
+)
 from superopt.plan.graph.unsupported_nodes import unsupported_nodes
+from superopt.plan.program.formula_text import shape_formulas
 
 if TYPE_CHECKING:
     from superopt.compilation.frontend.class_sizes import Guards
@@ -29,25 +36,9 @@ if TYPE_CHECKING:
     from superopt.compilation.model.size_classes import SymbolicStep
     from superopt.compilation.model.steps import Step
     from superopt.ir import graph
-    from superopt.plan.program.image import CountCall
 
+T = TypeVar("T")
 LOG = logging.getLogger("superopt.compile")
-
-
-@dataclass(frozen=True, slots=True)
-class SymbolicOrtSegment:
-    """A segment in ONNX Runtime, whose session runs at any sizes. segment: at the sizes for which
-    it was made. graph: the model's."""
-
-    segment: OrtSegment
-    graph: graph.Graph
-    formulas: ClassVar[None] = None
-    programs: ClassVar[tuple[()]] = ()
-
-    def at_sizes(self, sizes: Mapping[str, int], _: CountCall | None = None) -> OrtSegment:
-        """Return the segment at given sizes, on the same session."""
-        specs = output_specs(self.graph, self.segment.segment, sizes)
-        return replace(self.segment, output_specs=specs)
 
 
 def compile_class_steps(
@@ -121,18 +112,46 @@ def compile_symbolic_segment(
     if not runtime_size_names(s.nodes, sizes):
         return c.generator.compile_for_classes(c, s, sizes, guards)
     bound = bind_runtime_sizes(s, sizes)
-    example = with_runtime_sizes(c.model, sizes)
-    own = {name: example[name] for name in (*sizes, *(b.name for b in bound))}
-    made = c.generator.compile_for_classes(c, s, own, guards)
+    names = [b.name for b in bound]
+    own = (*sizes, *names)
+    first, *others = ({**sizes, **dict.fromkeys(names, n)} for n in c.runtime_counts)
+    programs = [c.generator.compile_for_classes(c, s, first, guards)]
+    for example in others:
+        if not any(p.formulas is not None and p.formulas.admits(example) for p in programs):
+            compile_one = partial(c.generator.compile_for_classes, c, s, example, guards)
+            more = compile_if_supported(compile_one)
+            programs += [] if more is None else [more]
+    types = [v.type for v in s.inputs]
     return RuntimeSizedCode(
-        s, bound, (made,), c.model.graph.inputs, cache(partial(_fallback_segment, c, s, sizes))
+        s,
+        bound,
+        shape_formulas((t.shape or () for t in types), own),
+        tuple(map(numpy_dtype, types)),
+        tuple(programs),
+        c.model.graph.inputs,
+        cache(partial(_session_part, c, s)),
     )
 
 
+def compile_if_supported(make: Callable[[], T]) -> T | None:
+    """Return code for a class of sizes; None if the model does not support it."""
+    try:
+        return make()
+    except Exception as e:  # code that does not support symbolic sizes raises many types
+        LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
+        return None
+
+
 def _ort_segment(c: Compiler, s: Segment, sizes: Mapping[str, int]) -> SymbolicOrtSegment:
-    return SymbolicOrtSegment(_fallback_segment(c, s, sizes), c.model.graph)
+    types = planned_types(c.model.graph, s, sizes)
+    known = [t for t in types if t is not None]
+    return SymbolicOrtSegment(
+        _session_part(c, s).open_segment(),
+        shape_formulas((t.shape or () for t in known), tuple(sizes)),
+        tuple(None if t is None else numpy_dtype(t) for t in types),
+    )
 
 
-def _fallback_segment(c: Compiler, s: Segment, sizes: Mapping[str, int]) -> OrtSegment:
-    """Return the nodes of a segment in ONNX Runtime, at any sizes."""
-    return make_ort_segment(c.model, s, c.generator.segment_threads, sizes, c.given_model)
+def _session_part(c: Compiler, s: Segment) -> SessionPart:
+    """Return the nodes of a segment for ONNX Runtime, at any sizes."""
+    return session_part(c.model, s, c.generator.segment_threads, c.given_model)

@@ -3,52 +3,24 @@ that NonZero finds: each is compiled for a class of sizes, and runs in ONNX Runt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from superopt.compilation.fallback.ort_segment import OrtSegment
-from superopt.compilation.frontend.graph_ports import numpy_dtype, static_shape
+from superopt.compilation.fallback.session_segment import OrtSegment, SessionPart
 from superopt.compilation.model.steps import KernelStep
 from superopt.errors import RuntimeMismatch
-from superopt.ir import graph
-from superopt.te.expr import index
-from superopt.te.expr.node import Expr, Size
 
 if TYPE_CHECKING:
     import numpy as np
 
     from superopt.compilation.model.size_classes import SymbolicProgram, SymbolicStep
-    from superopt.onnx_io.import_.model import Model
-    from superopt.plan.graph.partition import Segment
     from superopt.plan.program.image import CountCall
+    from superopt.plan.program.size_formulas import SizeFormulas
 
-ValueArrays = dict["graph.Value", Any]
-# The assumed value of a size that is known only at run time: of the highest level of sizes
-# (te.expr.symbolic_int.SIZE_LEVELS), whose class has no upper limit.
-EXAMPLE_RUNTIME_SIZE = 64
+ValueArrays = dict[Any, Any]
 MAX_BOUND_VALUES = 256  # values of the sizes for which what runs is remembered
-
-
-def with_runtime_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes, and example values of those that only a run gives."""
-    return dict.fromkeys(model.size_producers, EXAMPLE_RUNTIME_SIZE) | dict(sizes)
-
-
-def runtime_size_names(nodes: Sequence[graph.Node], sizes: Mapping[str, int]) -> frozenset[str]:
-    """Return the names of the sizes of nodes that inputs of the model do not have."""
-    values = {v for n in nodes for v in (*n.inputs, *graph.results(n)) if v is not None}
-    shapes = (d for v in values for d in v.type.shape or ())
-    attributes = (d for n in nodes for _, a in n.attrs for d in _sizes_of(a))
-    return frozenset().union(*map(index.symbols, (*shapes, *attributes))) - sizes.keys()
-
-
-def _sizes_of(a: object) -> Iterator[Expr]:
-    if isinstance(a, tuple):
-        for x in a:
-            yield from _sizes_of(x)
-    elif isinstance(a, Expr):
-        yield a
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +32,33 @@ class RuntimeSize:
     axis: int
 
 
-def bind_runtime_sizes(s: Segment, sizes: Mapping[str, int]) -> tuple[RuntimeSize, ...]:
-    """Return where a segment's inputs have the sizes that only a run gives.
-
-    Raises NotImplementedError if no input has one of them.
-    """
-    found: dict[str, RuntimeSize] = {}
-    for number, v in enumerate(s.inputs):
-        for axis, d in enumerate(v.type.shape or ()):
-            if isinstance(d, Size) and d.name not in sizes:
-                found.setdefault(d.name, RuntimeSize(d.name, number, axis))
-    if unknown := runtime_size_names(s.nodes, sizes) - found.keys():
-        raise NotImplementedError(f"no input has the size {', '.join(sorted(unknown))}")
-    return tuple(found.values())
-
-
 @dataclass(frozen=True, slots=True)
 class RuntimeSizedCode:
-    """The programs of such a segment. bindings: where its inputs have these sizes. load_fallback:
-    returns its nodes in ONNX Runtime, which may also read the shapes of model_inputs."""
+    """The programs of such a segment. segment: or its values. bindings: where its inputs have these
+    sizes. shapes, dtypes: of its inputs. load_part: returns its nodes in ONNX Runtime, which
+    may also read the shapes of model_inputs. listeners: are given the seconds of each run there at
+    sizes from 1 on."""
 
-    segment: Segment
+    segment: Any
     bindings: tuple[RuntimeSize, ...]
+    shapes: SizeFormulas
+    dtypes: tuple[np.dtype, ...]
     programs: Sequence[SymbolicProgram]
-    model_inputs: tuple[graph.Value, ...]
-    load_fallback: Callable[[], OrtSegment]
+    model_inputs: tuple[Any, ...]
+    load_part: Callable[[], SessionPart]
+    loaded_fallback: list[OrtSegment] = field(default_factory=list)
+    listeners: list[Callable[[float], None]] = field(default_factory=list)
     formulas: ClassVar[None] = None
 
     def at_sizes(self, sizes: Mapping[str, int], _: CountCall | None = None) -> RuntimeSizedSegment:
         """Return the segment at these sizes of the model's inputs."""
         return RuntimeSizedSegment(self, dict(sizes))
+
+    def fallback(self) -> OrtSegment:
+        """Return its nodes in ONNX Runtime."""
+        if not self.loaded_fallback:
+            self.loaded_fallback.append(self.load_part().open_segment())
+        return self.loaded_fallback[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +78,16 @@ class RuntimeSizedSegment:
     bound: dict[tuple[int, ...], BoundSegment] = field(default_factory=dict)
 
     @property
-    def segment(self) -> Segment:
+    def segment(self) -> Any:
         return self.code.segment
 
     @property
-    def values(self) -> tuple[graph.Value, ...]:
+    def values(self) -> tuple[Any, ...]:
         """The values that it reads: the segment's inputs, then the model's others."""
         return (*dict.fromkeys((*self.segment.inputs, *self.code.model_inputs)),)
 
     @property
-    def inputs(self) -> Mapping[str, graph.Value]:
+    def inputs(self) -> Mapping[str, Any]:
         """The values that it reads, by their numbers."""
         return {str(n): v for n, v in enumerate(self.values)}
 
@@ -142,7 +111,11 @@ class RuntimeSizedSegment:
                     "correct the model's shapes, or run it in onnxruntime",
                 )
         env = dict(zip(self.values, arrays, strict=True))
+        begin = time.perf_counter()
         at.step.run(env)
+        if isinstance(at.step, OrtSegment) and 0 not in key:
+            for listener in self.code.listeners:
+                listener(time.perf_counter() - begin)
         return [env[v] for v in self.segment.outputs]
 
     def _bind(self, values: tuple[int, ...]) -> BoundSegment:
@@ -150,12 +123,11 @@ class RuntimeSizedSegment:
         names = (b.name for b in self.code.bindings)
         sizes = {**self.sizes, **dict(zip(names, values, strict=True))}
         found = next((c for c in self.code.programs if _admits(c, sizes)), None)
-        specs = tuple(
-            (static_shape(v.type, sizes), numpy_dtype(v.type)) for v in self.segment.inputs
-        )
+        shapes = self.code.shapes.at_sizes(sizes).output_shapes
+        specs = tuple(zip(shapes, self.code.dtypes, strict=True))
         if len(self.bound) >= MAX_BOUND_VALUES:
             self.bound.clear()
-        step = self.code.load_fallback() if found is None else found.at_sizes(sizes)
+        step = self.code.fallback() if found is None else found.at_sizes(sizes)
         assert isinstance(step, KernelStep | OrtSegment)
         made = BoundSegment(specs, step)
         self.bound[values] = made

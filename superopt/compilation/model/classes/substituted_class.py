@@ -1,72 +1,27 @@
 """Classes of models with other sizes in place of theirs (size_substitution.py): sizes of 0, and
-those with properties that operators ask for."""
+those with properties that operators ask for. Their formulas are written by the model's sizes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from superopt.compilation.frontend.graph_ports import numpy_dtype, static_shape
-from superopt.plan.program.formula_text import formula_text
+from superopt.compilation.frontend.graph_ports import numpy_dtype
+from superopt.compilation.model.classes.empty_outputs import SymbolicEmptyOutputs
+from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedCode
+from superopt.compilation.model.size_classes import SymbolicStep
+from superopt.plan.program.formula_text import formula_text, shape_formulas
 from superopt.plan.program.size_formulas import SizeFormulas
 from superopt.te.expr import index
+from superopt.te.expr.node import Size
 
 if TYPE_CHECKING:
-    from superopt.compilation.model.size_classes import SymbolicProgram, SymbolicStep
-    from superopt.compilation.model.steps import Step
     from superopt.ir import graph
     from superopt.onnx_io.import_.size_substitution import SizeSubstitution
-    from superopt.plan.program.image import CountCall
 
 VARIABLE = re.compile(r"\bs(\d+)\b")  # of formulas
-
-
-@dataclass(frozen=True, slots=True)
-class SubstitutedStep:
-    """A step of a model with other sizes, by those of the model."""
-
-    step: SymbolicStep
-    substitution: SizeSubstitution
-    formulas: ClassVar[None] = None
-
-    @property
-    def programs(self) -> Sequence[SymbolicProgram]:
-        return self.step.programs
-
-    def at_sizes(self, sizes: Mapping[str, int], count_call: CountCall | None = None) -> Step:
-        """Return the step at these sizes of the model."""
-        return self.step.at_sizes(self.substitution.example(sizes), count_call)
-
-
-@dataclass(frozen=True, slots=True)
-class EmptyOutputs:
-    """The step of a model all of whose outputs are empty. shapes, dtypes: of the outputs."""
-
-    outputs: tuple[graph.Value, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    inputs: ClassVar[Mapping[str, graph.Value]] = {}
-
-    def run(self, env: dict[graph.Value, Any]) -> None:
-        """Compute the outputs."""
-        for v, shape in zip(self.outputs, self.shapes, strict=True):
-            env[v] = np.empty(shape, numpy_dtype(v.type))
-
-
-@dataclass(frozen=True, slots=True)
-class SymbolicEmptyOutputs:
-    """The step of a model all of whose outputs are empty, at all sizes."""
-
-    outputs: tuple[graph.Value, ...]
-    formulas: ClassVar[None] = None
-    programs: ClassVar[tuple[()]] = ()
-
-    def at_sizes(self, sizes: Mapping[str, int], _: CountCall | None = None) -> EmptyOutputs:
-        """Return the step at given sizes."""
-        return EmptyOutputs(self.outputs, tuple(static_shape(v.type, sizes) for v in self.outputs))
 
 
 def empty_outputs_step(g: graph.Graph, sizes: Mapping[str, int]) -> SymbolicEmptyOutputs | None:
@@ -77,16 +32,47 @@ def empty_outputs_step(g: graph.Graph, sizes: Mapping[str, int]) -> SymbolicEmpt
     known = all(index.symbols(d) <= sizes.keys() for shape in shapes for d in shape)
     if not known or not all(0 in s for s in shapes) or any(v.type.dtype is None for v in outputs):
         return None
-    return SymbolicEmptyOutputs(outputs)
+    dtypes = tuple(numpy_dtype(v.type) for v in outputs)
+    return SymbolicEmptyOutputs(outputs, shape_formulas(shapes, tuple(sizes)), dtypes)
 
 
-def substituted_formulas(
-    made: SizeFormulas, names: Sequence[str], substitution: SizeSubstitution
+def in_model_sizes(step: SymbolicStep, sizes: Mapping[str, int], by: SizeSubstitution) -> Any:
+    """Return a step of the model with other sizes as one by the model's own. sizes: those of the
+    model for which it was compiled."""
+    own: Any = step
+    if own.formulas is not None:
+        others = {name: n for name, n in own.example.items() if name not in by.values}
+        formulas = _substitute_sizes(own.formulas, sizes, by)
+        return replace(own, formulas=formulas, example={**sizes, **others})
+    own = replace(own, shapes=_substitute_sizes(own.shapes, sizes, by))
+    if not isinstance(own, RuntimeSizedCode):
+        return own
+    return replace(own, programs=tuple(in_model_sizes(p, sizes, by) for p in own.programs))
+
+
+def substitution_guards(names: Sequence[str], by: SizeSubstitution) -> tuple[str, ...]:
+    """Return the conditions under which other sizes, which are positive, stand for the model's."""
+    zeros = (f"s{names.index(name)} == 0" for name in by.zeros)
+    positive = (f"1 <= {formula_text(e, names)}" for e in by.values.values())
+    return (*zeros, *(formula_text(e, names) for e in by.conditions), *positive)
+
+
+def _substitute_sizes(
+    made: SizeFormulas, sizes: Mapping[str, int], by: SizeSubstitution
 ) -> SizeFormulas:
-    """Return the conditions of a class by the model's sizes. made: its formulas by the new ones.
-    names: of the model's sizes."""
-    values = [formula_text(substitution.values[name], names) for name in made.names]
-    zeros = (f"s{names.index(name)} == 0" for name in substitution.zeros)
-    conditions = (formula_text(e, names) for e in substitution.conditions)
-    guards = (VARIABLE.sub(lambda m: f"({values[int(m[1])]})", g) for g in made.guards)
-    return SizeFormulas(tuple(names), (*zeros, *conditions, *guards), (), "0", "0", ())
+    """Return formulas with the model's sizes, which come first, in place of other ones."""
+    names = (*sizes, *(name for name in made.names if name not in by.values))
+    texts = [formula_text(by.values.get(name, Size(name)), names) for name in made.names]
+
+    def change(formula: str) -> str:
+        return VARIABLE.sub(lambda m: f"({texts[int(m[1])]})", formula)
+
+    return SizeFormulas(
+        names,
+        tuple(map(change, made.guards)),
+        tuple(map(change, made.words)),
+        change(made.memory_bytes),
+        change(made.workspace_bytes),
+        tuple(tuple(map(change, shape)) for shape in made.output_shapes),
+        tuple(map(change, made.shared)),
+    )

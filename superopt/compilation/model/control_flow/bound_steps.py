@@ -14,7 +14,7 @@ from superopt.compilation.model.model_programs import sorted_sizes
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.steps import KernelStep
-    from superopt.onnx_io.transform.split_loop import LoopNames
+    from superopt.ir.loop_names import LoopNames
 
 MAX_CAPACITY_BYTES = 1 << 22  # of a result for slices that is not allocated for as many as possible
 

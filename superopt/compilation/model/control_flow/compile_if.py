@@ -94,7 +94,7 @@ def compile_branches(flow: ControlFlow, depth: int) -> None:
         is_shallow = exe not in branches or depth < MAX_EAGER_IF_DEPTH
         if is_shallow and not has_symbolic_sizes(exe.input_ports):
             try:
-                exe.variant({})
+                exe.runnable({})
             except OutOfMemory:
                 raise
             except ModelError:

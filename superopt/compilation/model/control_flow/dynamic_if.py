@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
     from superopt.ir import graph as ir_graph
 
+PREFIX = "prefix"  # the name of the part before an If or Loop
+BRANCHES = {True: "then", False: "else"}  # the names of the branches
+
 
 class ControlFlow(ABC):
     """input_names, output_names: of the model, in order; load_graph: returns the model's graph.
@@ -38,8 +41,13 @@ class ControlFlow(ABC):
 
     @property
     @abstractmethod
+    def parts(self) -> Mapping[str, Executable]:
+        """The executables of its parts by the parts' names."""
+
+    @property
     def executables(self) -> tuple[Executable, ...]:
         """The executables of its parts."""
+        return tuple(self.parts.values())
 
     @abstractmethod
     def selected_executables(
@@ -94,9 +102,10 @@ class DynamicIf(ControlFlow):
         object.__setattr__(self, "named_call", _named_call(self))
 
     @property
-    def executables(self) -> tuple[Executable, ...]:
+    def parts(self) -> Mapping[str, Executable]:
         """The executables of the prefix and the branches."""
-        return (*(() if self.prefix is None else (self.prefix,)), *self.branches.values())
+        first = {} if self.prefix is None else {PREFIX: self.prefix}
+        return {**first, **{BRANCHES[taken]: exe for taken, exe in self.branches.items()}}
 
     def selected_executables(
         self, feeds: Mapping[str, Any]

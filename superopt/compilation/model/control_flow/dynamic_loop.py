@@ -14,6 +14,7 @@ import numpy as np
 from superopt.compilation.fallback.whole_model import NamedCall
 from superopt.compilation.model.control_flow.bound_steps import BoundSteps, Slices, bind_steps
 from superopt.compilation.model.control_flow.dynamic_if import (
+    PREFIX,
     ControlFlow,
     condition_value,
     select_inputs,
@@ -22,9 +23,10 @@ from superopt.compilation.model.control_flow.dynamic_if import (
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
     from superopt.ir import graph as ir_graph
-    from superopt.onnx_io.transform.split_loop import LoopNames
+    from superopt.ir.loop_names import LoopNames
 
 MIN_BOUND_STEPS = 4  # steps for which binding arrays pays
+BODY, REST = "body", "rest"  # the names of the parts that are a step, and that follow the loop
 TRIAL_CALLS = 3  # that are measured, after one that may compile
 
 
@@ -55,8 +57,9 @@ class DynamicLoop(ControlFlow):
         return self.names.condition or self.names.trip
 
     @property
-    def executables(self) -> tuple[Executable, ...]:
-        return tuple(e for e in (self.prefix, self.body, self.rest) if e is not None)
+    def parts(self) -> Mapping[str, Executable]:
+        named = ((PREFIX, self.prefix), (BODY, self.body), (REST, self.rest))
+        return {name: exe for name, exe in named if exe is not None}
 
     def selected_executables(
         self, feeds: Mapping[str, Any]
