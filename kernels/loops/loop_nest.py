@@ -132,12 +132,10 @@ def _limit_statements(body: Sequence[Stmt], limits: Limits) -> tuple[Stmt, ...]:
         return tuple(body)
     out: list[Stmt] = []
     for s in body:
-        inside = (
-            {"body": _limit_statements(s.body, limits)}
-            if isinstance(s, For)
-            else {"limits": limits}
-        )
-        out.append(replace(s, **inside))
+        if isinstance(s, For):
+            out.append(replace(s, body=_limit_statements(s.body, limits)))
+        else:
+            out.append(replace(s, limits=limits))
     return tuple(out)
 
 
