@@ -126,14 +126,16 @@ def _dividend_limit(i: Expr, n: Expr) -> tuple[Expr, Expr]:
     return i, n
 
 
-def _within(body: Sequence[Stmt], limits: Limits) -> tuple[Stmt, ...]:
+def _limit_statements(body: Sequence[Stmt], limits: Limits) -> tuple[Stmt, ...]:
     """Return the statements, limited."""
     if not limits:
         return tuple(body)
     out: list[Stmt] = []
     for s in body:
-        inside = {"body": _within(s.body, limits)} if isinstance(s, For) else {"limits": limits}
-        out.append(replace(s, **inside))
+        if isinstance(s, For):
+            out.append(replace(s, body=_limit_statements(s.body, limits)))
+        else:
+            out.append(replace(s, limits=limits))
     return tuple(out)
 
 
@@ -175,7 +177,7 @@ def wrap_in_loops(
 def _emit_element(w: _TiledNest, body: Expr) -> tuple[Stmt, ...]:
     before: list[Stmt] = []
     new = lower_value(w.nest, body, w.s.env, w.axes, before)
-    return _within((*before, *_emit_result_store(w, new)), w.limits)
+    return _limit_statements((*before, *_emit_result_store(w, new)), w.limits)
 
 
 def _emit_result_store(w: _TiledNest, new: Expr) -> tuple[Stmt, ...]:
@@ -266,7 +268,7 @@ def _emit_update(w: _TiledNest, reduction_expr: Reduce, total: Tensor) -> tuple[
     body = _masked_term(reduction_expr, w.s.env)
     term = lower_value(w.nest, body, w.s.env, w.axes, before)
     update = Update(total, w.axes, reduction_expr.fn, term, w.axes, w.reduction_axes)
-    return _within((*before, update), w.limits)
+    return _limit_statements((*before, update), w.limits)
 
 
 def _masked_term(reduction_expr: Reduce, env: Mapping[Expr, Expr]) -> Expr:

@@ -61,7 +61,7 @@ class Constants(Protocol):
     def arrays(self) -> tuple[np.ndarray, ...]: ...
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class InterpretedSizedProgram:
     """An image in Triton's interpreter."""
 

@@ -34,8 +34,9 @@ class Target:
     attention_fusion: which attention is one kernel. reorders_operands: copy operands into the order
     that readers need: transposed for products, with a border for windows. fuses_horizontally: fuse
     products of one operand with several constants. clears_borders: write the zeros around images in
-    each run where that saves memory. replaces_causal_masks: compare indices instead of reading constant causal masks.
-    storage_dtype: the type of float32 values in memory. dropped_bits: or the trailing mantissa bits
+    each run where that saves memory. replaces_causal_masks: compare indices instead of reading
+    constant causal masks. storage_dtype: the type of float32 values in memory. dropped_bits: or the
+    trailing mantissa bits
     that are rounded away, for tensor-core products that ignore them: truncation always rounds
     toward zero, and such errors accumulate from layer to layer. min_parallel_elements: long
     reductions with fewer results are split (split_reduction.py); 0 for never. assign_streams:

@@ -26,8 +26,7 @@ from superopt.te.expr.size_ranges import SizeRanges
 # The least sizes of levels: a class of sizes has tiles that fit in the least size of its level.
 SIZE_LEVELS = (1, 2, 4, 8, 16, 64)
 # The least extents of levels of masked tiles: these also serve smaller extents.
-MASKED_LEVELS = (1, 2, 5, 9, 65, 513, 4097)
-MIN_LARGE_ROW = 64  # elements
+MASKED_LEVELS, MIN_LARGE_ROW = (1, 2, 5, 9, 65, 513, 4097), 64  # elements
 MIN_MASKED_BLOCK = 32  # elements of a symbolic extent in a block: as many as a warp has threads
 # An example within each level; large ones first.
 INSIDE_LEVELS = (
@@ -121,10 +120,7 @@ _environment: ContextVar[SizeEnvironment | None] = ContextVar("symbolic sizes", 
 
 @contextmanager
 def symbolic_sizes(
-    hints: Mapping[str, int],
-    guards: Mapping[Expr, bool] | None = None,
-    *,
-    masks_tiles: bool = False,
+    hints: Mapping[str, int], guards: Mapping[Expr, bool] | None = None, masks_tiles: bool = False
 ) -> Iterator[SizeEnvironment]:
     """Let extents be symbolic in this context; yield what collects the guards. guards: the first
     ones. masks_tiles: see SizeEnvironment."""

@@ -3,6 +3,8 @@ they share."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from superopt.compilation.cuda import code_generator
 from superopt.compilation.cuda.segments import CachedProgram, SymbolicGpuSegment
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.compilation.model.size_classes import SizeClass
+from superopt.errors import UsageError
 from superopt.kernels.cuda import driver as cuda_driver
 from superopt.kernels.runtime import sized_program
 from superopt.kernels.runtime.sized_program import (
@@ -241,6 +244,17 @@ def test_launches_become_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     assert graphs[6] == (20, True, 3)  # its memory has grown, so that it was captured again
     assert device.calls["cuStreamEndCapture"] == 2
     assert program.memory is programs[20].memory is programs[64].memory
+
+
+def test_a_closed_model_holds_nothing() -> None:
+    m = mlp()
+    with superopt.compile(m, target="cuda") as exe:
+        check(exe, m, {"n": 20})
+        held = weakref.ref(step_of(exe.size_classes.classes[0]).loaded)
+    gc.collect()
+    assert held() is None
+    with pytest.raises(UsageError, match="closed"):
+        exe.run(feeds(m, {"n": 20}))
 
 
 def test_outputs_of_another_size_stay() -> None:
