@@ -23,16 +23,6 @@ def with_states(c: Compiler, names: StateNames) -> Compiler:
     return replace(c, states=names, sized_compilers={}, plan_cache={})
 
 
-def has_growing_states(c: Compiler) -> bool:
-    """True if all states that grow along an axis are their inputs and more elements, and one is."""
-    g = c.model.graph
-    inputs = {i.name: i for i in g.inputs}
-    outputs = dict(zip(c.output_names(), g.outputs, strict=True))
-    pairs = [(inputs[name], outputs[output]) for output, name in c.states]
-    grown = [(i, v, axis) for i, v in pairs if (axis := grown_axis(i.type, v.type)) is not None]
-    return bool(grown) and all(added_values(v, i, axis) for i, v, axis in grown)
-
-
 def segment_states(c: Compiler, s: Segment) -> tuple[GrowingState, ...]:
     """Return the states of a segment that is the whole model. Raises NotImplementedError if none
     grows."""
@@ -43,7 +33,7 @@ def segment_states(c: Compiler, s: Segment) -> tuple[GrowingState, ...]:
         raise NotImplementedError("states of a part of a model, or of a program for fixed sizes")
     found = tuple(_growing_states(c, binding))
     if not found:
-        raise NotImplementedError("no state grows along an axis")
+        raise NotImplementedError("no state is its input and more elements")
     return found
 
 
@@ -67,6 +57,8 @@ def _growing_states(c: Compiler, binding: ModelBinding) -> Iterator[GrowingState
         if axis is None:
             continue
         assert given.type.shape is not None
+        if given.type.shape[axis] != 0 and not added_values(outputs[output], given, axis):
+            continue
         number = takes.index(numbers[name]) if numbers[name] in takes else None
         length = given.type.shape[axis]
         yield GrowingState(number, binding.output_numbers[output], axis, length, Size(CAPACITY))

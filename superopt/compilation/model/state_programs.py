@@ -55,9 +55,6 @@ class StatePrograms:
         """Compile the class that has these sizes, and with the first one those that later calls are
         expected to have. False if there is none."""
         compiler = self.compiler(exe)
-        if not compiler.has_growing_states():
-            self.classes.refuse()
-            return False
         with background_worker.compile_lock():
             made = self.classes.compile(compiler, sizes)
             if made is None:
@@ -66,12 +63,15 @@ class StatePrograms:
                 return False
             is_first = not self.classes.classes
             self.classes.add(made)
-            for more in made.next_sizes if is_first else ():
+            for n, more in enumerate(made.next_sizes if is_first else ()):
                 if self.classes.find(more) is None:
                     then = self.classes.compile(compiler, more)
                     if then is not None:
                         self.classes.add(then)
-        return True
+                    elif not n:  # no past of length 0: states are other functions of it
+                        self.classes.clear()
+                        self.classes.is_supported = False
+        return self.classes.is_supported
 
     def is_running(self) -> bool:
         """True if a call runs one of these programs now."""
