@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
-    from superopt.compilation.model.segment_states import StateNames
+    from superopt.compilation.model.state_programs import StateNames
     from superopt.compilation.model.shape_policy import SizeRanges
 
 CHILD_NICENESS: Final = 10

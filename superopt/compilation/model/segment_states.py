@@ -57,8 +57,24 @@ def _growing_states(c: Compiler, binding: ModelBinding) -> Iterator[GrowingState
         if axis is None:
             continue
         assert given.type.shape is not None
-        if given.type.shape[axis] != 0 and not added_values(outputs[output], given, axis):
+        if given.type.shape[axis] == 0:  # the graph does not show what else follows from the input
+            if not _is_extended_in_file(c, output, name):
+                continue
+        elif not added_values(outputs[output], given, axis):
             continue
         number = takes.index(numbers[name]) if numbers[name] in takes else None
         length = given.type.shape[axis]
         yield GrowingState(number, binding.output_numbers[output], axis, length, Size(CAPACITY))
+
+
+def _is_extended_in_file(c: Compiler, output: str, name: str) -> bool:
+    """True if the file's node that computes an output reads this input: a Concat as its first one,
+    an attention as its past."""
+    values = {v.name: v for v in c.model.source.model.graph.outputs}
+    n = values[output].producer()
+    while n is not None and n.op_type == "Identity" and n.inputs[0] is not None:
+        n = n.inputs[0].producer()
+    if n is None or (n.op_type != "Concat" and not n.op_type.endswith("Attention")):
+        return False
+    read = n.inputs[:1] if n.op_type == "Concat" else n.inputs
+    return any(v is not None and v.name == name for v in read)

@@ -83,9 +83,10 @@ def state_programs(exe: ModelPrograms, names: StateNames) -> StatePrograms:
     """Return the programs of a model that keep these states in place."""
     found = exe.state_programs.get(names)
     if found is None:
-        cache = exe.size_classes.cache
+        is_supported = exe.device.keeps_states and exe.shape_policy.specialize != "eager"
+        cache = exe.size_classes.cache if is_supported else None
         classes = SizeClasses(cache=None if cache is None else cache.with_states(names))
-        classes.is_supported = exe.device.keeps_states and exe.shape_policy.specialize != "eager"
+        classes.is_supported = is_supported
         found = exe.state_programs[names] = StatePrograms(names, classes)
     return found
 
