@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
-    from superopt.compilation.model.state_programs import StateNames
     from superopt.compilation.model.shape_policy import SizeRanges
+    from superopt.compilation.model.state_programs import StateNames
 
 CHILD_NICENESS: Final = 10
 # A class of sizes, then those of other levels, or a program for these sizes if there is none; a
