@@ -114,6 +114,10 @@ class SymbolicGpuSegment:
     def programs(self) -> tuple[SymbolicGpuSegment]:
         return (self,)
 
+    def is_running(self) -> bool:
+        """Return False: calls of a GPU hold its lock."""
+        return False
+
     def at_sizes(
         self, sizes: Mapping[str, int], count_call: CountCall | None = None
     ) -> CachedProgram:

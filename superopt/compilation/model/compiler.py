@@ -56,7 +56,7 @@ from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
 from superopt.compilation.model.save_programs import saved_model_of
 from superopt.compilation.model.saved_model import write_saved_model
-from superopt.compilation.model.segment_states import has_growing_states, with_states
+from superopt.compilation.model.segment_states import with_states
 from superopt.compilation.model.shape_policy import ShapePolicy, SizeRanges, Specialize
 from superopt.compilation.model.size_classes import SizeClass, SizeClasses
 from superopt.compilation.model.steps import ModelBinding, Step, Variant
@@ -265,7 +265,7 @@ class Compiler:
         """See `prefers_fixed_sizes`."""
         return prefers_fixed_sizes(self, sizes)
 
-    with_states, has_growing_states = with_states, has_growing_states
+    with_states = with_states
     for_classes = class_compiler
     compile_any_sizes = compile_for_any_sizes
 

@@ -23,16 +23,6 @@ def with_states(c: Compiler, names: StateNames) -> Compiler:
     return replace(c, states=names, sized_compilers={}, plan_cache={})
 
 
-def has_growing_states(c: Compiler) -> bool:
-    """True if all states that grow along an axis are their inputs and more elements, and one is."""
-    g = c.model.graph
-    inputs = {i.name: i for i in g.inputs}
-    outputs = dict(zip(c.output_names(), g.outputs, strict=True))
-    pairs = [(inputs[name], outputs[output]) for output, name in c.states]
-    grown = [(i, v, axis) for i, v in pairs if (axis := grown_axis(i.type, v.type)) is not None]
-    return bool(grown) and all(added_values(v, i, axis) for i, v, axis in grown)
-
-
 def segment_states(c: Compiler, s: Segment) -> tuple[GrowingState, ...]:
     """Return the states of a segment that is the whole model. Raises NotImplementedError if none
     grows."""
@@ -43,7 +33,7 @@ def segment_states(c: Compiler, s: Segment) -> tuple[GrowingState, ...]:
         raise NotImplementedError("states of a part of a model, or of a program for fixed sizes")
     found = tuple(_growing_states(c, binding))
     if not found:
-        raise NotImplementedError("no state grows along an axis")
+        raise NotImplementedError("no state is its input and more elements")
     return found
 
 
@@ -67,6 +57,24 @@ def _growing_states(c: Compiler, binding: ModelBinding) -> Iterator[GrowingState
         if axis is None:
             continue
         assert given.type.shape is not None
+        if given.type.shape[axis] == 0:  # the graph does not show what else follows from the input
+            if not _is_extended_in_file(c, output, name):
+                continue
+        elif not added_values(outputs[output], given, axis):
+            continue
         number = takes.index(numbers[name]) if numbers[name] in takes else None
         length = given.type.shape[axis]
         yield GrowingState(number, binding.output_numbers[output], axis, length, Size(CAPACITY))
+
+
+def _is_extended_in_file(c: Compiler, output: str, name: str) -> bool:
+    """True if the file's node that computes an output reads this input: a Concat as its first one,
+    an attention as its past."""
+    values = {v.name: v for v in c.model.source.model.graph.outputs}
+    n = values[output].producer()
+    while n is not None and n.op_type == "Identity" and n.inputs[0] is not None:
+        n = n.inputs[0].producer()
+    if n is None or (n.op_type != "Concat" and not n.op_type.endswith("Attention")):
+        return False
+    read = n.inputs[:1] if n.op_type == "Concat" else n.inputs
+    return any(v is not None and v.name == name for v in read)

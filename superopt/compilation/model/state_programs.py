@@ -55,9 +55,6 @@ class StatePrograms:
         """Compile the class that has these sizes, and with the first one those that later calls are
         expected to have. False if there is none."""
         compiler = self.compiler(exe)
-        if not compiler.has_growing_states():
-            self.classes.refuse()
-            return False
         with background_worker.compile_lock():
             made = self.classes.compile(compiler, sizes)
             if made is None:
@@ -66,12 +63,15 @@ class StatePrograms:
                 return False
             is_first = not self.classes.classes
             self.classes.add(made)
-            for more in made.next_sizes if is_first else ():
+            for n, more in enumerate(made.next_sizes if is_first else ()):
                 if self.classes.find(more) is None:
                     then = self.classes.compile(compiler, more)
                     if then is not None:
                         self.classes.add(then)
-        return True
+                    elif not n:  # no past of length 0: states are other functions of it
+                        self.classes.clear()
+                        self.classes.is_supported = False
+        return self.classes.is_supported
 
     def is_running(self) -> bool:
         """True if a call runs one of these programs now."""
@@ -83,9 +83,10 @@ def state_programs(exe: ModelPrograms, names: StateNames) -> StatePrograms:
     """Return the programs of a model that keep these states in place."""
     found = exe.state_programs.get(names)
     if found is None:
-        cache = exe.size_classes.cache
+        is_supported = exe.device.keeps_states and exe.shape_policy.specialize != "eager"
+        cache = exe.size_classes.cache if is_supported else None
         classes = SizeClasses(cache=None if cache is None else cache.with_states(names))
-        classes.is_supported = exe.device.keeps_states and exe.shape_policy.specialize != "eager"
+        classes.is_supported = is_supported
         found = exe.state_programs[names] = StatePrograms(names, classes)
     return found
 

@@ -191,6 +191,7 @@ def growing_sum(concat: list[str], taken: str = "") -> onnx.ModelProto:
     return model(nodes, inputs, ["y", "next"], known)
 
 
+@pytest.mark.parametrize("past", [0, 1])
 @pytest.mark.parametrize(
     ("concat", "taken", "is_in_place"),
     [
@@ -202,11 +203,11 @@ def growing_sum(concat: list[str], taken: str = "") -> onnx.ModelProto:
     ],
 )
 def test_states_that_are_not_extended_at_the_end(
-    concat: list[str], taken: str, is_in_place: bool
+    concat: list[str], taken: str, is_in_place: bool, past: int
 ) -> None:
     m = growing_sum(concat, taken)
     run, call = session(m), superopt.compile(m, threads=1).bind_state({"next": "past"})
-    rng, held = np.random.default_rng(0), np.zeros((2, 1, 4), np.float32)
+    rng, held = np.random.default_rng(0), np.zeros((2, past, 4), np.float32)
     call.reset({"past": held})
     for count in (3, 1, 2, 1):
         feeds = {"x": rng.standard_normal((2, count, 4)).astype(np.float32)}
