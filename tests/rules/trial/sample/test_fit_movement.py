@@ -172,6 +172,14 @@ def test_a_reshape_keeps_merges_splits_adds_and_swaps_axes() -> None:
     assert {len(shape) for shape in found} == ALL_RANKS
 
 
+def test_a_reshape_often_merges_two_axes_and_splits_one() -> None:
+    merged = [_draw_reshape((7, 11), d) for d in seeded_draws()]
+    assert 0.15 < merged.count((77,)) / len(merged) < 0.27
+    split = {_draw_reshape((4, 3, 5, 7), d) for d in seeded_draws()}
+    assert (2, 2, 3, 5, 7) in split
+    assert any(len(shape) == 3 and shape[0] == 12 for shape in split)
+
+
 def test_a_reshape_of_one_or_no_axis() -> None:
     for x, least in (((6,), {(6,), (2, 3), (3, 2), (1, 6), (6, 1)}), ((), {(), (1,), (1, 1)})):
         found = {_draw_reshape(x, d) for d in seeded_draws()}
