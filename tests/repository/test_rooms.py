@@ -7,7 +7,7 @@ import ast
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -40,40 +40,49 @@ def _modules() -> dict[str, Path]:
 MODULES = _modules()
 
 
-_parse = cache(ast.parse)
-
-
 @cache
-def _imports(text: str, *, typing: bool) -> set[str]:
-    """Return the modules of superopt that a source imports. typing: also those that only type
-    checkers import."""
-    found: set[str] = set()
+def _imports(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the modules of superopt that a source imports, and those that it imports at run
+    time; only type checkers import the others."""
+    every: set[str] = set()
+    run_time: set[str] = set()
 
-    def visit(node: ast.AST) -> None:
+    def visit(node: ast.AST, *, typing: bool) -> None:
+        names = []
         match node:
-            case ast.If(test=ast.Name("TYPE_CHECKING")) if not typing:
+            case ast.If(test=ast.Name("TYPE_CHECKING")):
+                for child in node.body:
+                    visit(child, typing=True)
                 for child in node.orelse:
-                    visit(child)
-            case ast.Import(names):
-                found.update(a.name for a in names)
-            case ast.ImportFrom(str() as module, names, 0):
-                found.update(f"{module}.{a.name}" for a in names)
+                    visit(child, typing=typing)
+            case ast.Import(aliases):
+                names = [a.name for a in aliases]
+            case ast.ImportFrom(str() as module, aliases, 0):
+                names = [f"{module}.{a.name}" for a in aliases]
             case ast.expr():
                 pass  # most of the tree, and without imports
             case _:
                 for child in ast.iter_child_nodes(node):
-                    visit(child)
+                    visit(child, typing=typing)
+        every.update(names)
+        if not typing:
+            run_time.update(names)
 
-    visit(_parse(text))
+    visit(ast.parse(text), typing=False)
+    return _known(every), _known(run_time)
+
+
+def _known(names: set[str]) -> frozenset[str]:
+    """Return the modules of superopt that have these names, or what is in them."""
     known = set()
-    for name in found:
+    for name in names:
         while name and name not in MODULES:
             name = name.rpartition(".")[0]
         known.add(name)
-    return known - {""}
+    return frozenset(known - {""})
 
 
-def _cycle(package: str, imports: Mapping[str, set[str]]) -> list[str] | None:
+def _cycle(package: str, imports: Mapping[str, Set[str]]) -> list[str] | None:
     """Return a cycle among the direct members (modules and folders) of a package, if any."""
     prefix = package + "."
     graph: dict[str, set[str]] = defaultdict(set)
@@ -99,14 +108,14 @@ def test_no_import_cycles(package: str) -> None:
     """Folders do not import each other in a cycle, nor do modules of a folder at run time."""
     sources = {m: p.read_text() for m, p in MODULES.items() if m.startswith(package + ".")}
     folders = {m for m in PACKAGES if m.rpartition(".")[0] == package}
-    everything = {m: _imports(text, typing=True) for m, text in sources.items()}
+    everything = {m: _imports(text)[0] for m, text in sources.items()}
     between = {
         m: {n for n in found if any(n == f or n.startswith(f + ".") for f in folders)}
         for m, found in everything.items()
         if any(m == f or m.startswith(f + ".") for f in folders)
     }
     assert _cycle(package, between) is None
-    run_time = {m: _imports(text, typing=False) for m, text in sources.items()}
+    run_time = {m: _imports(text)[1] for m, text in sources.items()}
     assert _cycle(package, run_time) is None
 
 
@@ -154,8 +163,9 @@ def test_a_cycle_would_be_seen() -> None:
     assert _cycle("p", imports | {"p.b": {"q.c"}}) is None
     both = ("from superopt.te.expr import node", "    from superopt.te.expr import tensor")
     text = "\nif TYPE_CHECKING:\n".join(both)
-    assert _imports(text, typing=False) == {"superopt.te.expr.node"}
-    assert _imports(text, typing=True) == {"superopt.te.expr.node", "superopt.te.expr.tensor"}
+    every, run_time = _imports(text)
+    assert run_time == {"superopt.te.expr.node"}
+    assert every == {"superopt.te.expr.node", "superopt.te.expr.tensor"}
 
 
 def test_the_verifier_has_no_module_state() -> None:

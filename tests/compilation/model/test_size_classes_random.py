@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime")
 SMALL = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 AROUND_TILES = (15, 16, 17, 31, 32, 33, 63, 64, 65)
 LARGE = (100, 127, 129, 200, 256, 300)
-DEFAULT_MODELS = 12
+DEFAULT_MODELS = 8
 SLOW_MODELS = 500
 
 

@@ -267,6 +267,7 @@ def test_a_set_has_only_its_own_numbers() -> None:
         assert exe.run({"x": own})["y0"][0, 0] == weights[leaf], at
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("aggregate", range(4))
 @pytest.mark.parametrize("post", range(4))
 def test_aggregates_and_post_transforms_of_opset_5(aggregate: int, post: int) -> None:
