@@ -106,10 +106,6 @@ class SymbolicGpuSegment:
     constants: PackedConstants | None = None
     code: bytes | None = None
 
-    def is_running(self) -> bool:
-        """Return False: the threads of the host run no kernels."""
-        return False
-
     @property
     def programs(self) -> tuple[SymbolicGpuSegment]:
         return (self,)

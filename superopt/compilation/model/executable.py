@@ -5,7 +5,8 @@ This module holds what a call needs; the compiler is loaded on demand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from superopt.compilation.frontend.input_arrays import check_sizes, check_values, signature_text
 from superopt.compilation.model.bound_call import BoundCall, bind_arrays
 from superopt.compilation.model.classes.runtime_counts import watch_counts
+from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.compilation.model.device import NO_CONTEXT
 from superopt.compilation.model.explain_memory import explain_memory
 from superopt.compilation.model.model_programs import ModelPrograms, closed_error, sorted_sizes
@@ -208,7 +210,20 @@ class Executable(ModelPrograms):
 
         timeout: seconds; None to wait without limit. Returns False on timeout.
         """
-        return background_worker.background_worker().wait(id(self), timeout)
+        worker = background_worker.background_worker()
+        end = None if timeout is None else time.monotonic() + timeout
+        for each in self.executables():
+            left = None if end is None else max(end - time.monotonic(), 0.0)
+            if not worker.wait(id(each), left):
+                return False
+        return True
+
+    def executables(self) -> Iterator[Executable]:
+        """Yield this one, and those of its branches and loops."""
+        yield self
+        for variant in tuple(self.variants.values()):
+            for part in (p for s in variant if isinstance(s, ControlFlow) for p in s.executables):
+                yield from part.executables()
 
     def executable_for(self, sizes: Mapping[str, int]) -> Executable:
         """Return this executable, or the one for these sizes alone (Compiler.compiler_for)."""

@@ -126,6 +126,18 @@ def test_steps_of_equal_sizes_run_on_fixed_arrays(body_runs: list[Feeds]) -> Non
     assert len(body_runs) == 2
 
 
+def test_a_loop_whose_steps_have_no_program_runs_in_onnxruntime(body_runs: list[Feeds]) -> None:
+    """But for one step, whose time counts for the compilation of a program."""
+    exe = check(cell("steps"), [cell_inputs(20, 6), cell_inputs(3, 6)])
+    policy = loop_of(exe).body.shape_policy
+    before = policy.fallback_seconds
+    body_runs.clear()
+    session = ort.load_session(cell("steps").SerializeToString())
+    near(exe.run(cell_inputs(2, 9)), ort.run(session, cell_inputs(2, 9)), "", 1e-4)
+    assert len(body_runs) == 1
+    assert policy.fallback_seconds > before
+
+
 def test_results_are_not_overwritten_by_later_calls() -> None:
     exe = check(cell("steps"), [cell_inputs(20, 9)])
     first = exe.run(cell_inputs(20, 9))
@@ -188,6 +200,8 @@ def test_later_calls_run_what_took_less_time(
     exe = check(cell("steps"), [cell_inputs(70, 3)] * 2)
     whole = loop_of(exe)
     assert len(whole.trials) == 4
+    exe.run(cell_inputs(70, 3))  # another trial: the number of this call is a power of 2
+    assert len(whole.trials) == 5
     whole.trials[:] = [(100.0, 2.0), *[(own_seconds, 2.0)] * 3]  # the first call compiled
     calls = 0
     run = type(whole.body).run

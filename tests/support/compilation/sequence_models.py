@@ -139,3 +139,41 @@ def scan_cell(batch: Dim = 1, opset: int = 17, **attrs: Any) -> onnx.ModelProto:
         node("Relu", ["ys"], ["y"]),
     ]  # fmt: skip
     return sequence_model(nodes, {"x": (FLOAT, ("time", batch, 12))}, ["y", "hn", "sn"], w, opset)
+
+
+def gated_loop(width: int = 64, rows: Dim = 1) -> onnx.ModelProto:
+    """A gated recurrent cell as a Loop whose number of steps is an input."""
+    known = {
+        "w": draw(width, 2 * width, scale=0.1), "u": draw(width, 2 * width, scale=0.1),
+        "v": draw(width, width, scale=0.1), "zero": np.array([0]), "middle": np.array([width]),
+        "end": np.array([2 * width]), "axis": np.array([1]),
+    }  # fmt: skip
+    node, info = helper.make_node, helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            node("MatMul", ["h", "u"], ["hu"]),
+            node("Add", ["hu", "xw"], ["g"]),
+            node("Sigmoid", ["g"], ["s"]),
+            node("Slice", ["s", "zero", "middle", "axis"], ["r"]),
+            node("Slice", ["s", "middle", "end", "axis"], ["i"]),
+            node("Mul", ["r", "h"], ["rh"]),
+            node("MatMul", ["rh", "v"], ["n"]),
+            node("Tanh", ["n"], ["m"]),
+            node("Sub", ["h", "m"], ["d"]),
+            node("Mul", ["i", "d"], ["id"]),
+            node("Add", ["id", "m"], ["h1"]),
+            node("Identity", ["h1"], ["y_t"]),
+            node("Identity", ["going"], ["goes"]),
+        ],
+        "body",
+        [info("number", TensorProto.INT64, []), info("going", TensorProto.BOOL, []),
+         info("h", FLOAT, None)],
+        [info("goes", TensorProto.BOOL, []), info("h1", FLOAT, None), info("y_t", FLOAT, None)],
+    )  # fmt: skip
+    nodes = [
+        node("MatMul", ["x", "w"], ["xw"]),
+        node("Loop", ["steps", "", "x"], ["last", "ys"], body=body),
+    ]
+    inputs: Inputs = {"x": (FLOAT, (rows, width)), "steps": (TensorProto.INT64, ())}
+    shapes = {"last": (rows, width), "ys": (None, rows, width)}
+    return sequence_model(nodes, inputs, [*shapes], known, shapes=shapes)

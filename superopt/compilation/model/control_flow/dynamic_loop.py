@@ -1,17 +1,20 @@
 """A model at a Loop whose number of steps is known only at run time: programs for what the loop
-reads, for a step, and for the rest. A call runs that of a step as often as needed. The first calls
-also run the whole model in ONNX Runtime; later ones use what took less time."""
+reads, for a step, and for the rest. A call runs that of a step as often as needed. Some calls also
+run the whole model in ONNX Runtime; the others use what took less time in the last of these."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.compilation.fallback.whole_model import NamedCall
+from superopt.compilation.frontend.input_arrays import match_sizes
 from superopt.compilation.model.control_flow.bound_steps import BoundSteps, Slices, bind_steps
 from superopt.compilation.model.control_flow.dynamic_if import (
     PREFIX,
@@ -19,6 +22,7 @@ from superopt.compilation.model.control_flow.dynamic_if import (
     condition_value,
     select_inputs,
 )
+from superopt.compilation.model.model_programs import sorted_sizes
 
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
@@ -27,7 +31,8 @@ if TYPE_CHECKING:
 
 MIN_BOUND_STEPS = 4  # steps for which binding arrays pays
 BODY, REST = "body", "rest"  # the names of the parts that are a step, and that follow the loop
-TRIAL_CALLS = 3  # that are measured, after one that may compile
+MAX_COUNTED_STEPS = 256  # of a call, where its number of steps has no limit
+TRIAL_CALLS = 3  # that are compared; the first call may compile
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ class DynamicLoop(ControlFlow):
     what the loop and the rest read; None if these are inputs. body: a step. rest: the nodes after
     the loop, or None. call_whole: runs the whole model in ONNX Runtime; also where there is no
     step, for the shapes of its slices are unknown. trials: the seconds of the programs and of ONNX
-    Runtime in the first calls."""
+    Runtime, in the first calls and in those whose number is a power of 2: programs may be compiled
+    later. calls: their numbers."""
 
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
@@ -48,6 +54,7 @@ class DynamicLoop(ControlFlow):
     call_whole: NamedCall
     named_call: NamedCall = field(init=False)
     trials: list[tuple[float, float]] = field(init=False, default_factory=list)
+    calls: Iterator[int] = field(init=False, default_factory=count)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "named_call", self._run_faster)
@@ -76,22 +83,28 @@ class DynamicLoop(ControlFlow):
                 yield self.rest, select_inputs(self.rest, values | self._run_steps(values))
 
     def _run_faster(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        if len(self.trials) > TRIAL_CALLS:
-            own, whole = map(sum, zip(*self.trials[1:], strict=True))
-            return self.call_whole(feeds) if whole < own else self._run_all(feeds)
+        number = next(self.calls)
+        if len(self.trials) > TRIAL_CALLS and number & (number - 1):
+            is_slower = median(a / b for a, b in self.trials[-TRIAL_CALLS:]) > 1
+            found = None if is_slower else self._run_programs(feeds)
+            return self.call_whole(feeds) if found is None else found
         begin = time.perf_counter()
-        found = self._run_all(feeds)
+        found = self._run_programs(feeds)
         middle = time.perf_counter()
-        self.call_whole(feeds)
+        out = self.call_whole(feeds)
+        if found is None:
+            return out
         self.trials.append((middle - begin, time.perf_counter() - middle))
         return found
 
-    def _run_all(self, feeds: dict[str, Any]) -> dict[str, Any]:
+    def _run_programs(self, feeds: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the outputs; None if ONNX Runtime should compute them: without a step, or where a
+        step has no program."""
         values = dict(feeds)
         if self.prefix is not None:
             values |= self.prefix.run(select_inputs(self.prefix, values))
-        if not self._step_limit(values):
-            return self.call_whole(feeds)
+        if not self._step_limit(values) or self._has_slow_step(values):
+            return None
         values |= self._run_steps(values)
         if self.rest is not None:
             values |= self.rest.run(select_inputs(self.rest, values))
@@ -110,15 +123,32 @@ class DynamicLoop(ControlFlow):
         own = {number: np.array(0), going: np.array(True), **dict(zip(inner, states, strict=True))}
         return select_inputs(self.body, {**values, **own})
 
+    def _has_slow_step(self, values: Mapping[str, Any]) -> bool:
+        """True if the first step has no program, and others have: it would run in ONNX Runtime,
+        where the whole loop takes less time. It runs once, so that programs for its sizes are
+        compiled once that pays."""
+        body, feeds = self.body, self._first_inputs(values)
+        classes, policy = body.size_classes, body.shape_policy
+        sizes = match_sizes(body.input_ports, [*feeds.values()])
+        if sizes is None or not classes.classes or sorted_sizes(sizes) in body.variants:
+            return False
+        if policy.fallback is None or classes.find(sizes) is not None:
+            return False
+        begin = time.perf_counter()
+        body.run(feeds)
+        steps = min(self._step_limit(values), MAX_COUNTED_STEPS)
+        policy.add_fallback_time(sorted_sizes(sizes), (time.perf_counter() - begin) * steps)
+        return True
+
     def _run_steps(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the loop's results by name; there is at least one step."""
         names, limit, run = self.names, self._step_limit(values), self.body.run
         number, _, *inner = names.body_inputs
         goes_on, *outputs = names.body_outputs
-        count = len(inner)
-        stacked = [x for x in zip(names.stacked, outputs[count:], strict=True) if x[0]]
+        states, slices = outputs[: len(inner)], outputs[len(inner) :]
+        stacked = [x for x in zip(names.stacked, slices, strict=True) if x[0]]
         feeds = self._first_inputs(values)
-        carried = [(name, x) for name, x in zip(inner, outputs, strict=False) if name in feeds]
+        carried = [(name, x) for name, x in zip(inner, states, strict=True) if name in feeds]
         rows: list[list[Any]] = [[] for _ in stacked]
         k = 0
         while True:
@@ -137,7 +167,7 @@ class DynamicLoop(ControlFlow):
                     break
             if number in feeds:
                 feeds[number] = np.array(k)
-        last = dict(zip(names.finals, (found[x] for x in outputs[:count]), strict=True))
+        last = dict(zip(names.finals, (found[x] for x in states), strict=True))
         return last | {n: x for (n, _), x in zip(stacked, results, strict=True)}
 
 
