@@ -23,7 +23,7 @@ from superopt.te.expr import index
 from superopt.verifier.context import OutOfTime, ProofContext
 from superopt.verifier.elements.scalars import NEAREST_NOTE
 from superopt.verifier.instances.attributes import Unsupported
-from superopt.verifier.instances.choices import NUMBER_TYPES, Ranks
+from superopt.verifier.instances.choices import Ranks
 from superopt.verifier.instances.instance import Instance, instances
 from superopt.verifier.instances.scope import rank_scope, show_ranks, unclear_reason
 from superopt.verifier.instances.size_equations import holds_at
@@ -58,7 +58,7 @@ def prove_bounded(rule: Rule, seconds: float, bound: int = SIZE_BOUND) -> Verdic
     shapes = ways = 0
     fixed, nearest = True, False
     try:
-        for one in instances(context, rule, ranks, NUMBER_TYPES[:1]):
+        for one in instances(context, rule, ranks):
             if one.size_roots or one.state.number_orders:
                 return Unknown("numbers that stand for others", since())
             ways += 1
