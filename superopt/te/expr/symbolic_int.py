@@ -43,8 +43,7 @@ class SizeEnvironment:
     """hints: example values of the symbolic sizes. guards: comparisons of index expressions, and
     whether they hold at the hints. ranges: what they say of each size. keeps_level: tiles add
     guards, so that they are not used for sizes of the next level (SIZE_LEVELS). masks_tiles: tiles
-    along symbolic extents are masked beyond these, as on GPUs; else the last tile overlaps the one
-    before."""
+    are masked beyond symbolic extents, as on GPUs; else the last one overlaps the one before."""
 
     hints: Mapping[str, int]
     guards: dict[Expr, bool] = field(default_factory=dict)
@@ -259,10 +258,8 @@ class SymbolicInt:
 
 
 def extent(d: Dim) -> int:
-    """Return a size as an integer, symbolic in the context of `symbolic_sizes`.
-
-    Raises AssertionError for a symbolic size elsewhere.
-    """
+    """Return a size as an integer, symbolic in the context of `symbolic_sizes`. Raises
+    AssertionError for a symbolic size elsewhere."""
     if isinstance(d, int):
         return d
     if isinstance(d, Const):
@@ -318,8 +315,7 @@ def is_in_range(e: Expr, n: Dim) -> bool:
 
 def masks_tiles() -> bool:
     """Return SizeEnvironment.masks_tiles of this context."""
-    environment = _environment.get()
-    return environment is not None and environment.masks_tiles
+    return (_environment.get() or SizeEnvironment({})).masks_tiles
 
 
 def is_symbolic(n: object) -> bool:
@@ -387,10 +383,8 @@ def floor_power_of_two(n: int) -> int:
 def ceil_power_of_two(n: int) -> int:
     """Return the least power of two that is at least `n`; where `n` is symbolic, that of the
     example sizes and at least MIN_MASKED_BLOCK, which `n` does not exceed (a guard)."""
-    block = 1 << max(hint(n) - 1, 0).bit_length()
-    if not is_symbolic(n):
-        return block
-    block = max(block, MIN_MASKED_BLOCK)
+    least = MIN_MASKED_BLOCK if is_symbolic(n) else 1
+    block = max(1 << max(hint(n) - 1, 0).bit_length(), least)
     if n > block:  # a guard: it holds at the hints
         raise ValueError(f"{n} is above {block}")
     return block
