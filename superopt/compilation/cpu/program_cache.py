@@ -112,7 +112,9 @@ class CpuProgramCache:
             at = tuple(s.at_sizes(dict(sizes)) for s in steps.steps)
             return Variant(at, load_model, {}, given_values=steps.values)
         flow = self._find_flow(
-            self._flow_key(sizes), "eager", lambda: self.load_compiler().fixed_flow(dict(sizes))
+            self._flow_key(sizes),
+            "eager",
+            lambda: self.load_compiler().compiler_for(dict(sizes)).control_flow(),
         )
         return None if flow is None else Variant((flow,), load_model, {})
 

@@ -16,7 +16,7 @@ from superopt.compilation.model.classes.class_steps import (
     compile_class_steps,
     compile_if_supported,
 )
-from superopt.compilation.model.classes.find_runtime_sizes import runtime_size_names
+from superopt.compilation.model.classes.find_runtime_sizes import INSIDE_LEVELS, runtime_size_names
 from superopt.compilation.model.classes.substituted_class import (
     empty_outputs_step,
     in_model_sizes,
@@ -31,7 +31,7 @@ from superopt.onnx_io.transform.split_if import first_dynamic_if
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
 from superopt.plan.program.formula_text import shape_formulas
 from superopt.plan.program.size_formulas import SizeFormulas
-from superopt.te.expr.symbolic_int import INSIDE_LEVELS, SIZE_LEVELS
+from superopt.te.expr.symbolic_int import SIZE_LEVELS
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler

@@ -183,9 +183,7 @@ class Compiler:
         return infer_input_sizes(self.model.graph, arrays)
 
     def compile_variant(
-        self,
-        sizes: Mapping[str, int],
-        options: Mapping[str, str] | None = None,
+        self, sizes: Mapping[str, int], options: Mapping[str, str] | None = None
     ) -> Variant:
         """Return the model compiled for these sizes. options: of problems, by key, as they were
         compiled before."""
@@ -345,10 +343,6 @@ class Compiler:
         if not self.control_flow_cache:
             self.control_flow_cache.append(compile_control_flow(self))
         return self.control_flow_cache[0]
-
-    def fixed_flow(self, sizes: Mapping[str, int]) -> ControlFlow | None:
-        """Return the programs at the first If with a dynamic condition, for these sizes alone."""
-        return self.compiler_for(sizes).control_flow()
 
     def subcompiler(self, source: Source, original: Source) -> Compiler:
         """Return the compiler of a part of the model at an If."""

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import gcd
 
 from superopt.te.expr import index
@@ -28,11 +27,6 @@ SIZE_LEVELS = (1, 2, 4, 8, 16, 64)
 # The least extents of levels of masked tiles: these also serve smaller extents.
 MASKED_LEVELS, MIN_LARGE_ROW = (1, 2, 5, 9, 65, 513, 4097), 64  # elements
 MIN_MASKED_BLOCK = 32  # elements of a symbolic extent in a block: as many as a warp has threads
-# An example within each level; large ones first.
-INSIDE_LEVELS = (
-    2 * SIZE_LEVELS[-1],
-    *reversed([min(2 * n, above - 1) for n, above in pairwise(SIZE_LEVELS)]),
-)
 # Steps of a tile that serves all larger images: ResNet-18 planned for 224 x 224, whose last images
 # are 7 pixels wide, takes 0.86 of the time of a program for 640 x 640 there.
 MIN_WIDE_TILE = 7

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from superopt.compilation.model.classes.runtime_sizes import RuntimeSize
 from superopt.ir import graph
 from superopt.te.expr import index
 from superopt.te.expr.node import Expr, Size
-from superopt.te.expr.symbolic_int import INSIDE_LEVELS, SIZE_LEVELS
+from superopt.te.expr.symbolic_int import SIZE_LEVELS
 
 if TYPE_CHECKING:
     from superopt.onnx_io.import_.model import Model
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 # The assumed value of a size that is known only at run time: of the highest level of sizes
 # (te.expr.symbolic_int.SIZE_LEVELS), whose class has no upper limit.
 EXAMPLE_RUNTIME_SIZE = 64
+# An example within each level of sizes; large ones first.
+INSIDE_LEVELS = (
+    2 * SIZE_LEVELS[-1],
+    *reversed([min(2 * n, above - 1) for n, above in pairwise(SIZE_LEVELS)]),
+)
 # Examples within each level, and the least of each, which may have a class of its own.
 RUNTIME_COUNTS = (EXAMPLE_RUNTIME_SIZE, *dict.fromkeys((*INSIDE_LEVELS, *SIZE_LEVELS)))
 
