@@ -28,7 +28,7 @@ from superopt.kernels.runtime import file_cache as files
 from superopt.ort import sessions
 
 if TYPE_CHECKING:
-    from superopt.compilation.model.compiler import Compiler
+    from superopt.compilation.fallback.ort_segment import GivenModel
     from superopt.ir import graph as ir_graph
 
 FALLBACK_KIND = "fallback"
@@ -99,9 +99,8 @@ class FallbackCache:
             return None
         return self._fallback(session)
 
-    def store_session(self, compiler: Compiler) -> None:
-        """Store how the compiler opened the session: of weights in the cache, or of the file."""
-        given = compiler.given_model
+    def store_session(self, given: GivenModel) -> None:
+        """Store how the session was opened: of weights in the cache, or of the file."""
         mapped = given.mapped or MappedModel(b"", ())
         if given.mapped is None and given.source.current_path() is None:
             return

@@ -26,6 +26,7 @@ from superopt.cost.machine import PROGRAM_MEMORY_DIVISOR
 from superopt.errors import OutOfMemory, UsageError
 
 if TYPE_CHECKING:
+    from superopt.compilation.fallback.ort_segment import GivenModel
     from superopt.compilation.fallback.whole_model import Fallback
     from superopt.compilation.model.bound_call import BoundCall
     from superopt.compilation.model.compiler import Compiler
@@ -52,8 +53,8 @@ class SessionCache(Protocol):
         """Return the session, opened without the compiler; None if it is not known how."""
         ...
 
-    def store_session(self, compiler: Compiler) -> None:
-        """Store how the compiler opened the session."""
+    def store_session(self, given: GivenModel) -> None:
+        """Store how the session was opened."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)

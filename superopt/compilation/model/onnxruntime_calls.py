@@ -96,7 +96,7 @@ def _make_fallback(exe: Executable) -> Fallback | None:
     (whole,) = variant
     assert isinstance(whole, Fallback)
     if cached is not None:
-        cached.store_session(exe.compiler)
+        cached.store_session(exe.compiler.given_model)
     return whole
 
 
