@@ -43,6 +43,11 @@ class InputPort:
     limits: tuple[ValueLimit, ...] = ()
 
 
+def sorted_sizes(sizes: Mapping[str, int]) -> Sizes:
+    """Return the key of these sizes."""
+    return tuple(sorted(sizes.items()))
+
+
 def signature_text(ports: Sequence[InputPort], output_names: Sequence[str]) -> str:
     """Return the inputs with their types, and the names of the outputs."""
     given = ", ".join(f"{p.name}: {p.type_text}" for p in ports)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.model.model_programs import closed_error, sorted_sizes
+from superopt.compilation.frontend.input_arrays import sorted_sizes
+from superopt.compilation.model.model_programs import closed_error
 from superopt.compilation.model.size_classes import bind_size_class
 from superopt.errors import UsageError
 

@@ -12,13 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from superopt.compilation.frontend.input_arrays import check_sizes, check_values, signature_text
+from superopt.compilation.frontend.input_arrays import (
+    check_sizes,
+    check_values,
+    signature_text,
+    sorted_sizes,
+)
 from superopt.compilation.model.bound_call import BoundCall, bind_arrays
 from superopt.compilation.model.classes.runtime_counts import watch_counts
 from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.compilation.model.device import NO_CONTEXT
 from superopt.compilation.model.explain_memory import explain_memory
-from superopt.compilation.model.model_programs import ModelPrograms, closed_error, sorted_sizes
+from superopt.compilation.model.model_programs import ModelPrograms, closed_error
 from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
 from superopt.compilation.model.size_classes import MAX_SAVED_SIZES, bind_size_class
 from superopt.compilation.model.stateful_call import StatefulCall, bind_state

@@ -17,6 +17,7 @@ from superopt.compilation.frontend.input_arrays import (
     has_symbolic_sizes,
     match_sizes,
     shape_arrays,
+    sorted_sizes,
 )
 from superopt.compilation.model.shape_policy import ShapePolicy
 from superopt.compilation.model.size_classes import SizeClasses
@@ -277,8 +278,3 @@ def closed_error() -> UsageError:
     return UsageError(
         "the compiled model is closed", "its code and memory are gone", "compile or load it again"
     )
-
-
-def sorted_sizes(sizes: Mapping[str, int]) -> Sizes:
-    """Return the key of these sizes."""
-    return tuple(sorted(sizes.items()))

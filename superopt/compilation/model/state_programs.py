@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from superopt.compilation.model.model_programs import sorted_sizes
+from superopt.compilation.frontend.input_arrays import sorted_sizes
 from superopt.compilation.model.size_classes import SizeClasses
 from superopt.compilation.model.specialize import child_results, has_child
 from superopt.compilation.runtime import background_worker

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.frontend.input_arrays import InputPort, as_input_array, check_values
-from superopt.compilation.model.model_programs import sorted_sizes
+from superopt.compilation.frontend.input_arrays import (
+    InputPort,
+    as_input_array,
+    check_values,
+    sorted_sizes,
+)
 from superopt.compilation.model.onnxruntime_calls import onnxruntime_fallback
 from superopt.compilation.model.size_classes import bind_size_class
 from superopt.compilation.model.state_buffers import BUFFER_GROWTH, StateBuffer

@@ -150,7 +150,7 @@ def test_slices_grow_to_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bound_steps, "MAX_CAPACITY_BYTES", 100)
     row = np.arange(6, dtype=np.float32)
     for count, limit in ((4, np.inf), (5, np.inf), (23, 2**40), (23, 23), (23, 30)):
-        some = Slices.of(row, limit)
+        some = Slices.empty_like(row, limit)
         for k in range(count):
             some.append(row + k)
         found = some.result()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.model.model_programs import sorted_sizes
+from superopt.compilation.frontend.input_arrays import sorted_sizes
 
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
@@ -29,7 +29,7 @@ class Slices:
     count: int = 0
 
     @classmethod
-    def of(cls, row: np.ndarray, limit: float) -> Slices:
+    def empty_like(cls, row: np.ndarray, limit: float) -> Slices:
         """Return slices like this one, and none so far."""
         capacity = min(limit, max(MAX_CAPACITY_BYTES // max(row.nbytes, 1), 1))
         return cls(limit, np.empty((int(capacity), *row.shape), row.dtype))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.compilation.fallback.whole_model import NamedCall
-from superopt.compilation.frontend.input_arrays import match_sizes
+from superopt.compilation.frontend.input_arrays import match_sizes, sorted_sizes
 from superopt.compilation.model.control_flow.bound_steps import BoundSteps, Slices, bind_steps
 from superopt.compilation.model.control_flow.dynamic_if import (
     PREFIX,
@@ -22,7 +22,6 @@ from superopt.compilation.model.control_flow.dynamic_if import (
     condition_value,
     select_inputs,
 )
-from superopt.compilation.model.model_programs import sorted_sizes
 
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
@@ -176,7 +175,7 @@ def _run_bound(
 ) -> tuple[Mapping[str, Any], list[np.ndarray]]:
     """Run further steps. Return the outputs of the last one, and the slices of all by `names`;
     rows: those before."""
-    slices = {x: Slices.of(row[0], limit) for x, row in zip(names, rows, strict=True)}
+    slices = {x: Slices.empty_like(row[0], limit) for x, row in zip(names, rows, strict=True)}
     for x, row in zip(names, rows, strict=True):
         for each in row:
             slices[x].append(each)
