@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as oir
 
 from superopt.ir import graph
 from superopt.ir.op import InferError
-from superopt.onnx_io.import_.ml.build import apply, cast, constant, integer_attribute, scalar_like
+from superopt.onnx_io.import_.ml.build import (
+    apply,
+    cast,
+    constant,
+    float_attribute,
+    integer_attribute,
+    scalar_like,
+)
 from superopt.te.expr import index
 from superopt.te.expr.dtype import I64
 from superopt.te.expr.tensor import Dim
@@ -37,6 +45,19 @@ def require_operands(n: oir.Node, operands: Operands, *positions: int) -> list[g
 
 def optional_operand(operands: Operands, position: int) -> graph.Value | None:
     return operands[position] if position < len(operands) else None
+
+
+def optional_pair(
+    n: oir.Node, operands: Operands, first: int, names: str
+) -> tuple[graph.Value, graph.Value] | None:
+    """Return two operands, at a position and after it; None if both are absent. names: theirs.
+    Raises InferError if only one is given."""
+    a, b = (optional_operand(operands, k) for k in (first, first + 1))
+    if a is not None and b is not None:
+        return a, b
+    if a is not None or b is not None:
+        raise InferError(f"{n.op_type} with one of {names}")
+    return None
 
 
 def reject_operands(n: oir.Node, operands: Operands, names: Mapping[int, str]) -> None:
@@ -103,6 +124,12 @@ def add(*values: graph.Value | None) -> graph.Value:
 
 def scale_by(x: graph.Value, factor: float) -> graph.Value:
     return apply("Mul", x, scalar_like(factor, x))
+
+
+def attention_scale(n: oir.Node, q: graph.Value) -> float:
+    """Return the factor of the scores of queries in heads: an attribute, or one for their size."""
+    size = static_size(shape_of(q, 4)[3], "the head size")
+    return float_attribute(n, "scale", 0.0) or 1 / math.sqrt(size)
 
 
 def attention_scores(q: graph.Value, k: graph.Value, scale: float) -> graph.Value:

@@ -18,12 +18,14 @@ from superopt.onnx_io.import_.contrib.build import (
     Operands,
     add,
     as_i64,
+    attention_scale,
     attention_scores,
     head_count,
     hide,
     i64,
     join_heads,
     optional_operand,
+    optional_pair,
     positions,
     reject_attributes,
     reject_operands,
@@ -61,9 +63,8 @@ def grouped_query_attention(
     if heads % groups:
         raise InferError(f"{heads} heads in {groups} groups")
     query, last_keys, total = require_operands(n, operands, 0, 5, 6)
-    q, k, v = _split_qkv(
-        query, optional_operand(operands, 1), optional_operand(operands, 2), heads, groups
-    )
+    pair = optional_pair(n, operands, 1, "key and value")
+    q, k, v = _split_qkv(query, pair, heads, groups)
     batch, _, length, size = shape_of(q, 4)
     if shape_of(last_keys, 1, 2) not in ((batch,), (batch, 1)):
         raise InferError(f"seqlens_k {last_keys.type} for {batch} sequences")
@@ -74,14 +75,12 @@ def grouped_query_attention(
         cos, sin = require_operands(n, operands, 7, 8)
         at = _rotary_positions(optional_operand(operands, 9), total, query, places)
         q, k = (_rotate(n, x, cos, sin, at) for x in (q, k))
-    past_key, past_value = optional_operand(operands, 3), optional_operand(operands, 4)
-    if (past_key is None) != (past_value is None):
-        raise InferError("GroupQueryAttention with one of past_key and past_value")
-    capacity = _capacity(n, past_key, known(total))
+    past = optional_pair(n, operands, 3, "past_key and past_value") or (None, None)
+    capacity = _capacity(n, past[0], known(total))
     keys, values = (
-        _update_cache(past, x, start, capacity) for past, x in ((past_key, k), (past_value, v))
+        _update_cache(old, x, start, capacity) for old, x in zip(past, (k, v), strict=True)
     )
-    scale = float_attribute(n, "scale", 0.0) or 1 / math.sqrt(static_size(size, "the head size"))
+    scale = attention_scale(n, q)
     shape = (batch, groups, heads // groups, length, size)
     scores = attention_scores(apply("Reshape", q, shape=shape), unsqueeze(keys, 2), scale)
     softcap = float_attribute(n, "softcap", 0.0)
@@ -108,13 +107,12 @@ def grouped_query_attention(
 
 
 def _split_qkv(
-    query: graph.Value, key: graph.Value | None, value: graph.Value | None, heads: int, groups: int
+    query: graph.Value, pair: tuple[graph.Value, graph.Value] | None, heads: int, groups: int
 ) -> list[graph.Value]:
-    """Return query, key and value as (batch, heads, length, size)."""
-    if (key is None) != (value is None):
-        raise InferError("GroupQueryAttention with one of key and value")
-    if key is not None and value is not None:
-        parts: Sequence[graph.Value] = (query, key, value)
+    """Return query, key and value as (batch, heads, length, size). pair: key and value, if the
+    query does not contain them."""
+    if pair is not None:
+        parts: Sequence[graph.Value] = (query, *pair)
     else:
         hidden = static_size(shape_of(query, 3)[2], "the hidden size")
         size, rest = divmod(hidden, heads + 2 * groups)

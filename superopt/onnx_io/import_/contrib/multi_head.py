@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -15,12 +14,14 @@ from superopt.onnx_io.import_.contrib.build import (
     Operands,
     add,
     as_i64,
+    attention_scale,
     attention_scores,
     head_count,
     hide,
     i64,
     join_heads,
     optional_operand,
+    optional_pair,
     positions,
     reject_operands,
     require_operands,
@@ -47,18 +48,15 @@ def multi_head_attention(
     reject_operands(n, operands, {8: "past_sequence_length", 9: "cache_indirection"})
     query, key, value = require_operands(n, operands, 0, 1, 2)
     heads = head_count(n, "num_heads")
-    bias, mask, scores_bias, past_key, past_value = (
-        optional_operand(operands, k) for k in (3, 4, 5, 6, 7)
-    )
-    if (past_key is None) != (past_value is None):
-        raise InferError("MultiHeadAttention with one of past_key and past_value")
+    bias, mask, scores_bias = (optional_operand(operands, k) for k in (3, 4, 5))
+    past = optional_pair(n, operands, 6, "past_key and past_value")
     if bias is not None and len(shape_of(key, 3, 4)) == 4:
         raise InferError("MultiHeadAttention with a bias of keys in heads")
     q, new_keys, new_values = _split_operands(query, key, value, bias, heads)
-    keys, values = _append(past_key, new_keys), _append(past_value, new_values)
-    size = static_size(shape_of(q, 4)[3], "the head size")
-    scale = float_attribute(n, "scale", 0.0) or 1 / math.sqrt(size)
-    scores = attention_scores(q, keys, scale)
+    keys, values = new_keys, new_values
+    if past is not None:
+        keys, values = (apply("Concat", *x, axis=2) for x in zip(past, (keys, values), strict=True))
+    scores = attention_scores(q, keys, attention_scale(n, q))
     queries, total = shape_of(scores, 4)[2:]
     if mask is not None:
         least = float_attribute(n, "mask_filter_value", MASK_FILTER_VALUE)
@@ -71,7 +69,7 @@ def multi_head_attention(
     if integer_attribute(n, "unidirectional", 0) and queries != 1:
         if shape_of(new_keys, 4)[2] != queries:  # one query sees all keys, several do not
             raise InferError("MultiHeadAttention of one direction over other keys")
-        before = 0 if past_key is None else shape_of(past_key, 4)[2]
+        before = 0 if past is None else shape_of(past[0], 4)[2]
         scores = hide(scores, _causal_mask(queries, total, before), _least_finite(scores))
     weights = apply("Softmax", scores, axis=-1)
     return join_heads(apply("MatMul", weights, values)), keys, values, scores
@@ -99,10 +97,6 @@ def _split_operands(
         x if len(shape_of(x, 3, 4)) == 4 else split_heads(add(x, part), heads)
         for x, part in zip(operands, parts, strict=True)
     ]
-
-
-def _append(past: graph.Value | None, x: graph.Value) -> graph.Value:
-    return x if past is None else apply("Concat", past, x, axis=2)
 
 
 def _visible_keys(mask: graph.Value, batch: Dim, total: Dim) -> graph.Value:
