@@ -35,7 +35,7 @@ def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignor
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[superopt.Executable]:
-    """The compiled decoder, whose classes the tests share."""
+    """The compiled decoder, of tests for which it does not matter what else called it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SUPEROPT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield superopt.compile(DECODER, threads=1)
@@ -247,8 +247,8 @@ def test_states_keep_their_memory() -> None:
     assert len(seen) == len(STATE)
 
 
-def test_a_full_cache_is_an_error_before_it_is_written(decoder: superopt.Executable) -> None:
-    decode = decoder.bind_state(STATE, capacity=22)
+def test_a_full_cache_is_an_error_before_it_is_written() -> None:
+    decode = superopt.compile(DECODER, threads=1).bind_state(STATE, capacity=22)
     decode.run(tokens(1, 0, 20))
     decode.run(tokens(1, 20, 1))
     before = {name: x.copy() for name, x in decode.state.items()}
@@ -263,9 +263,9 @@ def test_a_full_cache_is_an_error_before_it_is_written(decoder: superopt.Executa
     decode.run(tokens(1, 0, 22))
 
 
-def test_a_length_beyond_the_positions_leaves_the_state(decoder: superopt.Executable) -> None:
+def test_a_length_beyond_the_positions_leaves_the_state() -> None:
     """The model has 96 positions; onnxruntime and kernels reject more."""
-    decode = decoder.bind_state(STATE)
+    decode = superopt.compile(DECODER, threads=1).bind_state(STATE)
     decode.run(tokens(1, 0, 95))
     decode.run(tokens(1, 95, 1))
     before = {name: x.copy() for name, x in decode.state.items()}
