@@ -179,6 +179,8 @@ def _inspect(connection: sqlite3.Connection) -> bool:
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
             raise CorruptStore(str(error)) from error
         raise
+    except UnicodeDecodeError as error:  # SQLite's message has the damaged text of a table
+        raise CorruptStore(str(error)) from error
     return True
 
 

@@ -144,9 +144,10 @@ def overwritten(data: bytes) -> bytes:
         lambda data: data[:-1],
         lambda data: bytes(100) + data[100:],
         lambda data: data[:100] + bytes(4000) + data[4100:],
+        lambda data: data.replace(b"CREATE TABLE ", b"CREATE \xe2ABLE "),
         overwritten,
     ],
-    ids=["garbage", "head", "page", "half", "last", "header", "schema", "middle"],
+    ids=["garbage", "head", "page", "half", "last", "header", "schema", "text", "middle"],
 )
 def test_a_damaged_file_is_moved_aside(path: Path, damage: object) -> None:
     assert callable(damage)
