@@ -25,7 +25,7 @@ from superopt.compilation.model.device import NO_CONTEXT
 from superopt.compilation.model.explain_memory import explain_memory
 from superopt.compilation.model.model_programs import ModelPrograms, closed_error
 from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
-from superopt.compilation.model.size_classes import MAX_SAVED_SIZES, bind_size_class
+from superopt.compilation.model.size_classes import bind_size_class
 from superopt.compilation.model.stateful_call import StatefulCall, bind_state
 from superopt.compilation.model.steps import Variant
 from superopt.compilation.runtime import background_worker
@@ -318,7 +318,7 @@ class Executable(ModelPrograms):
         """
         with self.exclusive():
             own = [key for key, v in self.variants.items() if not v.is_of_class]
-            kept = sorted(own or [*self.variants][-MAX_SAVED_SIZES:])
+            kept = sorted(own or self.shape_policy.recent_sizes)
             self.compiler.save({key: self.variant(dict(key)) for key in kept}, Path(path))
 
     def export(self, path: str | Path, *, shapes: Mapping[str, int] | None = None) -> ExportReport:

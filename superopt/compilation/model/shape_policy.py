@@ -11,8 +11,10 @@ Sleator, Competitive snoopy caching, 1988).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal, get_args
 
 from superopt.compilation.fallback.whole_model import Fallback
@@ -24,6 +26,7 @@ SizeRanges = Mapping[str, tuple[int, int]]  # the least and the greatest value o
 Shapes = Mapping[str, int] | Sequence[Mapping[str, int]]
 
 MAX_REMEMBERED_SIZES: Final = 1 << 14  # sizes
+MAX_SAVED_SIZES: Final = 4  # sizes of classes for which a saved model has constants
 MAX_SAMPLES: Final = 16  # measurements that an estimate uses
 # The assumed compile time if all programs so far came from the disk cache.
 DEFAULT_COMPILE_SECONDS: Final = 2.0
@@ -60,8 +63,8 @@ class ShapePolicy:
     background now. fallback_reasons: sizes that stay in ONNX Runtime, each with the reason.
     cached_compile_seconds: returns the compile time of an earlier process, None if unknown.
     compiles_classes: a program is for a class of sizes (size_classes.py). sizes_vary: calls had
-    sizes of several classes, also in earlier processes. size_ranges: of the calls of this process.
-    count_seconds: of runs in ONNX Runtime of segments whose sizes only a run gives. has_all_counts:
+    sizes of several classes, also in earlier processes. size_ranges: of the calls of this process;
+    recent_sizes: of their last ones. count_seconds: of runs in ONNX Runtime of segments whose sizes only a run gives. has_all_counts:
     these are compiled for all levels of such sizes, or are being so.
     """
 
@@ -80,6 +83,7 @@ class ShapePolicy:
     compiles_classes: bool = False
     sizes_vary: bool = False
     size_ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    recent_sizes: deque[Sizes] = field(default_factory=partial(deque, maxlen=MAX_SAVED_SIZES))
     count_seconds: float = 0.0
     has_all_counts: bool = False
     cached_compile_seconds: Callable[[], float | None] = lambda: None
@@ -139,6 +143,8 @@ class ShapePolicy:
         for name, n in sizes:
             least, greatest = self.size_ranges.get(name, (n, n))
             self.size_ranges[name] = min(least, n), max(greatest, n)
+        if sizes not in self.recent_sizes:
+            self.recent_sizes.append(sizes)
 
     def add_class(self) -> None:
         """A class of sizes was compiled: start to count again."""

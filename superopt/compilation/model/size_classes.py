@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from superopt.plan.program.size_formulas import SizeFormulas
 
 MAX_BOUND_SIZES = 64  # sizes whose words and output arrays are kept
-MAX_SAVED_SIZES = 4  # sizes of a class for which a saved model has constants
 
 
 class SymbolicStep(Protocol):

@@ -31,7 +31,8 @@ def test_it_computes_the_same_bits_again(tmp_path: Path) -> None:
     exe.save(tmp_path / "m.superopt")
     again = superopt.load(tmp_path / "m.superopt")
     assert again.device.threads == 2
-    assert list(again.variants) == list(exe.variants)  # both sizes are compiled already
+    sizes = [(("n", 1), ("s", 9)), (("n", 2), ("s", 14))]
+    assert list(again.variants) == sizes  # both are compiled already
     for x, each in zip(pictures, wanted, strict=True):
         for name, found in again(x=x).items():
             np.testing.assert_array_equal(found, each[name])

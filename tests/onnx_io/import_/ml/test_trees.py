@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 import superopt
 from scripts.tree_models import MODES, Attributes, forest, model, regressor
-from superopt.plan.graph import partition
+from superopt.plan.graph import slow_nodes
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -72,7 +72,7 @@ def test_regressors_of_all_shapes(
     name: str, attributes: Attributes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        partition, "MAX_TREE_DEPTH_RATIO", np.inf
+        slow_nodes, "MAX_TREE_DEPTH_RATIO", np.inf
     )  # by kernels, however long their walks are
     compared(regressor(attributes, FEATURES), rows())
 
