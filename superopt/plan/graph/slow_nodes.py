@@ -60,7 +60,7 @@ def slow_reason(n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
             assert isinstance(axis, int)
             if evaluate_shape(x.type, sizes)[axis] > MAX_TOPK_EXTENT:
                 return "a kernel would compare each element with all others"
-        case "ConvTranspose" if _elements_between_inputs(n, sizes) > MAX_ELEMENTS_BETWEEN_INPUTS:
+        case "ConvTranspose" if _is_sparse(n, sizes):
             return "a kernel would mostly multiply weights with elements beyond the image"
         case "DFT" | "STFT" if _has_long_axis(n.type, sizes) and not is_matmul_faster(n, sizes):
             return "onnxruntime's FFT needs fewer operations"
@@ -75,15 +75,15 @@ def slow_reason(n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
     return ""
 
 
-def _elements_between_inputs(n: ir_graph.Node, sizes: Mapping[str, int]) -> float:
-    """Return how many times more elements a transposed convolution has than its input has, strides
-    apart: a kernel computes each of them from all weights, the definition each input's."""
+def _is_sparse(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
+    """True if a transposed convolution has many more elements than its input, strides apart. A
+    kernel computes each of them from all weights, most of which meet no element of the input."""
     x = n.inputs[0]
     assert x is not None
     strides = dict(n.attrs)["strides"]
     assert isinstance(strides, tuple)
     read = prod(evaluate_shape(x.type, sizes)[2:]) * prod(strides)  # type: ignore[arg-type]
-    return prod(evaluate_shape(n.type, sizes)[2:]) / read if read else 0
+    return prod(evaluate_shape(n.type, sizes)[2:]) > MAX_ELEMENTS_BETWEEN_INPUTS * read
 
 
 def _mean_tree_depth(n: ir_graph.Node) -> float:
