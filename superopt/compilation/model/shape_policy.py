@@ -64,8 +64,9 @@ class ShapePolicy:
     cached_compile_seconds: returns the compile time of an earlier process, None if unknown.
     compiles_classes: a program is for a class of sizes (size_classes.py). sizes_vary: calls had
     sizes of several classes, also in earlier processes. size_ranges: of the calls of this process;
-    recent_sizes: of their last ones. count_seconds: of runs in ONNX Runtime of segments whose sizes only a run gives. has_all_counts:
-    these are compiled for all levels of such sizes, or are being so.
+    recent_sizes: of their last ones. count_seconds: of runs in ONNX Runtime of segments whose sizes
+    only a run gives. has_all_counts: these are compiled for all levels of such sizes, or are being
+    so.
     """
 
     specialize: Specialize = "eager"
