@@ -24,6 +24,11 @@ from tests.support.compilation.models import net, partly_foreign, picture
 HEAD = struct.Struct("<8sIIQ")
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
+
+
 def test_it_computes_the_same_bits_again(tmp_path: Path) -> None:
     exe = superopt.compile(net("s"), threads=2)
     pictures = [picture(1, 9), picture(2, 14)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +13,11 @@ import superopt
 from tests.support.compilation.models import F, model, near, reference
 
 pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
 
 
 def drawn(*shape: int) -> np.ndarray:
