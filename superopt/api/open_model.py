@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
     from superopt.compilation.model.device import Device, ProgramCache
-    from superopt.compilation.model.state_programs import StateNames
+    from superopt.compilation.model.states.state_programs import StateNames
     from superopt.onnx_io.read.source import Source
 
 LOG = logging.getLogger("superopt.compile")

@@ -26,7 +26,7 @@ from superopt.compilation.model.classes.class_program import plan_class_program,
 from superopt.compilation.model.compiler import Compiler, out_of_memory_error
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
-from superopt.compilation.model.segment_states import bind_states, segment_states
+from superopt.compilation.model.states.segment_states import bind_states, segment_states
 from superopt.compilation.model.steps import KernelStep
 from superopt.cost import tuning_records
 from superopt.cost.store import Store

@@ -52,7 +52,7 @@ from superopt.plan.program.size_formulas import SizeFormulas
 if TYPE_CHECKING:
     from superopt.compilation.cpu.device import CpuDevice
     from superopt.compilation.model.compiler import Compiler
-    from superopt.compilation.model.state_programs import StateNames
+    from superopt.compilation.model.states.state_programs import StateNames
     from superopt.onnx_io.import_.model import Model
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program

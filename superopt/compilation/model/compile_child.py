@@ -18,7 +18,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final, Literal
 
-from superopt.compilation.model.state_programs import state_programs
+from superopt.compilation.model.states.state_programs import state_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.shape_policy import SizeRanges
-    from superopt.compilation.model.state_programs import StateNames
+    from superopt.compilation.model.states.state_programs import StateNames
 
 CHILD_NICENESS: Final = 10
 # A class of sizes, then those of other levels, or a program for these sizes if there is none; a

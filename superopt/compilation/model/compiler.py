@@ -56,9 +56,9 @@ from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
 from superopt.compilation.model.save_programs import saved_model_of
 from superopt.compilation.model.saved_model import write_saved_model
-from superopt.compilation.model.segment_states import with_states
 from superopt.compilation.model.shape_policy import ShapePolicy, SizeRanges, Specialize
 from superopt.compilation.model.size_classes import SizeClass, SizeClasses
+from superopt.compilation.model.states.segment_states import with_states
 from superopt.compilation.model.steps import ModelBinding, Step, Variant
 from superopt.cost.store import Store
 from superopt.errors import ModelError, OutOfMemory, RuntimeMismatch

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.shape_policy import Specialize
     from superopt.compilation.model.size_classes import SizeClass, SymbolicProgram
-    from superopt.compilation.model.state_programs import StateNames
+    from superopt.compilation.model.states.state_programs import StateNames
     from superopt.compilation.model.steps import KernelStep, Variant
     from superopt.cost.store import Store
     from superopt.ir import graph

@@ -26,7 +26,7 @@ from superopt.compilation.model.explain_memory import explain_memory
 from superopt.compilation.model.model_programs import ModelPrograms, closed_error
 from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
 from superopt.compilation.model.size_classes import bind_size_class
-from superopt.compilation.model.stateful_call import StatefulCall, bind_state
+from superopt.compilation.model.states.stateful_call import StatefulCall, bind_state
 from superopt.compilation.model.steps import Variant
 from superopt.compilation.runtime import background_worker
 from superopt.errors import RuntimeMismatch, UsageError, positive_seconds

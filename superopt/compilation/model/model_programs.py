@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.bound_call import BoundCall
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.device import Device, RepeatedCall
-    from superopt.compilation.model.state_programs import StateNames, StatePrograms
+    from superopt.compilation.model.states.state_programs import StateNames, StatePrograms
     from superopt.ir import graph
     from superopt.onnx_io.import_.model import Model
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.shape_policy import Specialize
-    from superopt.compilation.model.state_programs import StateNames
+    from superopt.compilation.model.states.state_programs import StateNames
     from superopt.compilation.model.steps import Step
     from superopt.onnx_io.import_.model import Model
     from superopt.plan.program.image import CountCall

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compile_child import Work
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.size_classes import SizeClass
-    from superopt.compilation.model.state_programs import StateNames
+    from superopt.compilation.model.states.state_programs import StateNames
     from superopt.compilation.model.steps import Variant
 
 LOG = logging.getLogger("superopt.compile")

@@ -15,8 +15,8 @@ from onnx import helper
 import superopt
 from scripts.decoder_models import Size, growing_decoder
 from superopt.compilation.model.executable import Executable
-from superopt.compilation.model.state_programs import CAPACITY, StatePrograms
-from superopt.compilation.model.stateful_call import StatefulCall
+from superopt.compilation.model.states.state_programs import CAPACITY, StatePrograms
+from superopt.compilation.model.states.stateful_call import StatefulCall
 from superopt.errors import UsageError
 from tests.support.compilation.models import F, model
 

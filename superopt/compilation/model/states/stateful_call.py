@@ -16,8 +16,8 @@ from superopt.compilation.frontend.input_arrays import (
 )
 from superopt.compilation.model.onnxruntime_calls import onnxruntime_fallback
 from superopt.compilation.model.size_classes import bind_size_class
-from superopt.compilation.model.state_buffers import BUFFER_GROWTH, StateBuffer
-from superopt.compilation.model.state_programs import (
+from superopt.compilation.model.states.state_buffers import BUFFER_GROWTH, StateBuffer
+from superopt.compilation.model.states.state_programs import (
     CAPACITY,
     StatePrograms,
     state_programs,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from superopt.compilation.model.state_programs import CAPACITY, StateNames
+from superopt.compilation.model.states.state_programs import CAPACITY, StateNames
 from superopt.plan.lowering.growing_states import GrowingState, added_values, grown_axis
 from superopt.te.expr.node import Size
 from superopt.te.expr.symbolic_int import example_sizes

@@ -1,0 +1,1 @@
+"""States that stay in an executable between calls (`Executable.bind_state`)."""
