@@ -264,7 +264,8 @@ from superopt.compilation.cache import entries
 entries._MIN_REST_NS = entries._MIN_REST_WHOLE_SECONDS_NS = -1
 exe = superopt.compile(sys.argv[1])
 exe(x=np.zeros((1, 5, 32), np.float32))
-slow = "llvmlite z3 onnx onnx_ir superopt.plan ml_dtypes platformdirs subprocess tempfile"
+compiler = "llvmlite z3 onnx onnx_ir superopt.te superopt.plan.passes"
+slow = compiler + " ml_dtypes platformdirs subprocess tempfile"
 print(*(m for m in slow.split() if m in sys.modules))
 """
 

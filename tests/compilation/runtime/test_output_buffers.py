@@ -118,6 +118,7 @@ def test_threads_never_get_an_array_that_another_has() -> None:
     assert not shared
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")  # from numpy 2.5 on
 def test_what_was_done_to_one_is_not_done_to_the_next() -> None:
     new = output_allocator([((4, MANY), np.dtype("f4"))], ([],))
     (x,) = new()
