@@ -32,7 +32,7 @@ def test_places_are_those_of_objects() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_without_it_the_same_is_computed(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = picture(1, 9)
-    with_it = superopt.compile(net(9), threads=threads)(x=x)
+    with_it = superopt.compile(net(9), threads=threads, specialize="eager")(x=x)
     monkeypatch.setattr(execute, "object_offsets", lambda: None)
     exe = superopt.compile(net(9), threads=threads, specialize="eager")
     (step,) = exe.variant({"n": 1})
