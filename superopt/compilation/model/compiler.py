@@ -264,7 +264,6 @@ class Compiler:
         return prefers_fixed_sizes(self, sizes)
 
     with_states = with_states
-    for_classes = class_compiler
     compile_any_sizes = compile_for_any_sizes
 
     def replan(

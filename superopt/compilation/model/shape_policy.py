@@ -44,13 +44,6 @@ def check_specialize(value: object) -> Specialize:
 
 
 @dataclass(slots=True)
-class FallbackTime:
-    """The total time of calls at one set of sizes in ONNX Runtime, in seconds."""
-
-    total_seconds: float = 0.0
-
-
-@dataclass(slots=True)
 class ShapePolicy:
     """The state of the policy for one model.
 
@@ -59,14 +52,14 @@ class ShapePolicy:
     sizes; None: not loaded yet. refusal: why there is none. first_compile_seconds: of the first
     sizes, including one-time loading; None: not compiled yet. compile_seconds: recent ones, of
     further sizes. saved_parts: the parts of ONNX Runtime's time that compiled code saved, measured.
-    fallback_times: by sizes; fallback_seconds: their sum. pending: sizes that are compiled in the
-    background now. fallback_reasons: sizes that stay in ONNX Runtime, each with the reason.
-    cached_compile_seconds: returns the compile time of an earlier process, None if unknown.
-    compiles_classes: a program is for a class of sizes (size_classes.py). sizes_vary: calls had
-    sizes of several classes, also in earlier processes. size_ranges: of the calls of this process;
-    recent_sizes: of their last ones. count_seconds: of runs in ONNX Runtime of segments whose sizes
-    only a run gives. has_all_counts: these are compiled for all levels of such sizes, or are being
-    so.
+    fallback_times: of calls in ONNX Runtime, in seconds, by sizes; fallback_seconds: their sum.
+    pending: sizes that are compiled in the background now. fallback_reasons: sizes that stay in
+    ONNX Runtime, each with the reason. cached_compile_seconds: returns the compile time of an
+    earlier process, None if unknown. compiles_classes: a program is for a class of sizes
+    (size_classes.py). sizes_vary: calls had sizes of several classes, also in earlier processes.
+    size_ranges: of the calls of this process; recent_sizes: of their last ones. count_seconds: of
+    runs in ONNX Runtime of segments whose sizes only a run gives. has_all_counts: these are
+    compiled for all levels of such sizes, or are being so.
     """
 
     specialize: Specialize = "eager"
@@ -77,7 +70,7 @@ class ShapePolicy:
     first_compile_seconds: float | None = None
     compile_seconds: list[float] = field(default_factory=list)
     saved_parts: list[float] = field(default_factory=list)
-    fallback_times: dict[Sizes, FallbackTime] = field(default_factory=dict)
+    fallback_times: dict[Sizes, float] = field(default_factory=dict)
     fallback_seconds: float = 0.0
     pending: set[Sizes] = field(default_factory=set)
     fallback_reasons: dict[Sizes, str] = field(default_factory=dict)
@@ -137,7 +130,7 @@ class ShapePolicy:
         """Return the time in ONNX Runtime that a program for these sizes would have replaced."""
         if self.compiles_classes:  # it will have most of the other sizes, too
             return self.fallback_seconds
-        return self.fallback_times.get(sizes, FallbackTime()).total_seconds
+        return self.fallback_times.get(sizes, 0.0)
 
     def add_sizes(self, sizes: Sizes) -> None:
         """A call has sizes that the last calls did not have."""
@@ -167,7 +160,7 @@ class ShapePolicy:
     def add_fallback_time(self, sizes: Sizes, seconds: float) -> None:
         if len(self.fallback_times) >= MAX_REMEMBERED_SIZES:
             self._clear_fallback_times()
-        self.fallback_times.setdefault(sizes, FallbackTime()).total_seconds += seconds
+        self.fallback_times[sizes] = self.fallback_times.get(sizes, 0.0) + seconds
         self.fallback_seconds += seconds
 
     def _clear_fallback_times(self) -> None:

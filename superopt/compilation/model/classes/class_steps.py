@@ -59,7 +59,7 @@ def compile_class_steps(
                 continue
             try:
                 kernels[s] = compile_symbolic_segment(c, s, sizes, guards)
-            except Exception as e:  # see above
+            except Exception as e:  # of many types: code that does not support symbolic sizes
                 if len(parts) == 1:
                     raise
                 why = f"{type(e).__name__}: {e}"
