@@ -153,8 +153,8 @@ def _mergeable_axes(p: Problem, reduction_expr: Reduce) -> list[Axis]:
     over = set(reduction_expr.axes)
     some = [x for x in loads(reduction_expr.body) if any(over & index_axes(i) for i in x.index)]
     for a in reversed(reduction_expr.axes):
-        inner = [b for b in last if b.extent != 1]
-        for x in some if inner and a.extent != 1 else ():
+        inner = [b for b in last if b.extent not in (0, 1)]
+        for x in some if inner and a.extent not in (0, 1) else ():
             near, far = (memory_stride(x, b, p.layouts) for b in (inner[0], a))
             if near is None or far != near * prod(a.size for a in inner):
                 return last
@@ -165,7 +165,7 @@ def _mergeable_axes(p: Problem, reduction_expr: Reduce) -> list[Axis]:
 def has_contiguous_terms(p: Problem, reduction_expr: Reduce) -> bool:
     """True if the terms of the sum are contiguous, and the elements of the result are not."""
     last = reduction_expr.axes[-1]
-    order = [a for a in memory_order_axes(p) if a.extent != 1]
+    order = [a for a in memory_order_axes(p) if a.extent not in (0, 1)]
     if last.size < 32:
         return False
     some = [x for x in loads(reduction_expr.body) if x.tensor.shape]

@@ -67,7 +67,9 @@ def match_matrix_product(p: Problem, swapped: bool = False) -> MatrixProduct | N
         rows, columns = columns, rows
     both = tuple(a for a in order if a not in (*rows, *columns))  # or of neither
     # channels innermost in channels-last images; axes of extent 1 do not matter
-    over = sorted(found.axes, key=lambda a: (a.extent != 1, memory_stride(c.a, a, p.layouts) == 1))
+    over = sorted(
+        found.axes, key=lambda a: (a.extent not in (0, 1), memory_stride(c.a, a, p.layouts) == 1)
+    )
     half = c.a.dtype.bits == 16
     assert p.tensor.body is not None
     ends, beside = _function_cost(p.tensor.body), _reads_each_row(p.tensor.body, rows)

@@ -54,10 +54,12 @@ def match_small_m(p: Problem) -> tuple[list[Axis], list[Axis]] | None:
     if c is None or found is None or len(found.axes) != 1:
         return None
     order = memory_order_axes(p)
-    rows, columns = ([a for a in order if a in x and a.extent != 1] for x in (c.a_axes, c.b_axes))
+    rows, columns = (
+        [a for a in order if a in x and a.extent not in (0, 1)] for x in (c.a_axes, c.b_axes)
+    )
     if not 1 < prod(a.size for a in rows) <= MIN_DOT_EXTENT // 2 or not columns:
         return None
-    both = [a for a in order if a not in (*rows, *columns) and a.extent != 1]
+    both = [a for a in order if a not in (*rows, *columns) and a.extent not in (0, 1)]
     return (rows, columns) if order and order[-1] in columns and not both else None
 
 

@@ -39,7 +39,6 @@ from superopt.compilation.model.classes.find_runtime_sizes import (
     with_runtime_sizes,
 )
 from superopt.compilation.model.compile_class import (
-    class_compiler,
     compile_for_any_sizes,
     compile_levels,
     compile_size_class,

@@ -169,8 +169,7 @@ class ShapePolicy:
 
     def reset_fallback_time(self, sizes: Sizes) -> None:
         """The program for these sizes was dropped: start to count again."""
-        if (dropped := self.fallback_times.pop(sizes, None)) is not None:
-            self.fallback_seconds -= dropped.total_seconds
+        self.fallback_seconds -= self.fallback_times.pop(sizes, 0.0)
 
     def keep_in_fallback(self, sizes: Sizes, reason: str) -> None:
         if len(self.fallback_reasons) >= MAX_REMEMBERED_SIZES:

@@ -318,7 +318,8 @@ def test_by_the_driver(
         device.asked(partial(run, self, *given))
 
     def tensor(arena: Any, at: int, size: int, kind: str) -> Any:
-        held = (ctypes.c_uint8 * size).from_address(arena.handle + at)
+        part, offset = arena.find(at)
+        held = (ctypes.c_uint8 * size).from_address(part.handle + offset)
         return torch.frombuffer(held, dtype=getattr(torch, kind))
 
     @contextmanager
