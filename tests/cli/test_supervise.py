@@ -118,7 +118,7 @@ QUICK = {
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("kind", "command"),
     [pytest.param(k, c, marks=() if (k, c) in QUICK else SLOW) for k in KINDS for c in COMMANDS],
@@ -158,6 +158,7 @@ def alive(process: int) -> bool:
     return False
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_an_endless_model_ends_at_a_signal(sent: signal.Signals, tmp_path: Path) -> None:
     """Within two seconds, with all its processes; SIGTERM leaves a whole model, or none."""

@@ -100,6 +100,7 @@ def test_blocks_of_an_option(option: Option, count: int, steps: int) -> None:
     assert (found.count, found.steps) == (count, steps)
 
 
+@pytest.mark.slow
 def test_a_ranking_saves_measurements() -> None:
     """Of problems that it has not seen: what is measured until one is within 2 % of the best."""
     pytest.importorskip("lightgbm")

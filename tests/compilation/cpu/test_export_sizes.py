@@ -159,6 +159,7 @@ int main(int argc, char **argv)
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_call_a_library_at_several_sizes(threads: int, tmp_path: Path) -> None:
     exe = superopt.compile(mlp(), threads=threads)

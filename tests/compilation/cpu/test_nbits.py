@@ -51,6 +51,7 @@ PRODUCTS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("product", "rows"), PRODUCTS, ids=str)
 def test_products_are_within_rounding(product: NBitsProduct, rows: tuple[int, ...]) -> None:
     for m in rows:

@@ -171,6 +171,7 @@ def test_another_process_loads_neither_compiler_nor_model(rows: int | str, tmp_p
     assert_equal(dict(np.load(tmp_path / "out.npz")), wanted)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["classes", "program", "constant"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "empty"])
 def test_what_is_damaged_is_compiled_again(
@@ -261,6 +262,7 @@ def test_a_stored_voice_detector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert_equal(dict(np.load(tmp_path / "out.npz")), wanted[0])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("in_file", [True, False])
 @pytest.mark.parametrize("rows", ["n", 300])
 def test_other_counts_have_kernels_after_some_time(

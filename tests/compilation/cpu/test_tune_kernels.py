@@ -154,6 +154,7 @@ def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:
     assert used == {key: chosen[key] for key in used}
 
 
+@pytest.mark.slow
 def test_without_tiles_what_is_tuned_has_none(tmp_path: Path) -> None:
     m = net(14)
     superopt.tune(m, budget=5, shapes={"n": 1}, store=tmp_path, float_class="E1")

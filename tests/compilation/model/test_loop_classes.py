@@ -43,7 +43,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MODELS)
 def test_every_length(name: str, threads: int) -> None:

@@ -153,7 +153,7 @@ def test_empty_outputs_are_not_computed(name: str, zero: str) -> None:
     assert all(isinstance(s, EmptyOutputs) for v in exe.variants.values() for s in v)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", SIZE_PATTERNS)
 def test_shapes_that_are_computed_from_sizes(name: str) -> None:
     check_class(pattern_model(*SIZE_PATTERNS[name]), name)

@@ -79,6 +79,7 @@ def check_texts(exe: Executable, run: Callable[[Feeds], Feeds], seed: int) -> No
             past += count
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("specialize", ["background", "never"])
 def test_chunks_of_any_length_are_as_in_onnxruntime(specialize: str) -> None:
     """Lengths of no class run in onnxruntime, in between; several threads share the programs."""
@@ -191,6 +192,7 @@ def growing_sum(concat: list[str], taken: str = "") -> onnx.ModelProto:
     return model(nodes, inputs, ["y", "next"], known)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("past", [0, 1])
 @pytest.mark.parametrize(
     ("concat", "taken", "is_in_place"),

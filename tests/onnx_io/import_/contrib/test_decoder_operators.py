@@ -48,7 +48,7 @@ def check_call(
         )
 
 
-@pytest.mark.one_in(20)
+@pytest.mark.one_in(40)
 @pytest.mark.parametrize(
     "seed",
     [
