@@ -3,7 +3,7 @@ onnxruntime."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from superopt.cost.roofline import roofline_us
 from superopt.cost.signature import signature
 from superopt.ir import graph as ir_graph
+from superopt.ir.constant_values import is_constant
 from superopt.ir.rounding_sensitive import rounding_sensitive_values
 from superopt.ir.substitute import substitute_values
 from superopt.kernels.loops.schedule import IllegalSchedule
@@ -210,9 +211,36 @@ def partition(
             groups.append((kind, group))
         idle = 0 if group else idle + 1
         kind = (kind + 1) % SEGMENT_KINDS
+    moved = _constants_at_readers(graph, order, groups) if len(groups) > 1 else {}
+    for k, (_, group) in enumerate(groups):
+        own = set(group)
+        group[:] = [n for n in order if (k in moved[n] if n in moved else n in own)]
     outside = [graph.outputs[k] for k in sensitive_outputs]
     decisive = rounding_sensitive_values(graph, outside) if len(groups) > 1 or outside else set()
-    return [_make_segment(graph, bool(kind), group, decisive) for kind, group in groups]
+    return [
+        _make_segment(graph, bool(kind), group, decisive, moved) for kind, group in groups if group
+    ]
+
+
+def _constants_at_readers(
+    graph: ir_graph.Graph,
+    order: Sequence[ir_graph.Node],
+    groups: Sequence[tuple[int, list[ir_graph.Node]]],
+) -> dict[ir_graph.Node, set[int]]:
+    """Return nodes that are computed from constants, with the numbers of the groups that read them,
+    all of kernels. In each of these they are computed ahead of time, and packed; from another
+    segment they would be copied in each call."""
+    places = {n: {k} for k, (_, group) in enumerate(groups) for n in group}
+    readers, known = ir_graph.users(graph), dict[ir_graph.Node, bool]()
+    moved: dict[ir_graph.Node, set[int]] = {}
+    for n in reversed(order):
+        values = ir_graph.results(n)
+        found = {k for v in values for m in readers.get(v, ()) for k in places[m]}
+        if found == places[n] or not found or any(v in graph.outputs for v in values):
+            continue
+        if all(groups[k][0] for k in found | places[n]) and is_constant(values[0], known):
+            places[n] = moved[n] = found
+    return moved
 
 
 def partition_by_cost(
@@ -264,7 +292,9 @@ def _make_segment(
     native: bool,
     group: list[ir_graph.Node],
     sensitive: Collection[ir_graph.Value],
+    moved: Collection[ir_graph.Node],
 ) -> Segment:
+    """moved: nodes that are in each group that reads them."""
     own = set(group)
     given = [
         v for n in group for v in n.inputs
@@ -274,7 +304,7 @@ def _make_segment(
     for n in ir_graph.nodes(graph):
         if n not in own:
             wanted |= {v for v in n.inputs if v is not None}
-    out = [v for n in group for v in ir_graph.results(n) if v in wanted]
+    out = [v for n in group if n not in moved for v in ir_graph.results(n) if v in wanted]
     decided = tuple(k for k, v in enumerate(out) if v in sensitive)
     return Segment(tuple(group), native, tuple(dict.fromkeys(given)), tuple(out), decided)
 
