@@ -223,8 +223,8 @@ def run_child(path: Path, a: argparse.Namespace, cache: str, alone: str) -> obje
         "inputs": json.dumps(interface(path)),  # reading them takes memory
     }  # fmt: skip
     given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    env = {**os.environ, "SUPEROPT_CACHE": cache, "PYTHONPATH": path}
+    modules = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "SUPEROPT_CACHE": cache, "PYTHONPATH": modules}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has bytecode
     command = [sys.executable, __file__, str(path), *given]
     done = subprocess.run(command, capture_output=True, text=True, env=env)
