@@ -242,7 +242,8 @@ class Executable(ModelPrograms):
 
     def fallbacks(self) -> list[tuple[graph.Node, str]]:
         """Return the nodes that run in ONNX Runtime, with reasons, at all compiled sizes."""
-        return [found for key in self.known_sizes() for found in self.fallback_nodes(dict(key))]
+        with self.exclusive():
+            return [found for key in self.known_sizes() for found in self.fallback_nodes(dict(key))]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Return the model's file, its digest and the options: unpickling compiles the file, or

@@ -69,7 +69,8 @@ AFTER: dict[str, Callable[[superopt.Executable], object]] = {
     "save": lambda exe: exe.save("x.superopt"),
     "export": lambda exe: exe.export("x"),
     "profile": lambda exe: exe.profile({"x": rows(64)}),
-    "fallbacks": lambda exe: exe.fallback_nodes({"n": 64}),
+    "fallbacks": lambda exe: exe.fallbacks(),
+    "fallbacks at sizes": lambda exe: exe.fallback_nodes({"n": 64}),
     "tune": lambda exe: exe.tune({"n": 64}),
     "model": lambda exe: exe.model,
 }
