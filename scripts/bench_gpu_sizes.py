@@ -143,7 +143,7 @@ def callers(
 
     kind = torch.float16 if args.precision == "fp16" else torch.float32
 
-    def compiled(specialize: str) -> Callable[[Any], Any]:
+    def compile_model(specialize: str) -> Callable[[Any], Any]:
         import superopt
 
         exe = superopt.compile(path, target="cuda", precision=args.precision, specialize=specialize)
@@ -151,10 +151,10 @@ def callers(
             return lambda ids: torch.from_numpy(exe(ids=ids.numpy())["y"])
         return lambda ids: exe.run({"ids": ids})["y"]
 
-    yield "superopt", lambda: compiled("background")
-    yield "superopt, from the cache", lambda: compiled("background")
+    yield "superopt", lambda: compile_model("background")
+    yield "superopt, from the cache", lambda: compile_model("background")
     if "static" in args.peers:
-        yield "superopt, each size", lambda: compiled("eager")
+        yield "superopt, each size", lambda: compile_model("eager")
     if "eager" in args.peers:
         yield "torch eager", lambda: torch_encoder(weights, args.layers, device, kind)
     if "compile" in args.peers:
@@ -205,7 +205,7 @@ def measure(
     """Return the figures of a row; the calls are repeated twice, of which the last time counts."""
     import torch
 
-    def timed(call: Callable[[Any], Any], ids: Any) -> tuple[float, Any]:
+    def time_call(call: Callable[[Any], Any], ids: Any) -> tuple[float, Any]:
         begin = time.perf_counter()
         out = call(ids)
         if device == "cuda":
@@ -218,12 +218,12 @@ def measure(
         loading = 1e3 * (time.perf_counter() - begin)
         times, differences = [], []
         for ids, expected in zip(given, wanted, strict=True):
-            t, out = timed(call, ids)
+            t, out = time_call(call, ids)
             times.append(t)
             differences.append(float((out.float().cpu() - expected).abs().max()))
         times[0] += loading
         for _ in range(3 if device == "cuda" else 0):
-            again = [timed(call, ids)[0] for ids in given]
+            again = [time_call(call, ids)[0] for ids in given]
     again = again if device == "cuda" else times
     slowest = max(times[1:], default=0.0)
     return [times[0], sum(times), slowest, sum(again), statistics.median(again), max(differences)]

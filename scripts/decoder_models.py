@@ -150,7 +150,7 @@ def growing_decoder(size: Size = Size(), seed: int = 0, mask_size: str = "") -> 
     default is a sum, as in exports of optimum."""
     g = _Graph(np.random.default_rng(seed))
     past, total = "past_sequence_length", mask_size or "past_sequence_length + sequence_length"
-    x = _embed(g, size)
+    x = _add_embedding(g, size)
     mask = g.input("attention_mask", I64, "batch_size", total)
     wide = g.op("Unsqueeze", g.op("Unsqueeze", mask, g.integers(1)), g.integers(2))
     hidden = g.op("Sub", g.number(1.0), g.op("Cast", wide, to=F32))
@@ -188,7 +188,7 @@ def fixed_decoder(
     """A decoder with caches of a fixed capacity. `cache_position` has the positions of a call's
     tokens; caches are written there."""
     g = _Graph(np.random.default_rng(seed))
-    x = _embed(g, size)
+    x = _add_embedding(g, size)
     at = g.input("cache_position", I64, "sequence_length")
     rows = g.op("Unsqueeze", at, g.integers(1))
     bias = ""
@@ -221,7 +221,7 @@ def fixed_decoder(
     return g.model("fixed")
 
 
-def _embed(g: _Graph, size: Size) -> str:
+def _add_embedding(g: _Graph, size: Size) -> str:
     """The sum of the embeddings of tokens and positions."""
     ids = g.input("input_ids", I64, "batch_size", "sequence_length")
     positions = g.input("position_ids", I64, "batch_size", "sequence_length")

@@ -1,5 +1,5 @@
 """Programs as data of the disk cache: a description, and object files followed by small constants.
-Large packed constants are files of their own (constant_files.py), which programs share."""
+Large packed constants are separate files (constant_files.py) that programs share."""
 
 from __future__ import annotations
 

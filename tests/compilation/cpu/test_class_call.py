@@ -58,7 +58,7 @@ def check(exe: Executable, m: onnx.ModelProto, given: dict[str, np.ndarray]) -> 
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def checked_inputs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The inputs of calls that took the way of first calls."""
     out: list[dict[str, Any]] = []
     original = Executable._run_checked
@@ -78,23 +78,23 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("specialize", ["never", "background"])
 def test_new_sizes_of_a_class_take_the_short_way(
-    specialize: Any, checked: list[dict[str, Any]]
+    specialize: Any, checked_inputs: list[dict[str, Any]]
 ) -> None:
     exe, m = superopt.compile(net(), specialize=specialize), net()
     check(exe, m, feeds(100))
     for n in (*range(64, 90), *range(64, 90), *range(300, 310)):
         check(exe, m, feeds(n))
-    assert len(checked) == 1
+    assert len(checked_inputs) == 1
     assert len(exe.size_classes.classes) == 1
 
 
 def test_sizes_outside_of_the_classes_take_the_short_way_to_onnxruntime(
-    checked: list[dict[str, Any]],
+    checked_inputs: list[dict[str, Any]],
 ) -> None:
     exe, m = superopt.compile(net(), specialize="never"), net()
     for n in (100, 3, 200, 1, 3, 300, 2, 1, 100):
         check(exe, m, feeds(n))
-    assert [len(given["x"]) for given in checked] == [100, 3]  # the first loads ONNX Runtime
+    assert [len(given["x"]) for given in checked_inputs] == [100, 3]  # the first loads ONNX Runtime
     assert {n for ((_, n),) in exe.shape_policy.fallback_times} == {1, 2, 3}
     times = exe.shape_policy.fallback_times.values()
     assert exe.shape_policy.fallback_seconds == pytest.approx(sum(times))
@@ -121,13 +121,13 @@ def test_sizes_that_contradict_are_errors_as_before() -> None:
     assert found[:6] == found[6:]
 
 
-def test_values_beyond_limits_are_errors_at_new_sizes(checked: list[dict[str, Any]]) -> None:
+def test_values_beyond_limits_are_errors_at_new_sizes(checked_inputs: list[dict[str, Any]]) -> None:
     exe = superopt.compile(cache(), specialize="never")
     for n in (70, 80, 90, 80, 80):
         given = cache_feeds(200, n, 100)
         y = exe.run(given)["y"]
         np.testing.assert_array_equal(y[:, 100 : 100 + n], given["new"])
-    assert len(checked) == 1
+    assert len(checked_inputs) == 1
     for n in (80, 75):  # a known size, and a new one
         with pytest.raises(UsageError, match=f"'at' has the value {201 - n}"):
             exe.run(cache_feeds(200, n, 201 - n))

@@ -56,7 +56,7 @@ PRODUCTS = [
 def test_products_are_within_rounding(product: NBitsProduct, rows: tuple[int, ...]) -> None:
     for m in rows:
         exe = compile_model(product.model([m]))
-        a = product.feed([m])
+        a = product.draw_rows([m])
         product.check(a, exe.run({"a": a})["y"])
         native_step(exe)
 
@@ -64,7 +64,7 @@ def test_products_are_within_rounding(product: NBitsProduct, rows: tuple[int, ..
 def test_rounding_bound_detects_one_wrong_field() -> None:
     """The bound of the tests is below a change of one weight by one step."""
     product = NBitsProduct(256, 192, 32)
-    a = product.feed([4])
+    a = product.draw_rows([4])
     y = (a.astype(np.float64) @ product.weights).astype(np.float32)
     product.check(a, y)
     y[1, 3] += np.abs(a[1]).max() * product.arrays["s"].min()
@@ -87,12 +87,12 @@ def test_one_class_computes_all_sizes_of_its_level(
     product: NBitsProduct, first: int, rows: range
 ) -> None:
     exe = superopt.compile(product.model(["n"]), threads=2, specialize="never")
-    exe.run({"a": product.feed([first])})
+    exe.run({"a": product.draw_rows([first])})
     (only,) = exe.size_classes.classes
     admitted = [n for n in range(1, 140) if only.formulas.admits({"n": n})]
     assert {*rows} <= {*admitted}
     for n in admitted:
-        a = product.feed([n])
+        a = product.draw_rows([n])
         product.check(a, exe.run({"a": a})["y"])
     assert len(exe.size_classes.classes) == 1
 
@@ -101,7 +101,7 @@ def test_batches_share_weights() -> None:
     product = NBitsProduct(64, 48, 32)
     exe = superopt.compile(product.model(["b", "n"]), threads=2, specialize="never")
     for lead in ([1, 1], [3, 1], [1, 5], [2, 20], [5, 70]):
-        a = product.feed(lead)
+        a = product.draw_rows(lead)
         product.check(a, exe.run({"a": a})["y"])
 
 
@@ -111,7 +111,7 @@ def test_programs_of_all_levels_share_packed_weights() -> None:
     programs, held = [], dict[int, int]()
     for n in (1, 2, 9, 20):
         one = superopt.compile(product.model([n]), threads=1)
-        one.run({"a": product.feed([n])})
+        one.run({"a": product.draw_rows([n])})
         programs.append(one)
         arrays = native_step(one).code.constants.arrays
         held |= {x.ctypes.data: x.nbytes for x in arrays}
@@ -124,7 +124,7 @@ def test_programs_of_all_levels_share_packed_weights() -> None:
 @pytest.mark.parametrize("product", [PRODUCTS[3][0], PRODUCTS[5][0], PRODUCTS[10][0]], ids=str)
 def test_nothing_is_read_beyond_arrays(product: NBitsProduct, rows: int) -> None:
     exe = compile_model(product.model([rows]))
-    feeds = {"a": product.feed([rows])}
+    feeds = {"a": product.draw_rows([rows])}
     exe.run(feeds)
     step = native_step(exe)
     sys.stdout.flush()
@@ -145,7 +145,7 @@ def test_narrow_floats_are_rounded_once(kind: int, float_class: str) -> None:
     product = NBitsProduct(128, 48, 32, zero="packed", bias=True, kind=kind)
     for n in (1, 5, 20):
         exe = superopt.compile(product.model([n]), threads=1, float_class=float_class)
-        a = product.feed([n])
+        a = product.draw_rows([n])
         product.check(a, exe.run({"a": a})["y"])
         native_step(exe)
 
@@ -159,7 +159,7 @@ def test_other_contrib_operators_are_decomposed_beside_it() -> None:
     m.graph.node[1].input[0] = "x"
     m.graph.input.append(helper.make_tensor_value_info("r", TensorProto.FLOAT, [3, 64]))
     m.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(64, np.float32), "g"))
-    feeds = {"a": product.feed([3]), "r": product.feed([1])}
+    feeds = {"a": product.draw_rows([3]), "r": product.draw_rows([1])}
     feeds["r"] = np.repeat(feeds["r"], 3, axis=0)
     exe = compile_model(m)
     near(exe.run(feeds), reference(m, feeds))
@@ -175,7 +175,7 @@ def test_a_result_is_scaled_and_added_in_its_kernel() -> None:
         helper.make_node("Sigmoid", ["p"], ["q"]), helper.make_node("Mul", ["p", "q"], ["y"]),
     ])  # fmt: skip
     exe = compile_model(m)
-    feeds = {"a": product.feed([5])}
+    feeds = {"a": product.draw_rows([5])}
     near(exe.run(feeds), reference(m, feeds))
     assert len(native_step(exe).program.kernels) == 1
 
@@ -184,7 +184,7 @@ def test_a_result_is_scaled_and_added_in_its_kernel() -> None:
 def test_weights_that_are_inputs_run_in_onnxruntime(dropped: list[str]) -> None:
     product = NBitsProduct(64, 24, 16, zero="packed")
     exe = compile_model(product.model([3], dropped))
-    feeds = {"a": product.feed([3]), **{name: product.arrays[name] for name in dropped}}
+    feeds = {"a": product.draw_rows([3]), **{name: product.arrays[name] for name in dropped}}
     product.check(feeds["a"], exe.run(feeds)["y"])
     assert len(exe.fallback_nodes({})) == 1
 
@@ -196,7 +196,7 @@ def test_reordered_groups_run_in_onnxruntime() -> None:
     order = np.arange(64, dtype=np.int32) // 16
     m.graph.initializer.append(onnx.numpy_helper.from_array(order, "order"))
     m.graph.node[0].input.extend(["", "order"])
-    feeds = {"a": product.feed([2])}
+    feeds = {"a": product.draw_rows([2])}
     exe = compile_model(m)
     np.testing.assert_array_equal(exe.run(feeds)["y"], reference(m, feeds)["y"])
     assert len(exe.fallback_nodes({})) == 1

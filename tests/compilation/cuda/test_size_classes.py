@@ -161,11 +161,11 @@ def test_another_process_finds_classes(tmp_path: Path, monkeypatch: pytest.Monke
     built = []
     build = code_generator.build_sized_image
 
-    def counted(*given: Any) -> Any:
+    def count_build(*given: Any) -> Any:
         built.append(1)
         return build(*given)
 
-    monkeypatch.setattr(code_generator, "build_sized_image", counted)
+    monkeypatch.setattr(code_generator, "build_sized_image", count_build)
     for count in (1, 1):
         exe = superopt.compile(path, target="cuda")
         for n in (20, 64, 33):

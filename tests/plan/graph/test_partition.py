@@ -20,7 +20,7 @@ def secret(x: ir_graph.Value) -> ir_graph.Node:
     return ir_graph.opaque_node(SECRET, [x], Payload(object(), "s"), (MATRIX,))
 
 
-def transposed(x: ir_graph.Value) -> ir_graph.Node:
+def transpose(x: ir_graph.Value) -> ir_graph.Node:
     return ir_graph.node(OPS["Transpose"], [x], perm=(1, 0))
 
 
@@ -34,7 +34,7 @@ def is_native(n: ir_graph.Node) -> bool:
 
 @pytest.mark.parametrize("before", [False, True])
 def test_what_constants_give_is_computed_where_it_is_read(before: bool) -> None:
-    weights = transposed(WEIGHTS)
+    weights = transpose(WEIGHTS)
     first = product(X, weights) if before else X
     last = product(secret(first), weights)
     some = partition(ir_graph.Graph((X,), (last,)), is_native)
@@ -46,7 +46,7 @@ def test_what_constants_give_is_computed_where_it_is_read(before: bool) -> None:
 
 def test_what_is_read_elsewhere_or_given_stays() -> None:
     """An output, and an operand of a node in onnxruntime."""
-    weights = transposed(WEIGHTS)
+    weights = transpose(WEIGHTS)
     inner = product(secret(weights), weights)
     some = partition(ir_graph.Graph((X,), (inner, weights)), is_native)
     assert [[n.op.name for n in s.nodes] for s in some] == [["Transpose"], ["Secret"], ["MatMul"]]

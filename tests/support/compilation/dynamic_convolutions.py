@@ -30,10 +30,10 @@ def _convolution(b: Builder, x: Tensor) -> Tensor:
     attrs = {"strides": [stride] * rank, "dilations": [dilation] * rank, "pads": pads * 2}
     shape = (x.shape[0], filters, *[None] * rank)
     made = b.add("Conv", shape, x.name, w, b.floats(filters), group=group, **attrs)  # type: ignore[arg-type]
-    return _scaled(b, made, channels // group * prod(kernel))
+    return _divide_by_root(b, made, channels // group * prod(kernel))
 
 
-def _scaled(b: Builder, x: Tensor, terms: int) -> Tensor:
+def _divide_by_root(b: Builder, x: Tensor, terms: int) -> Tensor:
     """Return values as large as those before a sum of so many products."""
     return b.add("Mul", x.shape, x.name, b.constant(np.float32(terms**-0.5)))
 
@@ -42,7 +42,7 @@ def _residual(b: Builder, x: Tensor) -> Tensor:
     rank = len(x.shape) - 2
     w = b.floats(x.shape[1], x.shape[1], *[3] * rank)  # type: ignore[arg-type]
     y = b.add("Conv", x.shape, x.name, w, pads=[1] * 2 * rank)
-    y = _scaled(b, y, 9 * x.shape[1])  # type: ignore[operator]
+    y = _divide_by_root(b, y, 9 * x.shape[1])  # type: ignore[operator]
     return b.add("Relu", x.shape, b.add("Add", x.shape, x.name, y.name).name)
 
 

@@ -69,7 +69,7 @@ class NBitsProduct:
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
-    def feed(self, lead: Sequence[int]) -> np.ndarray:
+    def draw_rows(self, lead: Sequence[int]) -> np.ndarray:
         rng = np.random.default_rng(tuple(lead))
         real = helper.tensor_dtype_to_np_dtype(self.kind)
         return rng.standard_normal((*lead, self.k)).astype(real)

@@ -54,7 +54,7 @@ def test_both_algorithms_compute_any_number_of_rows(
     for product in (NBitsProduct(256, 72, 32, zero="packed"), NBitsProduct(90, 40, 16, bias=True)):
         for rows in (1, 5, 21):
             exe = superopt.compile(product.model([rows]), threads=1)
-            a = product.feed([rows])
+            a = product.draw_rows([rows])
             product.check(a, exe.run({"a": a})["y"])
             (variant,) = exe.variants.values()
             (step,) = variant.steps

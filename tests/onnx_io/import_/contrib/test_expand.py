@@ -47,7 +47,7 @@ def growing(seed: int, make: Callable[[np.random.Generator], Case]) -> Case:
     raise AssertionError("no such case")
 
 
-def admitted(classes: list[SizeClass], sizes: dict[str, int]) -> SizeClass | None:
+def admitting_class(classes: list[SizeClass], sizes: dict[str, int]) -> SizeClass | None:
     return next((c for c in classes if c.formulas.admits(sizes)), None)
 
 
@@ -63,7 +63,7 @@ def test_few_classes_have_all_lengths_of_the_past(kind: str) -> None:
     for past in range(1, 301):
         sizes = {"b": 1, "s": 1, "p": past, "t": past + 1}
         own = {name: sizes[name] for name in sorted(names)}
-        found = admitted(classes, own)
+        found = admitting_class(classes, own)
         if found is None:
             found = compile_size_class(exe.compiler, own)
             assert found is not None
@@ -126,7 +126,7 @@ def test_layers_of_contrib_operators_are_one_program() -> None:
         end = start + length
         more = {"x": x, "last": np.array([end - 1], np.int32), "total": np.array(end, np.int32)}
         sizes = {"b": 1, "c": capacity, "s": length}
-        found = admitted(classes, sizes)
+        found = admitting_class(classes, sizes)
         if found is None:
             found = compile_size_class(exe.compiler, sizes)
             assert found is not None

@@ -70,19 +70,19 @@ def test_batches_of_a_product_are_those_of_the_known_operand() -> None:
 @pytest.mark.parametrize("a", [0, 1])
 @pytest.mark.parametrize("b", [0, 1])
 def test_a_gemm_takes_its_sizes_from_what_is_known(a: int, b: int) -> None:
-    def turned(shape: Shape, flag: int) -> Shape:
+    def transpose_if(shape: Shape, flag: int) -> Shape:
         return shape[::-1] if flag else shape
 
     flags: dict[str, Attr] = {"transA": a, "transB": b}
-    for (_, y, z), _ in draws("Gemm", turned((5, 9), a), None, None, **flags):
-        assert (len(y), turned(y, b)[0]) == (2, 9)
+    for (_, y, z), _ in draws("Gemm", transpose_if((5, 9), a), None, None, **flags):
+        assert (len(y), transpose_if(y, b)[0]) == (2, 9)
         assert z in {(5, y[1 - b]), (1, y[1 - b]), (5, 1), (1, 1), (y[1 - b],), (1,), ()}
-    for (x, _, _), _ in draws("Gemm", None, turned((9, 5), b), None, **flags):
-        assert turned(x, a)[1] == 9
+    for (x, _, _), _ in draws("Gemm", None, transpose_if((9, 5), b), None, **flags):
+        assert transpose_if(x, a)[1] == 9
     for (x, y, _), _ in draws("Gemm", None, None, (5,), **flags):
-        assert turned(y, b)[1] == 5
-        assert turned(x, a)[1] == turned(y, b)[0]
-    free = [turned(x, a)[0] for (x, *_), _ in draws("Gemm", None, None, ABSENT, **flags)]
+        assert transpose_if(y, b)[1] == 5
+        assert transpose_if(x, a)[1] == transpose_if(y, b)[0]
+    free = [transpose_if(x, a)[0] for (x, *_), _ in draws("Gemm", None, None, ABSENT, **flags)]
     assert set(free) == SIZES
     assert {len(operands) for operands, _ in draws("Gemm", None, None, **flags)} == {2}
 
