@@ -16,7 +16,11 @@ from superopt.compilation.model.steps import KernelStep
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.jobs.graph_rewrites import apply_rewrite_log
-from superopt.loading.representative_sizes import explain_default_sizes, representative_sizes
+from superopt.loading.representative_sizes import (
+    explain_default_sizes,
+    input_sizes,
+    representative_sizes,
+)
 from superopt.onnx_io.read.source import Source
 from superopt.plan.dump import dump_passes
 from superopt.report.compilation.compile_report import CompilationReport, FallbackNode
@@ -59,7 +63,7 @@ def report_compilation(
         sum(p.memory_bytes + threads * p.workspace_bytes for p in programs),
         foreign,
         exe.precision if TARGETS[options.target].has_precisions else "",
-        tuple(sizes.items()),
+        tuple(input_sizes(exe.model, sizes).items()),
         compile_notes(exe.compiler, sizes),
     )
 

@@ -96,7 +96,13 @@ def alternative_sizes(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     yield {name: 2 * sizes[name] for name in names}
 
 
+def input_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes that inputs have, by their names in the file; `sizes` also has those of
+    results whose shapes are not known, which no user gives."""
+    bound = {our: theirs for theirs, our in model.symbols.items() if our in model.size_bindings}
+    return {bound[our]: n for our, n in sorted(sizes.items()) if our in bound}
+
+
 def sizes_text(model: Model, sizes: Mapping[str, int]) -> str:
     """Return sizes in the user's notation, by their names in the file: `batch=8,sequence=128`."""
-    bound = {our: theirs for theirs, our in model.symbols.items() if our in model.size_bindings}
-    return ",".join(f"{bound[our]}={n}" for our, n in sorted(sizes.items()) if our in bound)
+    return ",".join(f"{name}={n}" for name, n in input_sizes(model, sizes).items())
