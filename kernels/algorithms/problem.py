@@ -10,12 +10,12 @@ from typing import Self, TypeVar, cast
 
 import numpy as np
 
-from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import Schedule
 from superopt.kernels.loops.substitution import AlgorithmForm
 from superopt.kernels.loops.tile import Kernel
+from superopt.kernels.processor import ZEN5, Processor
 from superopt.te.analysis.walk import loads, reductions
 from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
@@ -29,10 +29,9 @@ class Problem:
     """A tensor to compute from others in memory, their layouts, and which are constant. width:
     bytes of a vector. row_axes: for row kernels with stages, the number of axes that select a row;
     else 0. allow_winograd: of other rounding. strassen_levels: limit on Strassen's recursion, which
-    also enlarges constants. multiply_bytes: bytes of a vector multiplied at a time, if the
-    processor splits vectors; 0: all. allow_dilated_winograd: likewise. registers: of vectors.
-    stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py). matches:
-    what recognisers found (`remember_match`)."""
+    also enlarges constants. allow_dilated_winograd: of other rounding, too. processor: whose costs
+    decide. stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py).
+    matches: what recognisers found (`remember_match`)."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | ScatteredLayout]
@@ -41,9 +40,8 @@ class Problem:
     row_axes: int = 0
     allow_winograd: bool = True
     strassen_levels: int = MAX_STRASSEN_LEVELS
-    multiply_bytes: int = 0
     allow_dilated_winograd: bool = True
-    registers: int = VECTOR_REGISTERS
+    processor: Processor = ZEN5
     stores_half: bool = False
     matches: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -54,14 +52,7 @@ class Problem:
     @property
     def multiply_lanes(self) -> int:
         """The lanes of a vector that are multiplied at a time."""
-        return max(
-            min(self.multiply_bytes or self.width, self.width) * 8 // self.tensor.dtype.bits, 1
-        )
-
-    @property
-    def splits_vectors(self) -> bool:
-        """True if the processor splits vector multiplications."""
-        return self.multiply_lanes < self.lanes
+        return max(self.lanes // 2, 1) if self.processor.splits_vectors else self.lanes
 
     def features(self) -> tuple[int, ...]:
         """Return the features a problem's time mostly depends on: elements of the result, terms of

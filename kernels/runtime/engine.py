@@ -12,6 +12,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from superopt.kernels.processor import AVX2, XEON, ZEN4, ZEN5, Processor
 from superopt.kernels.runtime.memory_limit import require_address_space
 from superopt.kernels.runtime.target_cpu import (
     LEVELS,
@@ -33,18 +34,16 @@ class Machine:
     width: int
 
     @property
-    def multiply_bytes(self) -> int:
-        """The bytes of a vector that are multiplied at a time."""
-        return SPLIT_VECTOR_CPUS.get(self.cpu, self.width)
-
-    @property
-    def vector_registers(self) -> int:
-        """The number of vector registers."""
-        return 32 if self.width == 64 or "+neon" in self.features.split(",") else 16
+    def processor(self) -> Processor:
+        """The kind of processor, whose costs decide. All with 512-bit vectors that AMD did not make
+        are taken for a Xeon: LLVM names virtual ones by chance."""
+        if self.width == AVX512_BYTES:
+            return AMD_PROCESSORS.get(self.cpu, ZEN5 if self.cpu.startswith("znver") else XEON)
+        return ZEN5 if "+neon" in self.features.split(",") else AVX2
 
 
-# processors that execute a vector multiplication in two halves, by LLVM's name: bytes of a half
-SPLIT_VECTOR_CPUS = {"znver4": 32}
+AMD_PROCESSORS = {"znver4": ZEN4}  # by LLVM's name
+AVX512_BYTES = 64
 
 
 def host() -> Machine:

@@ -76,8 +76,8 @@ def _inline(p: Plan) -> None:
     copies_operands = p.target.reorders_operands
     p.tree_walk_steps = tree_walk_steps(order) if copies_operands else set()
     p.image_copies = image_copies(order, p.tensors.copies, copies_operands) | p.tree_walk_steps
-    registers = p.settings.vector_registers
-    transpose = partial(transpose_operands, constants=p.tensors.constants, registers=registers)
+    processor = p.settings.processor
+    transpose = partial(transpose_operands, constants=p.tensors.constants, processor=processor)
     p.definitions = inline_tensors(
         p.outputs, p.image_copies, parts, transpose if copies_operands else None
     )

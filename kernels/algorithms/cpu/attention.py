@@ -20,7 +20,7 @@ from superopt.kernels.algorithms.contraction import Contraction, match_contracti
 from superopt.kernels.algorithms.cpu import row_kernels
 from superopt.kernels.algorithms.cpu.register_tiling import RegisterTiling, register_tiling
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS, register_tiles
+from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -34,6 +34,7 @@ from superopt.kernels.loops.schedule import (
     Unroll,
     Vectorize,
 )
+from superopt.kernels.processor import ZEN5, Processor
 from superopt.te.analysis.walk import computed_tensors, loads
 from superopt.te.expr.node import Axis
 from superopt.te.expr.tensor import Tensor
@@ -75,13 +76,13 @@ def match_attention(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
     lanes: int,
-    registers: int = VECTOR_REGISTERS,
+    processor: Processor = ZEN5,
 ) -> Attention | None:
     """Match a product whose operand is computed by rows; None if `t` is none."""
     c = match_contraction(t, constants)
     if c is None or c.a.tensor.body is None or not c.b_axes:
         return None
-    frame = register_tiling(t, c, layouts, lanes, registers)
+    frame = register_tiling(t, c, layouts, lanes, processor)
     row = c.a.tensor
     if frame is None or frame.m is None or c.a.index[-2] != frame.m:
         return None
@@ -97,7 +98,7 @@ def match_attention(
     if inner is None or len(found) > 1:
         return None
     within = {**layouts, scores: row_major(scores.rank)}
-    before = register_tiling(scores, inner, within, lanes, registers)
+    before = register_tiling(scores, inner, within, lanes, processor)
     if before is None or before.m != scores.axes[-2]:
         return None
     return Attention(t, c, frame, row, scores, before)
@@ -143,7 +144,7 @@ def _estimated_time(a: Attention, block: int) -> float:
 def _tiles(block: int, f: RegisterTiling) -> Iterator[tuple[float, int, int]]:
     """Yield the register tiles of a block with their estimated times."""
     terms = min(f.terms, MAX_COSTED_TERMS)
-    return register_tiles(block, f.n.size, f.lanes, 8, f.registers_per_vector, f.registers, terms)
+    return register_tiles(block, f.n.size, f.lanes, 8, f.registers_per_vector, f.processor, terms)
 
 
 def schedule_attention(
@@ -208,7 +209,7 @@ _KNOBS = ("block_rows", "rows", "vectors", "score_rows", "score_vectors")
 @remember_match
 def recognise_attention(p: Problem) -> Attention | None:
     """Match a product whose operand is computed by rows."""
-    given = p.tensor, p.constants, p.layouts, p.lanes, p.registers
+    given = p.tensor, p.constants, p.layouts, p.lanes, p.processor
     return match_attention(*given) if p.row_axes else None
 
 

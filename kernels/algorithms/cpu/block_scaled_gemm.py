@@ -20,7 +20,6 @@ from math import prod
 
 from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import (
@@ -40,11 +39,6 @@ from superopt.te.expr.tensor import Tensor
 
 PANEL_VECTORS = 4  # of columns: enough accumulators of one row to hide the latency of an FMA
 MIN_GEMM_ROWS = 16  # from which decoding a panel once pays
-# Rows of a register tile of PANEL_VECTORS vectors, by the number of registers: these also hold
-# words and decoded weights.
-MAX_SUM_ROWS = {32: 4, SMALL_REGISTER_FILE: 2}
-# Rows and vectors of a register tile of decoded weights.
-GEMM_TILES = {32: (6, 4), SMALL_REGISTER_FILE: (4, 2)}
 MAX_PANEL_TERMS = 512  # of decoded weights, so that a panel stays in L2
 MAX_UNROLLED_WORDS = 4  # of a block
 Form = tuple[Tensor, Mapping[Tensor, Schedule]]
@@ -104,8 +98,8 @@ def recognise(p: Problem) -> BlockScaledProduct | None:
 
 def options(p: Problem, found: BlockScaledProduct) -> Iterator[Option]:
     """Yield options, best first."""
-    few = Option.make("block_sums", rows=_fitting_rows(p, MAX_SUM_ROWS[p.registers]))
-    rows, vectors = GEMM_TILES[p.registers]
+    few = Option.make("block_sums", rows=_fitting_rows(p, p.processor.block_sum_rows))
+    rows, vectors = p.processor.block_tile
     many = [
         Option.make("block_gemm", rows=_fitting_rows(p, rows), vectors=vectors, blocks=n)
         for n in _block_counts(found)

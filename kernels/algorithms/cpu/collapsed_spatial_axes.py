@@ -49,14 +49,8 @@ from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
 MAX_ADDRESSED_ROWS = 6  # rows of a tile with an address each: registers for addresses are few
-# Relative to the time row by row, below which collapsing pays, by registers: for contiguous rows,
-# and for rows with an address each; measured on four models.
-MAX_TIME_RATIO = {32: {True: 0.94, False: 0.88}, 16: {True: 0.97, False: 0.88}}
-MAX_SHORT_BLOCK_TIME_RATIO = {
-    True: 1.03,
-    False: 1.02,
-}  # if the sum is in short blocks (L1_PANEL_TERMS)
-L2_FACTOR_BYTES = {32: 600_000, 16: 250_000}  # of a's rows that stay in L2, by registers
+# As Processor.collapsed_max_time_ratio, if the sum is in short blocks (L1_PANEL_TERMS).
+MAX_SHORT_BLOCK_TIME_RATIO = (1.02, 1.03)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +93,7 @@ def collapse_spatial_axes(
         return None
     along = Layout(tuple(_collapsed_part(p, t, axes, r) for p in parts if t.axes[p.axis] != w))
     within = {**layouts, root: along}
-    of = register_tiling(root, new, within, tiling.lanes, tiling.registers, tiling.split_vectors)
+    of = register_tiling(root, new, within, tiling.lanes, tiling.processor, tiling.split_vectors)
     if of is None or of.m != r:
         return None
     touch = _is_contiguous(c, h, w, layouts)
@@ -144,7 +138,7 @@ def collapsed_options(p: Problem, f: CollapsedProduct) -> Iterator[Option]:
 def _k_blocks(p: Problem) -> list[int]:
     product = match_product(p)
     assert product is not None
-    return k_block_sizes(p.tensor, product[0], p.layouts, p.registers)
+    return k_block_sizes(p.tensor, product[0], p.layouts, p.processor)
 
 
 def predict_collapsed(p: Problem, f: CollapsedProduct) -> Prediction:
@@ -155,7 +149,7 @@ def predict_collapsed(p: Problem, f: CollapsedProduct) -> Prediction:
     assert product[1].m is not None
     k_block = _k_blocks(p)[0]
     short = k_block in L1_PANEL_TERMS
-    ratio = (MAX_SHORT_BLOCK_TIME_RATIO if short else MAX_TIME_RATIO[f.tiling.registers])[
+    ratio = (MAX_SHORT_BLOCK_TIME_RATIO if short else f.tiling.processor.collapsed_max_time_ratio)[
         f.is_contiguous
     ]
     image_rows = f.tiling.m.size // product[1].m.size
@@ -169,7 +163,7 @@ def predict_collapsed(p: Problem, f: CollapsedProduct) -> Prediction:
 def direct_time(p: Problem, product: Product) -> tuple[float, float]:
     """Return the time of a product by register tiles, of each image row or collapsed: relative, as
     in Prediction, and in vector FMAs."""
-    short = k_block_sizes(p.tensor, product[0], p.layouts, p.registers)[0] in L1_PANEL_TERMS
+    short = k_block_sizes(p.tensor, product[0], p.layouts, p.processor)[0] in L1_PANEL_TERMS
     one = recognise_collapsed(p)
     if one is not None and (relative := predict_collapsed(p, one).relative_time) < GENERAL_TIME:
         return relative, tile_time(p, product[0], one.tiling, short)
@@ -178,10 +172,12 @@ def direct_time(p: Problem, product: Product) -> tuple[float, float]:
 
 def schedule_collapsed_gemm(p: Problem, f: CollapsedProduct, option: Option) -> Choice:
     """Return the choice of an option."""
-    b = f.contraction.b.tensor
-    tile = option["rows"], option["vectors"], option["k_block"]
+    is_constant = f.contraction.b.tensor in p.constants
+    unrolled = p.processor.unrolled_terms if is_constant else 1
+    tile = option["rows"], option["vectors"], option["k_block"], unrolled
     how = schedule_collapsed(f, p.layouts, *tile)
-    return Choice(option, f.root, {f.root: how}, (b,) if b in p.constants else (), f.layout)
+    packed = (f.contraction.b.tensor,) if is_constant else ()
+    return Choice(option, f.root, {f.root: how}, packed, f.layout)
 
 
 COLLAPSED_GEMM = Algorithm(
@@ -200,23 +196,23 @@ def schedule_collapsed(
     rows: int,
     vectors: int,
     k_block: int,
+    unrolled_terms: int = 1,
 ) -> Schedule:
-    """Return the schedule with tiles of `rows` times `vectors`; see
-    contraction.schedule_contraction. Row blocks are as large as a's rows stay in L2; among those,
-    the last block overlaps the fewest tiles."""
+    """Return the schedule with tiles of `rows` times `vectors`; see `schedule_contraction`. Row
+    blocks are as large as a's rows stay in L2; among those, the last block overlaps the fewest
+    tiles."""
     assert f.tiling.m is not None
     high = f.tiling.m.size
     tiles, every = -(-high // rows), max(math.prod(a.size for a in f.contraction.a_axes), 1)
     each = 4 * element_count(f.contraction.a.tensor) * rows // every
-    least = min(-(-tiles * each // L2_FACTOR_BYTES[f.tiling.registers]), tiles)
-    if least < 2:
-        return schedule_contraction(
-            f.root, f.contraction, layouts, f.tiling, rows, vectors, k_block
-        )
-    parts = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)
-    block = -(-tiles // parts)
+    least = min(-(-tiles * each // f.tiling.processor.collapsed_row_bytes), tiles)
+    block = 0
+    if least >= 2:
+        parts = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)
+        block = -(-tiles // parts)
+    tile = rows, vectors, k_block, block
     return schedule_contraction(
-        f.root, f.contraction, layouts, f.tiling, rows, vectors, k_block, block
+        f.root, f.contraction, layouts, f.tiling, *tile, unrolled_terms=unrolled_terms
     )
 
 

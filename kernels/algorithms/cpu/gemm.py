@@ -10,7 +10,7 @@ matrix multiplication, 2008; section 4 on packing).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import prod
+from math import ceil, prod
 
 from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
 from superopt.kernels.algorithms.contraction import (
@@ -27,7 +27,6 @@ from superopt.kernels.algorithms.cpu.register_tiling import (
 )
 from superopt.kernels.algorithms.cpu.small_n_gemm import recognise_small_n
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -41,6 +40,7 @@ from superopt.kernels.loops.schedule import (
     Unroll,
     Vectorize,
 )
+from superopt.kernels.processor import Processor
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr.node import Axis, Load
 from superopt.te.expr.tensor import Tensor
@@ -68,8 +68,8 @@ def match_product(p: Problem) -> Product | None:
             # an unpacked matrix: vectors of different rows are in different pages, and a wide tile
             # reads fewer of these per FMA (256 x 1024 x 1024: 9.0 ms by one vector, 5.0 by 4)
             near = found.b.tensor in p.constants or found.b.tensor in p.layouts
-            halves = p.splits_vectors and lanes == p.lanes and near
-            tiling = register_tiling(p.tensor, found, p.layouts, lanes, p.registers, halves)
+            halves = p.processor.splits_vectors and lanes == p.lanes and near
+            tiling = register_tiling(p.tensor, found, p.layouts, lanes, p.processor, halves)
             return None if tiling is None else (found, tiling)
     return None
 
@@ -90,7 +90,7 @@ def gemm_options(p: Problem, product: Product) -> Iterator[Option]:
     """Yield the options of all register tiles and K blocks."""
     c, tiling = product
     for _, rows, vectors in sorted(tiling.register_tiles()):
-        for k_block in k_block_sizes(p.tensor, c, p.layouts, p.registers):
+        for k_block in k_block_sizes(p.tensor, c, p.layouts, p.processor):
             knobs = {"rows": rows, "vectors": vectors, "k_block": k_block}
             yield Option.make("gemm", **knobs)
             if can_pack(p, c, tiling):
@@ -100,7 +100,7 @@ def gemm_options(p: Problem, product: Product) -> Iterator[Option]:
 def predict_gemm(p: Problem, product: Product) -> Prediction:
     """Return the tile with the fewest estimated cycles; packed if that pays."""
     c, tiling = product
-    k_block = k_block_sizes(p.tensor, c, p.layouts, p.registers)[0]
+    k_block = k_block_sizes(p.tensor, c, p.layouts, p.processor)[0]
     _, rows, vectors = min(tiling.register_tiles(k_block in L1_PANEL_TERMS))
     packs = can_pack(p, c, tiling) and pays_to_pack(p, c, tiling)
     name = "packed_gemm" if packs else "gemm"
@@ -120,9 +120,15 @@ def schedule_gemm(p: Problem, product: Product, option: Option) -> Choice:
     c, tiling = product
     tile = option["rows"], option["vectors"], option["k_block"]
     packs = option.algorithm == "packed_gemm"
-    block = packed_row_block(p.tensor, tiling, *tile[:2]) if packs else 0
-    how = schedule_contraction(p.tensor, c, p.layouts, tiling, *tile, block, packs)
-    packed = (c.b.tensor,) if c.b.tensor in p.constants else ()
+    rows, vectors, _ = tile
+    if packs:
+        block = packed_row_block(p.tensor, tiling, rows, vectors)
+    else:
+        block = resident_row_block(p.tensor, c, tiling, rows)
+    is_constant = c.b.tensor in p.constants
+    unrolled = p.processor.unrolled_terms if is_constant else 1
+    how = schedule_contraction(p.tensor, c, p.layouts, tiling, *tile, block, packs, unrolled)
+    packed = (c.b.tensor,) if is_constant else ()
     return Choice(option, p.tensor, {p.tensor: how}, packed)
 
 
@@ -146,10 +152,12 @@ def schedule_contraction(
     k_block: int,
     row_block: int = 0,
     pack_b: bool = False,
+    unrolled_terms: int = 1,
 ) -> Schedule:
     """Return the schedule with tiles of `rows` times `vectors`. k_block: terms of a K block, 0
     for one block. row_block: row tiles for which all of b is read before the next ones; 0: each
-    panel of b is read for all rows. pack_b: copy b's panels before use."""
+    panel of b is read for all rows. pack_b: copy b's panels before use. unrolled_terms: in a step
+    of the loop, if its extent is a multiple; not where limits may end the loop (limit_loops.py)."""
     m, n = tiling.m, tiling.n
     steps: list[Primitive] = [Split(n.name, tiling.lanes), Split(f"{n.name}.o", vectors)]
     outer = f"{n.name}.o.o"
@@ -169,7 +177,7 @@ def schedule_contraction(
         else [*panel_loops, *row_loops]
     )
     if (
-        tiling.registers == SMALL_REGISTER_FILE
+        tiling.processor.has_few_registers
         and len(batch_loops) > 1
         and _prefers_row_order(c, batch_loops, tiling, vectors, t)
     ):
@@ -180,19 +188,27 @@ def schedule_contraction(
         outer_loops = [*batch_loops, f"{m.name}.o.o", *panel_loops, *row_loops]
     elif pack_b:
         outer_loops = [*batch_loops, *panel_loops, *row_loops]
+    k_block_loops: list[str] = []
+    inner_extent = _innermost_extent(c, found.axes, layouts)
     if k_block and m is not None:
         k, *within = k_loops  # within: a window, and the channels of a block
         each = _layout_block(c.a, found.axes[0], layouts.get(c.a.tensor))
         each *= prod(a.size for a in found.axes[1:])
         steps.append(Split(k, k_block // each))
+        k_block_loops, k_loops = [f"{k}.o"], [f"{k}.i", *within]
         outer_loops = [x for x in outer_loops if x not in row_loops]
-        steps.append(Reorder((*outer_loops, f"{k}.o", *row_loops, f"{k}.i", *within, *tile)))
-    else:
-        steps.append(Reorder((*outer_loops, *k_loops, *tile)))
+        k_block_loops += row_loops
+        inner_extent = inner_extent if within else k_block // each
+    if unrolled_terms > 1 and inner_extent % unrolled_terms == 0:
+        k = k_loops.pop()
+        steps.append(Split(k, unrolled_terms))
+        k_loops.append(f"{k}.o")
+        tile.insert(0, f"{k}.i")
+    steps.append(Reorder((*outer_loops, *k_block_loops, *k_loops, *tile)))
     steps += [Unroll(x) for x in tile[:-1]]
     steps.append(Vectorize(tile[-1]))
     if pack_b:
-        steps.append(CacheRead(c.b.tensor.name, f"{k}.o" if k_block and m is not None else outer))
+        steps.append(CacheRead(c.b.tensor.name, k_block_loops[0] if k_block_loops else outer))
         outer_loops = [x for x in outer_loops if x not in row_loops]
     steps += [Parallel(name) for name in outer_loops[:3]]
     return tuple(steps)
@@ -209,7 +225,10 @@ def _prefers_row_order(
 
 
 def k_block_sizes(
-    t: Tensor, c: Contraction, layouts: Mapping[Tensor, Layout | ScatteredLayout], registers: int
+    t: Tensor,
+    c: Contraction,
+    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+    processor: Processor,
 ) -> list[int]:
     """Return the candidate K block sizes of one long sum, or of a sum over blocked channels, best
     first (0: no blocks)."""
@@ -226,7 +245,7 @@ def k_block_sizes(
             n * (each // block) >= MIN_BLOCKED_TERMS
             and prod(a.size for a in c.a_axes) >= MIN_REUSE_ROWS
         )
-        fits = some and n % block == 0 and registers == SMALL_REGISTER_FILE
+        fits = some and n % block == 0 and processor.blocks_channels
         return [*some[:1], 0] if fits and long else [0]
     if window:
         return [0]
@@ -252,6 +271,16 @@ def _reduction_loops(
         else:
             yield k.name
     yield from last
+
+
+def _innermost_extent(
+    c: Contraction, axes: tuple[Axis, ...], layouts: Mapping[Tensor, Layout | ScatteredLayout]
+) -> int:
+    """Return the extent of the last loop of `_reduction_loops`; 1 if it is symbolic."""
+    blocks = (_layout_block(c.a, k, layouts.get(c.a.tensor)) for k in axes)
+    inner = [n for n, k in zip(blocks, axes, strict=True) if k.size > n > 1 and k.size % n == 0]
+    last = axes[-1].extent
+    return inner[-1] if inner else last if isinstance(last, int) else 1
 
 
 def _layout_block(a: Load, k: Axis, layout: Layout | ScatteredLayout | None) -> int:
@@ -280,7 +309,20 @@ def pays_to_pack(p: Problem, c: Contraction, tiling: RegisterTiling) -> bool:
         or tiling.terms * tiling.n.size < MIN_MATRIX_ELEMENTS
     ):
         return False
-    return p.registers == SMALL_REGISTER_FILE or tiling.n.size % tiling.lanes != 0
+    return p.processor.has_few_registers or tiling.n.size % tiling.lanes != 0
+
+
+def resident_row_block(t: Tensor, c: Contraction, tiling: RegisterTiling, rows: int) -> int:
+    """Return the row tiles whose rows of a stay in L2 while all of b is read; 0 if all of a's do,
+    or a is not a matrix."""
+    m, limit = tiling.m, tiling.processor.row_block_bytes
+    if m is None or any(x.size > 1 for x in t.axes if x not in (m, tiling.n)):
+        return 0
+    size = 4 * m.size * tiling.terms
+    if size <= limit or element_count(c.a.tensor) != m.size * tiling.terms:
+        return 0
+    tiles = -(-m.size // rows)
+    return -(-tiles // ceil(size / limit))
 
 
 def packed_row_block(t: Tensor, tiling: RegisterTiling, rows: int, vectors: int) -> int:

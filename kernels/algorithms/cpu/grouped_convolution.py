@@ -17,10 +17,10 @@ from superopt.kernels.algorithms.contraction import Contraction, match_contracti
 from superopt.kernels.algorithms.cpu.gemm import schedule_contraction
 from superopt.kernels.algorithms.cpu.register_tiling import RegisterTiling, register_tiling
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE, VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout, Part, ScatteredLayout
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.substitution import scatter_layout
+from superopt.kernels.processor import ZEN5, Processor
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
@@ -42,7 +42,7 @@ def match_groups(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
     lanes: int,
-    registers: int = VECTOR_REGISTERS,
+    processor: Processor = ZEN5,
 ) -> GroupedProducts | None:
     """Match the products of several groups; None if each group has one channel, or whole
     vectors."""
@@ -64,7 +64,7 @@ def match_groups(
         return None
     inner = [n for n in range(len(axes)) if n != at + 1]
     along = Layout(tuple(map(Part, (*inner, at + 1))))
-    frame = register_tiling(root, c, {**layouts, root: along}, lanes, registers)
+    frame = register_tiling(root, c, {**layouts, root: along}, lanes, processor)
     if frame is None:
         return None
     index = tuple(channel if a == axis else a for a in t.axes)
@@ -93,7 +93,7 @@ def _quotients(e: Expr) -> list[tuple[Axis, int]]:
 @remember_match
 def recognise_groups(p: Problem) -> GroupedProducts | None:
     """Match the products of several groups."""
-    return match_groups(p.tensor, p.constants, p.layouts, p.lanes, p.registers)
+    return match_groups(p.tensor, p.constants, p.layouts, p.lanes, p.processor)
 
 
 def groups_options(p: Problem, groups: GroupedProducts) -> Iterator[Option]:
@@ -107,7 +107,7 @@ def predict_groups(p: Problem, groups: GroupedProducts) -> Prediction | None:
     faster to run along all of them than within each (128 channels at 56 x 56 in groups of 4: 266 us
     instead of 589)."""
     size = groups.tiling.n.size
-    if p.registers != SMALL_REGISTER_FILE and p.lanes % size == 0 and p.lanes >= 4 * size:
+    if not p.processor.has_few_registers and p.lanes % size == 0 and p.lanes >= 4 * size:
         return None
     return Prediction(next(groups_options(p, groups)))
 

@@ -237,7 +237,7 @@ Ranked = list[tuple[float, Option]]
 @remember_match
 def recognise_reduction(p: Problem) -> Ranked | None:
     """Return the ranked options of a reduction."""
-    return reduction_options(p.tensor, p.layouts, p.lanes, p.registers) or None
+    return reduction_options(p.tensor, p.layouts, p.lanes, p.processor.vector_registers) or None
 
 
 def ranked_options(p: Problem, ranked: Ranked) -> list[Option]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.algorithms.contraction import Contraction, axis_stride, buffer_load
-from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS, register_tiles
+from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.processor import ZEN5, Processor
 from superopt.te.expr.node import Axis, Load
 from superopt.te.expr.tensor import Tensor
 
@@ -37,7 +38,7 @@ class RegisterTiling:
     lanes: int
     registers_per_vector: int
     max_rows: int
-    registers: int = VECTOR_REGISTERS
+    processor: Processor = ZEN5
     terms: int = 1
     separate_addresses: bool = False
     split_vectors: bool = False
@@ -45,7 +46,7 @@ class RegisterTiling:
     def register_tiles(self, short_blocks: bool = False) -> Iterator[tuple[float, int, int]]:
         """Yield register tiles; see `register_tiles`. short_blocks: blocks of L1_PANEL_TERMS."""
         height = 1 if self.m is None else self.m.size
-        some = self.lanes, self.max_rows, self.registers_per_vector, self.registers, self.terms
+        some = self.lanes, self.max_rows, self.registers_per_vector, self.processor, self.terms
         return register_tiles(
             height, self.n.size, *some, short_blocks, self.separate_addresses, self.split_vectors
         )
@@ -56,7 +57,7 @@ def register_tiling(
     c: Contraction,
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
     lanes: int,
-    registers: int = VECTOR_REGISTERS,
+    processor: Processor = ZEN5,
     split_vectors: bool = False,
 ) -> RegisterTiling | None:
     """Return the tile axes of a contraction whose b is, or can be packed, along vectors; None
@@ -84,7 +85,7 @@ def register_tiling(
     found = reduction(t)
     terms = 1 if found is None else prod(a.size for a in found.axes)
     return RegisterTiling(
-        m, n, lanes, -(-lanes // given), most, registers, terms, split_vectors=split_vectors
+        m, n, lanes, -(-lanes // given), most, processor, terms, split_vectors=split_vectors
     )
 
 

@@ -8,7 +8,6 @@ from math import prod
 from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
 from superopt.kernels.algorithms.contraction import axis_stride
 from superopt.kernels.algorithms.problem import Choice, Problem
-from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
 from superopt.kernels.loops.elementwise_schedule import TILE_ELEMENT_OPTIONS, TILE_ELEMENTS
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -154,7 +153,7 @@ def predict_rows(p: Problem, row_axes: int) -> Prediction:
 def row_elements(p: Problem) -> int:
     """Return the elements of rows at a time: with few registers all of a short row, else as few as
     hide latency (18 softmaxes and norms of 33 to 30,522 elements)."""
-    if p.registers != SMALL_REGISTER_FILE:
+    if not p.processor.has_few_registers:
         return TILE_ELEMENTS
     return 2 * TILE_ELEMENTS if p.tensor.axes[-1].size <= 2 * TILE_ELEMENTS else TILE_ELEMENTS // 4
 

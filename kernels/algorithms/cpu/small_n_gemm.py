@@ -20,7 +20,6 @@ from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
 from superopt.kernels.algorithms.cpu.register_tiling import register_tiling
 from superopt.kernels.algorithms.cpu.row_kernels import parallel_loops
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
@@ -35,6 +34,7 @@ from superopt.kernels.loops.schedule import (
     Vectorize,
 )
 from superopt.kernels.loops.substitution import replace_loads, scatter_layout
+from superopt.kernels.processor import ZEN5
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Axis, Expr
@@ -79,7 +79,7 @@ def match_small_n_gemm(
     constants: Collection[Tensor],
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
     lanes: int,
-    registers: int = VECTOR_REGISTERS,
+    registers: int = ZEN5.vector_registers,
 ) -> SmallNGemm | None:
     """Match a contraction with few outputs; None if this does not pay."""
     c, found = contraction.match_contraction(t, constants), reduction(t)
@@ -169,7 +169,9 @@ def schedule_small_n_gemm(f: SmallNGemm, rows: int) -> dict[Tensor, Schedule]:
 def recognise_small_n(p: Problem) -> SmallNGemm | None:
     """Match a contraction with few outputs, which are contiguous in the result."""
     c = contraction.match_contraction(p.tensor, p.constants, p.lanes)
-    found = match_small_n_gemm(p.tensor, p.constants, p.layouts, p.lanes, p.registers)
+    found = match_small_n_gemm(
+        p.tensor, p.constants, p.layouts, p.lanes, p.processor.vector_registers
+    )
     if c is None or found is None:
         return None
     return None if register_tiling(p.tensor, c, p.layouts, p.lanes) is None else found

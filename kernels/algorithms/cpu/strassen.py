@@ -27,7 +27,7 @@ from superopt.kernels.algorithms.cpu import reduction_schedules
 from superopt.kernels.algorithms.cpu.gemm import L2_PANEL_TERMS
 from superopt.kernels.algorithms.cpu.row_scaling import row_scales, unscale_factor
 from superopt.kernels.algorithms.cpu.tiled_convolution import ceil_div
-from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS, register_tiles
+from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
@@ -40,6 +40,7 @@ from superopt.kernels.loops.substitution import (
     substitute_and_fold,
 )
 from superopt.kernels.loops.tile import Pack
+from superopt.kernels.processor import ZEN5, Processor
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Axis, Expr, Load
@@ -283,7 +284,6 @@ MAX_SUM_BYTES = 8_000_000  # of the sums of a's parts, which are read once per p
 # MIN_TILE_ROWS high, which keeps a core busy.
 MAX_PRODUCT_BYTES = 48_000
 MIN_TILE_ROWS = 8
-TILE_LIMITS = {32: (MIN_TILE_ROWS, 1), 16: (6, 2)}  # minimum rows and maximum vectors, by registers
 PAGE_BYTES = 4096  # of rows so far apart a cache holds no more than MIN_TILE_ROWS
 MIN_CHUNKS = 6  # for threads, if there are blocks of MIN_BLOCK_ROWS
 MIN_BLOCK_ROWS, MAX_RECOMPUTE_RATIO = 7, 1.035
@@ -301,7 +301,7 @@ def candidate_plans(
     p: StrassenProduct,
     lanes: int,
     max_levels: int,
-    registers: int = VECTOR_REGISTERS,
+    processor: Processor = ZEN5,
     split_vectors: bool = False,
 ) -> list[Plan]:
     """Return all plans; for each level the fastest estimated one first."""
@@ -317,7 +317,7 @@ def candidate_plans(
         size = count * 4 * k  # bytes of the sums for a row of each part
         whole = m * size <= MAX_SUM_BYTES
         for _, rows, vectors in register_tile_options(
-            m, n, k, lanes, count, registers, split_vectors
+            m, n, k, lanes, count, processor, split_vectors
         ):
             inside = min(
                 max(MAX_PRODUCT_BYTES // (count * 4 * vectors * lanes) // rows, 1) * rows, m
@@ -352,17 +352,17 @@ def _block_rows(m: int, rows: int, panels: int) -> int:
 
 
 def register_tile_options(
-    m: int, n: int, k: int, lanes: int, count: int, registers: int, split_vectors: bool
+    m: int, n: int, k: int, lanes: int, count: int, processor: Processor, split_vectors: bool
 ) -> list[tuple[float, int, int]]:
     """Return register tiles whose panels divide the columns and whose products stay near."""
     pitch = count * 4 * k
     most = MIN_TILE_ROWS if pitch % PAGE_BYTES == 0 else 14
     every = register_tiles(
-        m, n, lanes, most, registers=registers, terms=k, split_vectors=split_vectors
+        m, n, lanes, most, processor=processor, terms=k, split_vectors=split_vectors
     )
     some = [x for x in every if (n // lanes) % x[2] == 0]
     near = [x for x in some if count * 4 * lanes * x[1] * x[2] <= MAX_PRODUCT_BYTES]
-    least, wide = TILE_LIMITS[registers]
+    least, wide = processor.strassen_tile
     high = [x for x in near if x[1] >= min(m, least) and x[2] <= wide]
     return sorted(high or near)[:MAX_TILES_TRIED]
 

@@ -12,19 +12,14 @@ from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
 from superopt.kernels.algorithms.cpu.gemm import k_block_sizes, match_product
 from superopt.kernels.algorithms.cpu.register_tiling import L1_PANEL_TERMS, RegisterTiling
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import row_major
 from superopt.kernels.loops.option import Option
+from superopt.kernels.processor import ZEN5, Processor
 from superopt.te.expr.dtype import F32
 
-# Fitted to 27 products, M x K x N from 49 x 160 x 960 to 3136 x 64 x 256; most are predicted within
-# 3 %. Cycles per vector of the sums of a's parts, and of a product until it is in the result, in
-# the unit of `register_tiles`; and the factor of that unit here.
-SUM_CYCLES, RESULT_CYCLES, PRODUCT_COST_FACTOR = 6, 3.5, 0.96
-SPLIT_VECTOR_COST_FACTOR = 1.02  # PRODUCT_COST_FACTOR if vectors are split, fitted to 26 products
-# factor of SUM_CYCLES and RESULT_CYCLES, by registers (fewer come with smaller caches)
-MOVE_COST_FACTOR = {32: 1.0, 16: 4.5}
-BYTES_PER_CYCLE = {32: 8, 16: 4}  # of the constant from memory, by registers
+# Cycles per vector of the sums of a's parts, and of a product until it is in the result, in the
+# unit of `register_tiles`; fitted with the Strassen costs of processor.ZEN5, most within 3 %.
+SUM_CYCLES, RESULT_CYCLES = 6, 3.5
 NON_BOTTLENECK_SHARE = 0.2  # share of the time of what is not the bottleneck that is not hidden
 STRASSEN_MAX_TIME_RATIO = 0.965  # relative to the direct product
 STRASSEN_MAX_SHORT_BLOCK_TIME_RATIO = (
@@ -50,7 +45,7 @@ def recognise_strassen(p: Problem) -> Strassen | None:
 def strassen_options(p: Problem, found: Strassen) -> Iterator[Option]:
     """Yield the options of all levels and tiles."""
     _, tiling, square = found
-    how = p.lanes, p.strassen_levels, p.registers, tiling.split_vectors
+    how = p.lanes, p.strassen_levels, p.processor, tiling.split_vectors
     yield from map(_option, strassen.candidate_plans(square, *how))
 
 
@@ -63,11 +58,11 @@ def predict_strassen(p: Problem, found: Strassen) -> Prediction | None:
     c, tiling, square = found
     rows = square.image_count * square.rows_per_image
     tiles = rows // (1 if tiling.m is None else tiling.m.size)
-    short = k_block_sizes(p.tensor, c, p.layouts, p.registers)[0] in L1_PANEL_TERMS
+    short = k_block_sizes(p.tensor, c, p.layouts, p.processor)[0] in L1_PANEL_TERMS
     most = STRASSEN_MAX_SHORT_BLOCK_TIME_RATIO if short else STRASSEN_MAX_TIME_RATIO
     direct = tiles * min(tiling.register_tiles())[0]
     best = fastest_strassen_plan(
-        square, p.lanes, p.strassen_levels, direct, p.registers, most, tiling.split_vectors
+        square, p.lanes, p.strassen_levels, direct, p.processor, most, tiling.split_vectors
     )
     if best is None:
         return None
@@ -80,30 +75,29 @@ def fastest_strassen_plan(
     lanes: int,
     max_levels: int,
     direct: float,
-    registers: int = VECTOR_REGISTERS,
+    processor: Processor = ZEN5,
     max_time_ratio: float = STRASSEN_MAX_TIME_RATIO,
     split_vectors: bool = False,
 ) -> tuple[float, strassen.Plan] | None:
     """Return the fastest estimated plan, with its time over `max_time_ratio` times that of the
     direct product; None if the direct product is better. direct: time of the direct product per
     term, in the unit of register tiles. split_vectors: see `register_tiles`."""
-    taken = SPLIT_VECTOR_COST_FACTOR if split_vectors else PRODUCT_COST_FACTOR
-    size = 4 * p.k.size * p.n.size / BYTES_PER_CYCLE[registers]
+    size = 4 * p.k.size * p.n.size / processor.strassen_bytes_per_fma
     whole = _estimated_time(direct * p.k.size, size)
     some = [(whole, 0)]
     for levels in strassen.LEVELS[:max_levels]:
         if strassen.can_split(p, levels, lanes):
             parts, count = 2**levels, 7**levels
             m, n, k = strassen.part_rows(p, parts), p.n.size // parts, p.k.size // parts
-            tiles = strassen.register_tile_options(m, n, k, lanes, count, registers, split_vectors)
-            products = tiles[0][0] * k * taken
-            moved = MOVE_COST_FACTOR[registers] * m * (k * SUM_CYCLES + n * RESULT_CYCLES) / lanes
+            tiles = strassen.register_tile_options(m, n, k, lanes, count, processor, split_vectors)
+            products = tiles[0][0] * k * processor.strassen_product_cost
+            moved = processor.strassen_move_cost * m * (k * SUM_CYCLES + n * RESULT_CYCLES) / lanes
             time = _estimated_time(count * (products + moved), (7 / 4) ** levels * size)
             some.append((time, levels))
     least, levels = min(some)
     if not levels or least > max_time_ratio * whole:
         return None
-    plans = strassen.candidate_plans(p, lanes, max_levels, registers, split_vectors)
+    plans = strassen.candidate_plans(p, lanes, max_levels, processor, split_vectors)
     return least / (max_time_ratio * whole), next(x for x in plans if x.levels == levels)
 
 
@@ -120,7 +114,13 @@ def schedule_strassen(p: Problem, found: Strassen, option: Option) -> Choice:
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = strassen.Plan(levels, bool(separate), *rest)
     form = strassen.strassen_form(
-        p.tensor, c, square, plan, {**p.layouts, p.tensor: layout}, p.lanes, p.registers
+        p.tensor,
+        c,
+        square,
+        plan,
+        {**p.layouts, p.tensor: layout},
+        p.lanes,
+        p.processor.vector_registers,
     )
     matrix = strassen.constant_matrix(c, square)
     combine = partial(strassen.combine_constant, levels, p.lanes, matrix)

@@ -43,7 +43,7 @@ from superopt.kernels.algorithms.cpu.tiled_convolution import (
     tile_counts,
     tile_store_index,
 )
-from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS, register_tiles
+from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
@@ -54,6 +54,7 @@ from superopt.kernels.loops.substitution import (
     scatter_layout,
     substitute_and_fold,
 )
+from superopt.kernels.processor import ZEN5, Processor
 from superopt.te.expr import index
 from superopt.te.expr.dtype import INDEX
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
@@ -199,25 +200,16 @@ def _replace_indices(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
     return e
 
 
-# Measured slowdown of wide register tiles, which need more of the filter at a time; of more
-# vectors, 1.2.
-WIDE_TILE_COST_FACTOR = {32: {4: 1.05}, 16: {4: 1.1}}
+# Measured slowdown of register tiles of more than four vectors, which need more of the filter at a
+# time.
+WIDE_TILE_COST = 1.2
 MAX_TILES_TRIED = 8  # to try
 MAX_BLOCK_HEIGHTS = 4  # to try
 MIN_COLUMN_PARTS = 8  # of a one-column image
-L2_BYTES = {32: 800_000, 16: 400_000}  # of tiles, by registers
 MAX_CACHED_KERNEL_BYTES = 16 << 20  # larger filters come from memory each time
-# Bytes per vector FMA, by registers: of a filter from memory, and from the last-level cache; and of
-# tiles that do not stay in L2, and are written and read there.
-MEMORY_BYTES_PER_FMA, L3_BYTES_PER_FMA, L2_MISS_BYTES_PER_FMA = (
-    {32: 6, 16: 3},
-    {32: 12, 16: 6},
-    {32: 6, 16: 3},
-)
 MIN_L3_TILE_BYTES = (
     4 << 20
 )  # tiles that come from the last-level cache for each part of the channels
-TRANSFORM_FMA_COST = {32: 1.4, 16: 2.4}  # of a transform's FMA, by registers
 SHARED_WORK_COST_FACTOR = 1.05  # cost of sharing work among threads
 NON_BOTTLENECK_SHARE = 0.3  # share of the time of what is not the bottleneck that is not hidden
 WinogradStages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -226,7 +218,7 @@ _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5
 
 
 def candidate_plans(
-    p: TiledConvolution, m: int, lanes: int, registers: int = VECTOR_REGISTERS
+    p: TiledConvolution, m: int, lanes: int, processor: Processor = ZEN5
 ) -> list[tuple[float, Plan]]:
     """Return (estimated time in vector FMAs, plan) for tiles of m x m, fastest first."""
     (high, wide), (a, b), k = tile_counts(p, m), p.input_tile_sides(m), p.k.size
@@ -242,28 +234,31 @@ def candidate_plans(
         tiles_ = a * b * block * wide * p.channels * 4
         moved = (
             0
-            if tiles_ <= L2_BYTES[registers]
-            else tiles_ * count * given / L2_MISS_BYTES_PER_FMA[registers]
+            if tiles_ <= processor.winograd_tile_bytes
+            else tiles_ * count * given / processor.winograd_spill_bytes
         )
         far = (
-            tiles_ * count * made / L3_BYTES_PER_FMA[registers] if tiles_ > MIN_L3_TILE_BYTES else 0
+            tiles_ * count * made / processor.winograd_l3_bytes if tiles_ > MIN_L3_TILE_BYTES else 0
         )
-        again = L3_BYTES_PER_FMA if size <= MAX_CACHED_KERNEL_BYTES else MEMORY_BYTES_PER_FMA
-        for time, *tile in sorted(_sum_tiles(block, wide, k, lanes, registers))[:MAX_TILES_TRIED]:
+        in_cache = size <= MAX_CACHED_KERNEL_BYTES
+        again = processor.winograd_l3_bytes if in_cache else processor.winograd_memory_bytes
+        for time, *tile in sorted(_sum_tiles(block, wide, k, lanes, processor))[:MAX_TILES_TRIED]:
             busy = time * a * b * terms
             total = max(moved, far * ceil_div(k, tile[2] * lanes))
             # with small caches, loads for one or two register tiles do not overlap with others
             # (measured)
-            few = registers < VECTOR_REGISTERS and 2 * tile[0] * tile[1] >= block * wide
+            few = processor.has_few_registers and 2 * tile[0] * tile[1] >= block * wide
             beside = 1.0 if few else NON_BOTTLENECK_SHARE
-            total += _overlapped_time(busy, size / MEMORY_BYTES_PER_FMA[registers], beside)
-            total += (count * made - 1) * _overlapped_time(busy, size / again[registers], beside)
+            total += _overlapped_time(busy, size / processor.winograd_memory_bytes, beside)
+            total += (count * made - 1) * _overlapped_time(busy, size / again, beside)
             for separate in (False, True) if count == 1 else (False,):
                 # With one block, threads share what follows the transform; an image that is a term
                 # of several sums is transformed for each, unless that is done before.
                 slow = 1.0 if separate or count * made > 1 else SHARED_WORK_COST_FACTOR
                 turned = (
-                    TRANSFORM_FMA_COST[registers] * (to * (1 if separate else p.taps) + fro) / lanes
+                    processor.winograd_transform_cost
+                    * (to * (1 if separate else p.taps) + fro)
+                    / lanes
                 )
                 out.append((total * slow + turned, Plan(m, separate, block, *tile)))
     some: dict[int, int] = {}
@@ -322,11 +317,11 @@ def _channel_schedules(stages: WinogradStages, plan: Plan, lanes: int) -> dict[T
 
 @lru_cache
 def _sum_tiles(
-    block: int, wide: int, k: int, lanes: int, registers: int
+    block: int, wide: int, k: int, lanes: int, processor: Processor
 ) -> list[tuple[float, int, int, int]]:
     """Return register tiles of the sums: estimated time, rows and columns of tiles, vectors."""
     out = []
-    for time, n, vectors in register_tiles(block * wide, k, lanes, registers=registers):
+    for time, n, vectors in register_tiles(block * wide, k, lanes, processor=processor):
         each = time / (ceil_div(block * wide, n) * ceil_div(k, vectors * lanes) * n * vectors)
         for by_row in range(1, min(block, n) + 1):
             if n % by_row == 0 and n // by_row <= wide:
@@ -336,9 +331,10 @@ def _sum_tiles(
                     * ceil_div(wide, by_column)
                     * ceil_div(k, vectors * lanes)
                 )
-                wider = WIDE_TILE_COST_FACTOR[registers].get(vectors, 1.0 if vectors < 4 else 1.2)
-                slow = wider * (each if registers < VECTOR_REGISTERS else _tile_cost_factor(n))
-                slow *= 1.02 if by_row == 1 and registers == VECTOR_REGISTERS else 1
+                wide_cost = processor.winograd_wide_cost if vectors == 4 else WIDE_TILE_COST
+                wider = 1.0 if vectors < 4 else wide_cost
+                slow = wider * (each if processor.has_few_registers else _tile_cost_factor(n))
+                slow *= 1.02 if by_row == 1 and not processor.has_few_registers else 1
                 out.append((count * n * vectors * slow, by_row, by_column, vectors))
     return out
 

@@ -23,13 +23,6 @@ from superopt.kernels.loops.layout import row_major
 from superopt.kernels.loops.option import Option
 from superopt.te.expr.dtype import F32
 
-WINOGRAD_MAX_TIME_RATIO = {
-    32: 0.7,
-    16: 0.82,
-}  # relative to the direct convolution, below which Winograd pays
-# The same on processors that execute a vector in two halves: of 16 convolutions estimated at 0.44
-# to 1.04 (stride two, 5 x 5, small images) all took less than estimated, by up to 0.15.
-WINOGRAD_SPLIT_VECTOR_MAX_TIME_RATIO = 0.93
 _KNOBS = ("m", "separate", "block", "rows", "columns", "vectors")
 Winograd = tuple[Contraction, TiledConvolution]
 
@@ -56,7 +49,7 @@ def _match_convolution(p: Problem, c: Contraction | None) -> TiledConvolution | 
 def winograd_options(p: Problem, found: Winograd) -> Iterator[Option]:
     """Yield the options of all tiles."""
     for m in found[1].tile_options():
-        for _, plan in winograd.candidate_plans(found[1], m, p.lanes, p.registers):
+        for _, plan in winograd.candidate_plans(found[1], m, p.lanes, p.processor):
             yield _option(plan)
 
 
@@ -70,23 +63,17 @@ def predict_winograd(p: Problem, found: Winograd) -> Prediction | None:
     if product is None or best is None:
         return None
     relative, direct = direct_time(p, product)
-    ratio = best[0] / (_max_time_ratio(p) * direct)
+    ratio = best[0] / (p.processor.winograd_max_time_ratio * direct)
     return Prediction(_option(best[1]), relative * ratio) if ratio <= 1 else None
 
 
 def _best_plan(p: Problem, convolution: TiledConvolution) -> tuple[float, winograd.Plan] | None:
     """Return the fastest estimated plan with its time in vector FMAs."""
     some = (
-        winograd.candidate_plans(convolution, m, p.lanes, p.registers)[0]
+        winograd.candidate_plans(convolution, m, p.lanes, p.processor)[0]
         for m in convolution.tile_options()
     )
     return min(some, key=lambda x: x[0], default=None)
-
-
-def _max_time_ratio(p: Problem) -> float:
-    if p.splits_vectors:
-        return WINOGRAD_SPLIT_VECTOR_MAX_TIME_RATIO
-    return WINOGRAD_MAX_TIME_RATIO[p.registers]
 
 
 def estimated_product_cost(p: Problem) -> float | None:
@@ -97,7 +84,11 @@ def estimated_product_cost(p: Problem) -> float | None:
         return None
     found, (_, direct) = recognise_winograd(p), direct_time(p, product)
     best = None if found is None else _best_plan(p, found[1])
-    return best[0] if best is not None and best[0] <= _max_time_ratio(p) * direct else direct
+    return (
+        best[0]
+        if best is not None and best[0] <= p.processor.winograd_max_time_ratio * direct
+        else direct
+    )
 
 
 def schedule_winograd(p: Problem, found: Winograd, option: Option) -> Choice:

@@ -63,9 +63,8 @@ def plan_segment_program(
             machine.width,
             options,
             tiles,
-            machine.multiply_bytes,
             allowed.partial_rules,
-            machine.vector_registers,
+            machine.processor,
             states=states,
         )
         return plan_program(given, sizes, settings)

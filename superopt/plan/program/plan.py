@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from superopt.ir import graph as ir_graph
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.llvm.calls import Ref
-from superopt.kernels.llvm.register_tiles import VECTOR_REGISTERS
 from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Kernel
+from superopt.kernels.processor import ZEN5, Processor
 from superopt.plan.lowering.graph_tensors import GraphTensors
 from superopt.plan.lowering.growing_states import GrowingState
 from superopt.plan.program.program import Program
@@ -28,17 +28,15 @@ class Settings:
 
     vector_bytes: bytes of a vector register of the target. options: how to solve problems, by key;
     the default option is used for all others. allow_winograd: use Winograd and Strassen.
-    multiply_bytes: bytes of a vector that the machine multiplies at a time; 0 for all.
     allow_dilated_winograd: use Winograd for dilated convolutions, too, in tiles of every d-th
-    element. vector_registers: their number. states: outputs in the memory of inputs.
+    element. processor: whose costs decide. states: outputs in the memory of inputs.
     """
 
     vector_bytes: int
     options: Mapping[str, Option] = field(default_factory=dict)
     allow_winograd: bool = True
-    multiply_bytes: int = 0
     allow_dilated_winograd: bool = True
-    vector_registers: int = VECTOR_REGISTERS
+    processor: Processor = ZEN5
     target: Target = CPU
     states: tuple[GrowingState, ...] = ()
 

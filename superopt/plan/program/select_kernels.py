@@ -210,9 +210,8 @@ def _problem(
         batch_rank,
         strassen_levels is not None,
         strassen_levels or 0,
-        s.multiply_bytes,
         s.allow_dilated_winograd,
-        s.vector_registers,
+        s.processor,
         s.target.storage_dtype is not None,
     )
 

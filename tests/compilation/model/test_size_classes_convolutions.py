@@ -36,7 +36,7 @@ def winograd_plans(monkeypatch: pytest.MonkeyPatch) -> list[winograd.Plan]:
         plans = [
             plan
             for m in c.tile_options()
-            for _, plan in winograd.candidate_plans(c, m, p.lanes, p.registers)
+            for _, plan in winograd.candidate_plans(c, m, p.lanes, p.processor)
         ]
         chosen.extend(random.sample(plans, min(len(plans), 1)))
         return (0.0, chosen[-1]) if plans else None

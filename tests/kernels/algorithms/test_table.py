@@ -20,6 +20,7 @@ from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.table import ALGORITHMS, algorithm_table
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import PRIMITIVES, parse_schedule, schedule_text
+from superopt.kernels.processor import AVX2
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.simplify import simplify_graph
@@ -93,7 +94,7 @@ def problems(target: str) -> dict[str, Problem]:
     if target == "cpu":
         models["trees"] = tree_model()
         models |= {f"bits {m}": NBitsProduct(1024, 96).model([m]) for m in (1, 20)}
-        settings = [Settings(32, vector_registers=16), Settings(64)]
+        settings = [Settings(32, processor=AVX2), Settings(64)]
     else:
         settings = [Settings(64, allow_winograd=False, target=gpu_target(storage_dtype=F16))]
     out = {}

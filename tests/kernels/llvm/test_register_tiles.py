@@ -11,6 +11,7 @@ from superopt.kernels.algorithms.space import best_option, options
 from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import parse_layout
 from superopt.kernels.loops.option import Option
+from superopt.kernels.processor import AVX2, XEON, ZEN4, ZEN5
 from superopt.kernels.runtime.engine import Machine, host
 from tests.support.kernels.build import product
 
@@ -27,7 +28,9 @@ def problem(case: str, width: int, registers: int) -> Problem:
     op, shapes, attrs = CASES[case]
     t, [x, w] = product(op, *shapes, **attrs)
     lies = {x: parse_layout("i0 i1//16 i2+1 i3+1 i1%16"), t: parse_layout("i0 i1//16 i2 i3 i1%16")}
-    return Problem(t, lies if op == "Conv" else {}, {w}, width, registers=registers)
+    return Problem(
+        t, lies if op == "Conv" else {}, {w}, width, processor=AVX2 if registers == 16 else ZEN5
+    )
 
 
 def held(o: Option) -> int:
@@ -51,14 +54,16 @@ def test_tiles_fit(case: str, width: int, registers: int) -> None:
 
 def test_a_tile_keeps_the_machine_busy() -> None:
     """Sums are added to again after four cycles: fewer than eight at a time would wait."""
-    _, rows, vectors = min(register_tiles(56, 128, 8, registers=16))
+    _, rows, vectors = min(register_tiles(56, 128, 8, processor=AVX2))
     assert 8 <= rows * vectors <= 12
     assert held(best_option(problem("3x3 of stride 2", 32, 16))) <= 12
 
 
 def test_machines() -> None:
-    assert Machine("znver3", "+avx,+avx2", 32).vector_registers == 16
-    assert Machine("znver4", "+avx512f", 64).vector_registers == 32
-    assert Machine("neoverse-n1", "+neon,+fp-armv8", 16).vector_registers == 32
-    assert Machine("x86-64", "+sse2", 16).vector_registers == 16
-    assert host().vector_registers in (16, 32)
+    assert Machine("znver3", "+avx,+avx2", 32).processor is AVX2
+    assert Machine("znver4", "+avx512f", 64).processor is ZEN4
+    assert Machine("znver5", "+avx512f", 64).processor is ZEN5
+    assert Machine("rocketlake", "+avx512f,+amx-tile", 64).processor is XEON
+    assert Machine("neoverse-n1", "+neon,+fp-armv8", 16).processor.vector_registers == 32
+    assert Machine("x86-64", "+sse2", 16).processor.vector_registers == 16
+    assert host().processor.vector_registers in (16, 32)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from superopt.ir import graph
 from superopt.kernels.loops.loop_transforms import initial_loops
 from superopt.kernels.loops.region import read_region
+from superopt.kernels.processor import AVX2
 from superopt.ops import OPS
 from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
@@ -65,9 +66,7 @@ def _held(c: int) -> int:
     x = graph.Input("x", TensorType(F32, (1, 64, 26, 26)))
     w = graph.constant(np.ones((c, 64, 3, 3), np.float32))
     y = graph.node(OPS["Conv"], [x, w], pads=(1, 1, 1, 1))
-    made = plan_program(
-        graph.Graph((x,), (y,)), {}, Settings(32, multiply_bytes=32, vector_registers=16)
-    )
+    made = plan_program(graph.Graph((x,), (y,)), {}, Settings(32, processor=AVX2))
     assert any(o.algorithm == "winograd" for o in made.options.values())
     sizes = [
         prod(n for n in t.shape if isinstance(n, int))

@@ -50,7 +50,7 @@ def test_corrections(name: str) -> None:
     out = [np.empty(v.type.shape, np.float32) for _ in range(2)]
     for y, root in zip(out, (s.program, v), strict=True):
         m = host()
-        settings = Settings(m.width, vector_registers=m.vector_registers)
+        settings = Settings(m.width, processor=m.processor)
         made = plan_program(ir_graph.Graph(inputs, (root,)), {}, settings)
         load_program(made, m, 1, None)(given, (y,))
     np.testing.assert_allclose(out[1], out[0], rtol=1e-5, atol=1e-4)

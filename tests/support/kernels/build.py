@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 
@@ -49,11 +51,11 @@ def blank(k: Kernel, results: int) -> list[np.ndarray]:
     return [np.full(s, 77, d) for s, d in zip(shapes, kinds, strict=True)]
 
 
-def planned(m: onnx.ModelProto, level: str) -> Program:
-    """The program that such a processor would run."""
-    return tuned_compiler(read_model(m), 1, psabi_machine(level), None, ALL_TRANSFORMS).replan(
-        {}, {}
-    )[1]
+def planned(m: onnx.ModelProto, level: str, cpu: str = "") -> Program:
+    """The program that a processor of this level would run. cpu: its name in LLVM."""
+    machine = psabi_machine(level)
+    machine = replace(machine, cpu=cpu) if cpu else machine
+    return tuned_compiler(read_model(m), 1, machine, None, ALL_TRANSFORMS).replan({}, {})[1]
 
 
 def product(op: str, *shapes: tuple[int, ...], **attrs: object) -> tuple[Tensor, list[Tensor]]:

@@ -20,9 +20,9 @@ from superopt.kernels.algorithms.contraction import (
     axis_stride,
     match_contraction,
 )
-from superopt.kernels.llvm.register_tiles import SMALL_REGISTER_FILE
 from superopt.kernels.loops.layout import Layout, Part
 from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.processor import Processor
 from superopt.rules.te.match import Context
 from superopt.rules.te.rewrite import Rewrite, load_te_rules
 from superopt.te.analysis.inline import substitute_axes
@@ -44,17 +44,16 @@ CACHE_LINE_BYTES, CACHE_SETS, CACHE_WAYS = (
 
 
 def transpose_operands(
-    current: Mapping[Tensor, Tensor], constants: Collection[Tensor], registers: int
+    current: Mapping[Tensor, Tensor], constants: Collection[Tensor], processor: Processor
 ) -> tuple[dict[Tensor, Tensor], set[Tensor]]:
-    """Return the definitions with such copies inserted, and the copies. registers: the number of
-    vector registers."""
+    """Return the definitions with such copies inserted, and the copies."""
     out: dict[Tensor, Tensor] = {}
     copies: set[Tensor] = set()
     for t, now in current.items():
         found = match_contraction(now, constants)
         far = (
             found is not None
-            and registers == SMALL_REGISTER_FILE
+            and processor.has_few_registers
             and _reads_softmax(found.a.tensor, current)
         )
         order = None if found is None else _transposed_axes(now, found, constants, far)

@@ -13,6 +13,7 @@ from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, build_choice, options
 from superopt.kernels.loops.layout import parse_layout
 from superopt.kernels.loops.option import Option
+from superopt.kernels.processor import AVX2, ZEN5
 from superopt.kernels.runtime.engine import host
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
@@ -23,6 +24,7 @@ from tests.support.compilation.models import F, model, near, reference
 from tests.support.kernels.build import product
 
 # channels, height, width, outputs, kernel, stride, pads, and what comes after
+PROCESSORS = {16: AVX2, 32: ZEN5}
 CASES = {
     "1x1": (24, 7, 7, 40, 1, 1, 0, ""),
     "1x1 with an addition": (24, 5, 9, 40, 1, 1, 0, "add"),
@@ -90,13 +92,13 @@ def ways(name: str, registers: int, threads: int, which: Callable[[Option], bool
     shape = [n for n in graph.inputs[0].type.shape or () if isinstance(n, int)]
     given = [np.random.default_rng(1).standard_normal(shape).astype(np.float32)]
     wanted = reference(m, {"x": given[0]})
-    first = plan_program(graph, {}, Settings(machine.width, vector_registers=registers))
+    first = plan_program(graph, {}, Settings(machine.width, processor=PROCESSORS[registers]))
     count = 0
     for key, problem in first.problems.items():
         some = [o for o in options(problem) if which(o)]
         for option in some[:: 1 + len(some) // n]:
             made = plan_program(
-                graph, {}, Settings(machine.width, {key: option}, vector_registers=registers)
+                graph, {}, Settings(machine.width, {key: option}, processor=PROCESSORS[registers])
             )
             got = [np.full_like(a, np.nan) for a in wanted.values()]
             load_program(made, machine, threads, None)(given, got)
@@ -113,7 +115,7 @@ def problem(kernel: int, size: int, stride: int, border: int) -> Problem:
         x: parse_layout(f"i0 i1//16 i2+{border} i3+{border} i1%16"),
         t: parse_layout("i0 i1//16 i2 i3 i1%16"),
     }
-    return Problem(t, lies, {w}, 32, registers=16, strassen_levels=0, allow_winograd=False)
+    return Problem(t, lies, {w}, 32, processor=AVX2, strassen_levels=0, allow_winograd=False)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +144,14 @@ def test_a_row_of_factors_that_is_larger_than_a_cache(
     shape: tuple[int, int], k: int, n: int, registers: int
 ) -> None:
     t, [_, w] = product("MatMul", (*shape, k), (k, n))
-    p = Problem(t, {}, {w}, registers * 2, registers=registers, strassen_levels=0)
+    p = Problem(t, {}, {w}, registers * 2, processor=PROCESSORS[registers], strassen_levels=0)
     assert all(build_choice(p, o).option == o for o in options(p))
 
 
 def test_a_vector_of_several_registers_stays_one() -> None:
     t, [x, w] = product("Conv", (1, 64, 28, 28), (40, 64, 1, 1))
     lies = {v: parse_layout("i0 i2 i3 i1") for v in (x, t)}
-    p = Problem(t, lies, {w}, 64, registers=32, strassen_levels=0)
+    p = Problem(t, lies, {w}, 64, processor=ZEN5, strassen_levels=0)
     some = [o for o in options(p) if o.algorithm in ("gemm", "collapsed_gemm")]
     assert all(o["rows"] * o["vectors"] * 3 < 32 for o in some)
 
@@ -160,6 +162,8 @@ def test_a_vector_of_several_registers_stays_one() -> None:
 def test_long_sums_are_in_short_blocks(channels: int, registers: int, deep: int) -> None:
     t, [x, w] = product("Conv", (1, channels, 16, 16), (64, channels, 1, 1))
     lies = {x: parse_layout("i0 i1//16 i2 i3 i1%16"), t: parse_layout("i0 i1//16 i2 i3 i1%16")}
-    option = best_option(Problem(t, lies, {w}, 32, registers=registers, strassen_levels=0))
+    option = best_option(
+        Problem(t, lies, {w}, 32, processor=PROCESSORS[registers], strassen_levels=0)
+    )
     assert option["k_block"] == deep
     assert option["vectors"] == 2 or not deep

@@ -14,6 +14,7 @@ from onnx import numpy_helper as nh
 
 import superopt
 from superopt.compilation.cpu.native_segment import NativeSegment
+from superopt.kernels.processor import ZEN4
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.passes import plan_program
@@ -159,7 +160,7 @@ def windows(after: Sequence[onnx.NodeProto]) -> tuple[onnx.ModelProto, np.ndarra
 
 def ways(m: onnx.ModelProto) -> set[str]:
     """How its kernels are computed."""
-    found = plan_program(import_model(read_model(m)).graph, {}, Settings(64, multiply_bytes=32))
+    found = plan_program(import_model(read_model(m)).graph, {}, Settings(64, processor=ZEN4))
     return {o.algorithm for o in found.options.values()}
 
 
