@@ -301,15 +301,14 @@ def can_pack(p: Problem, c: Contraction, tiling: RegisterTiling) -> bool:
 
 
 def pays_to_pack(p: Problem, c: Contraction, tiling: RegisterTiling) -> bool:
-    """True if enough rows read b, and it does not fit in L1; with many registers only if vectors
-    are unaligned (other cases are not measured)."""
+    """True if b does not fit in L1, and its vectors are unaligned or enough rows read it."""
     if (
         tiling.m is None
         or tiling.m.size < MIN_READER_ROWS
         or tiling.terms * tiling.n.size < MIN_MATRIX_ELEMENTS
     ):
         return False
-    return p.processor.has_few_registers or tiling.n.size % tiling.lanes != 0
+    return tiling.m.size >= p.processor.min_packed_rows or tiling.n.size % tiling.lanes != 0
 
 
 def resident_row_block(t: Tensor, c: Contraction, tiling: RegisterTiling, rows: int) -> int:
