@@ -25,8 +25,8 @@ class Processor:
       row_block_bytes: of a's rows that are multiplied by all of b before the next ones; inf: all
       rows. blocks_channels: sums over blocked channels are in blocks whose panel of b stays in L1
       (register_tiling.L1_PANEL_TERMS). min_packed_rows: from which panels of a matrix that is not
-      constant are copied together; unaligned ones always are. collapsed_row_bytes: of an image that
-      stays in L2.
+      constant are copied together; unaligned ones always are. copies_values: those of attention are
+      copied head by head. collapsed_row_bytes: of an image that stays in L2.
     Algorithms, by measurements:
       collapsed_max_time_ratio: relative to the time row by row, below which collapsing the rows of
       an image pays, for rows with an address each, and for contiguous ones.
@@ -67,6 +67,7 @@ class Processor:
     row_block_bytes: float = inf
     blocks_channels: bool = False
     min_packed_rows: float = inf
+    copies_values: bool = False
 
     @property
     def has_few_registers(self) -> bool:
@@ -115,12 +116,13 @@ ZEN4 = replace(
 )
 
 # Intel Xeon from Sapphire Rapids on, two 512-bit units, 2 MiB of L2, a last-level cache that gives
-# one core 28 GB/s: fitted to 12 products from 49 x 2048 x 512 to 1024 x 1024 x 1024. Two loads a
-# cycle, for two FMAs: tiles of one vector, which Strassen's method needs, reach half of the peak.
-# Unrolling by four, 512 x 768 x 768 takes 3.81 ms instead of 4.60: scalar instructions of the loop
-# share ports with FMAs. Copying panels of b takes 10 % less time from 256 rows on (8 products of
-# 256 x 256 x 256, 4 of 384 x 64 x 384), a quarter of it for 1024 x 1024 x 1024, and as long for 128
-# rows.
+# one core 28 GB/s: fitted to 12 products from 49 x 2048 x 512 to 1024 x 1024 x 1024. It loads two
+# vectors or elements a cycle, for two FMAs: tiles of one vector, which Strassen's method needs,
+# reach half of the peak. Unrolling by four, 512 x 768 x 768 takes 3.81 ms instead of 4.60: scalar
+# instructions of the loop share ports with FMAs. Copying panels of b takes 10 % less time from 256
+# rows on (8 products of 256 x 256 x 256, 4 of 384 x 64 x 384), a quarter of it for 1024 x 1024 x
+# 1024, and as long for 128 rows. Attention of 12 heads, 64 wide, with copied values is 1.3 times as
+# fast for 384 tokens and 1.9 times for 1024.
 XEON = replace(
     ZEN5,
     name="Xeon",
@@ -129,6 +131,7 @@ XEON = replace(
     unrolled_terms=4,
     row_block_bytes=512 << 10,
     min_packed_rows=192,
+    copies_values=True,
 )
 
 # Processors with 16 vector registers, by AMD Zen 3: AVX2, 512 KiB of L2. FMAs have no memory
@@ -156,4 +159,5 @@ AVX2 = Processor(
     block_tile=(4, 2),
     blocks_channels=True,
     min_packed_rows=12,
+    copies_values=True,
 )

@@ -3,9 +3,9 @@
 Vectors run along the last axis of a product's result. If neighbours along that axis are not
 neighbours in the operand that has it (the keys of attention), that operand is copied in another
 order first. If nothing else reads the operand and it is no reduction, its producer writes that
-order directly. The values of attention are transposed too where their rows lie far apart (heads
-interleaved) and vector registers are few: rows that are a multiple of 1 KiB apart map to a few sets
-of the L1 cache. Other products pack panels of such operands themselves
+order directly. The values of attention are copied too, on processors where that pays, if their rows
+lie far apart (heads interleaved): rows that are a multiple of 1 KiB apart map to a few sets of the
+L1 cache, and each is in another page. Other products pack panels of such operands themselves
 (kernels/algorithms/cpu/gemm.py).
 """
 
@@ -53,7 +53,7 @@ def transpose_operands(
         found = match_contraction(now, constants)
         far = (
             found is not None
-            and processor.has_few_registers
+            and processor.copies_values
             and _reads_softmax(found.a.tensor, current)
         )
         order = None if found is None else _transposed_axes(now, found, constants, far)
