@@ -23,21 +23,22 @@ class Processor:
       address. unrolled_terms: terms of a sum in one step of its loop.
     Caches:
       row_block_bytes: of a's rows that are multiplied by all of b before the next ones; inf: all
-      rows. blocks_channels: sums over blocked channels are in blocks whose panel of b stays in L1
-      (register_tiling.L1_PANEL_TERMS). min_packed_rows: from which panels of a matrix that is not
-      constant are copied together; unaligned ones always are. copies_values: those of attention are
-      copied head by head. collapsed_row_bytes: of an image that stays in L2.
+      rows. channel_block_terms: of a block of a long sum over blocked channels, whose panel of b
+      stays near. min_packed_rows: from which panels of a matrix that is not constant are copied
+      together; unaligned ones always are. copies_values: those of attention are copied head by
+      head. collapsed_row_bytes: of an image that stays in L2.
     Algorithms, by measurements:
       collapsed_max_time_ratio: relative to the time row by row, below which collapsing the rows of
-      an image pays, for rows with an address each, and for contiguous ones.
+      an image pays, for rows with an address each, and for contiguous ones;
+      collapsed_block_max_time_ratio: the same if channels are in blocks.
       strassen_product_cost: factor of a register tile's time; strassen_move_cost: factor of the
       time of additions; strassen_bytes_per_fma: of a constant from memory; strassen_tile: minimum
       rows and maximum vectors.
       winograd_max_time_ratio: relative to the direct convolution, below which it pays;
       winograd_tile_bytes: of tiles that stay in L2; winograd_memory_bytes, winograd_l3_bytes: of a
       filter for each FMA, from memory and from the last-level cache; winograd_spill_bytes: of tiles
-      that do not stay in L2; winograd_transform_cost: of a transform's FMA; winograd_wide_cost:
-      relative, of tiles of four vectors.
+      that do not stay in L2; winograd_transform_cost: of a transform's FMA;
+      winograd_wide_cost, winograd_narrow_cost: relative, of tiles of four vectors and of one.
       block_sum_rows, block_tile: register tiles of block-scaled integers.
     """
 
@@ -65,7 +66,9 @@ class Processor:
     extra_vector_cost: float = 0.0
     unrolled_terms: int = 1
     row_block_bytes: float = inf
-    blocks_channels: bool = False
+    channel_block_terms: range = range(0)
+    collapsed_block_max_time_ratio: tuple[float, float] = (1.02, 1.03)
+    winograd_narrow_cost: float = 1.0
     min_packed_rows: float = inf
     copies_values: bool = False
 
@@ -116,22 +119,33 @@ ZEN4 = replace(
 )
 
 # Intel Xeon from Sapphire Rapids on, two 512-bit units, 2 MiB of L2, a last-level cache that gives
-# one core 28 GB/s: fitted to 12 products from 49 x 2048 x 512 to 1024 x 1024 x 1024. It loads two
-# vectors or elements a cycle, for two FMAs: tiles of one vector, which Strassen's method needs,
-# reach half of the peak. Unrolling by four, 512 x 768 x 768 takes 3.81 ms instead of 4.60: scalar
-# instructions of the loop share ports with FMAs. Copying panels of b takes 10 % less time from 256
-# rows on (8 products of 256 x 256 x 256, 4 of 384 x 64 x 384), a quarter of it for 1024 x 1024 x
-# 1024, and as long for 128 rows. Attention of 12 heads, 64 wide, with copied values is 1.3 times as
-# fast for 384 tokens and 1.9 times for 1024.
+# one core 28 GB/s: fitted to 12 products from 49 x 2048 x 512 to 1024 x 1024 x 1024 and 17
+# convolutions of 64 to 2048 channels, with constants from beyond L2 (family 6, model 207, 16 cores,
+# idle). It loads two vectors or elements a cycle, for two FMAs: tiles of one vector, which
+# Strassen's method needs, reach half of the peak. Unrolling by four, 512 x 768 x 768 takes 3.81 ms
+# instead of 4.60: scalar instructions of the loop share ports with FMAs. Copying panels of b takes
+# 10 % less time from 256 rows on (8 products of 256 x 256 x 256, 4 of 384 x 64 x 384), a quarter of
+# it for 1024 x 1024 x 1024, and as long for 128 rows. Attention of 12 heads, 64 wide, with copied
+# values is 1.3 times as fast for 384 tokens and 1.9 times for 1024. Of 3 x 3 convolutions with 256
+# channels and more, blocks of 1,152 terms take up to 30 % less time.
 XEON = replace(
     ZEN5,
     name="Xeon",
-    broadcast_cost=1.0,
-    strassen_product_cost=1.5,
+    broadcast_cost=1.5,
+    panel_vector_costs=((inf, 2.1),),
     unrolled_terms=4,
     row_block_bytes=512 << 10,
+    channel_block_terms=range(512, 1172),
     min_packed_rows=192,
     copies_values=True,
+    collapsed_max_time_ratio=(0.98, 0.98),
+    collapsed_block_max_time_ratio=(1.25, 1.25),
+    winograd_max_time_ratio=0.95,
+    winograd_memory_bytes=2.5,
+    winograd_l3_bytes=4.5,
+    winograd_spill_bytes=2.5,
+    winograd_transform_cost=2.6,
+    winograd_narrow_cost=1.25,
 )
 
 # Processors with 16 vector registers, by AMD Zen 3: AVX2, 512 KiB of L2. FMAs have no memory
@@ -157,7 +171,7 @@ AVX2 = Processor(
     winograd_wide_cost=1.1,
     block_sum_rows=2,
     block_tile=(4, 2),
-    blocks_channels=True,
+    channel_block_terms=range(64, 145),
     min_packed_rows=12,
     copies_values=True,
 )

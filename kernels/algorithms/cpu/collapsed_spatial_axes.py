@@ -49,8 +49,6 @@ from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
 MAX_ADDRESSED_ROWS = 6  # rows of a tile with an address each: registers for addresses are few
-# As Processor.collapsed_max_time_ratio, if the sum is in short blocks (L1_PANEL_TERMS).
-MAX_SHORT_BLOCK_TIME_RATIO = (1.02, 1.03)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +147,14 @@ def predict_collapsed(p: Problem, f: CollapsedProduct) -> Prediction:
     assert product[1].m is not None
     k_block = _k_blocks(p)[0]
     short = k_block in L1_PANEL_TERMS
-    ratio = (MAX_SHORT_BLOCK_TIME_RATIO if short else f.tiling.processor.collapsed_max_time_ratio)[
-        f.is_contiguous
-    ]
+    costs = f.tiling.processor
+    ratio = costs.collapsed_block_max_time_ratio if k_block else costs.collapsed_max_time_ratio
     image_rows = f.tiling.m.size // product[1].m.size
     (one, rows, vectors), (other, *_) = (
         min(x.register_tiles(short)) for x in (f.tiling, product[1])
     )
     option = Option.make("collapsed_gemm", rows=rows, vectors=vectors, k_block=k_block)
-    return Prediction(option, one / (ratio * image_rows * other))
+    return Prediction(option, one / (ratio[f.is_contiguous] * image_rows * other))
 
 
 def direct_time(p: Problem, product: Product) -> tuple[float, float]:

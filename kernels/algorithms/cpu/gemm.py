@@ -120,11 +120,11 @@ def schedule_gemm(p: Problem, product: Product, option: Option) -> Choice:
     c, tiling = product
     tile = option["rows"], option["vectors"], option["k_block"]
     packs = option.algorithm == "packed_gemm"
-    rows, vectors, _ = tile
+    rows, vectors, k_block = tile
     if packs:
         block = packed_row_block(p.tensor, tiling, rows, vectors)
     else:
-        block = resident_row_block(p.tensor, c, tiling, rows)
+        block = resident_row_block(p.tensor, c, tiling, rows, k_block)
     is_constant = c.b.tensor in p.constants
     unrolled = p.processor.unrolled_terms if is_constant else 1
     how = schedule_contraction(p.tensor, c, p.layouts, tiling, *tile, block, packs, unrolled)
@@ -238,15 +238,11 @@ def k_block_sizes(
     block = _layout_block(c.a, k, layouts.get(c.a.tensor))
     n, each = k.size, block * prod(a.size for a in window)
     if block > 1:
-        some = [
-            d for d in reversed(L1_PANEL_TERMS) if d % each == 0 and n * (each // block) % d == 0
-        ]
-        long = (
-            n * (each // block) >= MIN_BLOCKED_TERMS
-            and prod(a.size for a in c.a_axes) >= MIN_REUSE_ROWS
-        )
-        fits = some and n % block == 0 and processor.blocks_channels
-        return [*some[:1], 0] if fits and long else [0]
+        terms, allowed = n * (each // block), processor.channel_block_terms
+        some = [d for d in reversed(allowed) if d % each == 0 and terms % d == 0]
+        is_long = terms >= max(MIN_BLOCKED_TERMS, allowed.stop)
+        reused = prod(a.size for a in c.a_axes) >= MIN_REUSE_ROWS
+        return [some[0], 0] if some and n % block == 0 and is_long and reused else [0]
     if window:
         return [0]
     some = [d for d in range(L2_PANEL_TERMS, L2_PANEL_TERMS // 3, -1) if n % d == 0 and n > d]
@@ -311,13 +307,15 @@ def pays_to_pack(p: Problem, c: Contraction, tiling: RegisterTiling) -> bool:
     return tiling.m.size >= p.processor.min_packed_rows or tiling.n.size % tiling.lanes != 0
 
 
-def resident_row_block(t: Tensor, c: Contraction, tiling: RegisterTiling, rows: int) -> int:
+def resident_row_block(
+    t: Tensor, c: Contraction, tiling: RegisterTiling, rows: int, k_block: int
+) -> int:
     """Return the row tiles whose rows of a stay in L2 while all of b is read; 0 if all of a's do,
     or a is not a matrix."""
     m, limit = tiling.m, tiling.processor.row_block_bytes
     if m is None or any(x.size > 1 for x in t.axes if x not in (m, tiling.n)):
         return 0
-    size = 4 * m.size * tiling.terms
+    size = 4 * m.size * (k_block or tiling.terms)
     if size <= limit or element_count(c.a.tensor) != m.size * tiling.terms:
         return 0
     tiles = -(-m.size // rows)

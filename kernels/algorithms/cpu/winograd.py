@@ -334,6 +334,7 @@ def _sum_tiles(
                 wide_cost = processor.winograd_wide_cost if vectors == 4 else WIDE_TILE_COST
                 wider = 1.0 if vectors < 4 else wide_cost
                 slow = wider * (each if processor.has_few_registers else _tile_cost_factor(n))
+                slow *= processor.winograd_narrow_cost if vectors == 1 else 1
                 slow *= 1.02 if by_row == 1 and not processor.has_few_registers else 1
                 out.append((count * n * vectors * slow, by_row, by_column, vectors))
     return out
