@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from superopt.compilation.model.control_flow.cached_parts import find_control_flow, refer_to_parts
 from superopt.compilation.model.frequent_sizes import count_calls
-from superopt.compilation.model.steps import Variant
+from superopt.compilation.model.steps import MemoryHolder, Variant
 from superopt.compilation.runtime import background_worker
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class SymbolicProgram(SymbolicStep, Protocol):
 
     @property
     def example(self) -> Mapping[str, int]: ...
+    @property
+    def memory_holder(self) -> MemoryHolder:
+        """What holds the memory that its programs share."""
+        ...
+
     def is_running(self) -> bool:
         """True if a call uses its memory now, on the host's threads."""
 
