@@ -25,9 +25,11 @@ from superopt.compilation.model.classes.substituted_class import (
 from superopt.compilation.model.control_flow.compile_if import compile_control_flow
 from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
 from superopt.errors import ModelError, SuperoptError
+from superopt.ir import graph
 from superopt.onnx_io.import_.size_substitution import SizeSubstitution, substitute_sizes
 from superopt.onnx_io.transform.constant_if import constant_conditions, fold_constant_ifs
 from superopt.onnx_io.transform.split_if import first_dynamic_if
+from superopt.plan.graph.index_ranges import index_guards
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
 from superopt.plan.program.formula_text import shape_formulas
 from superopt.plan.program.size_formulas import SizeFormulas
@@ -63,7 +65,8 @@ def compile_size_class(
         empty = empty_outputs_step(c.model.graph, example)
         if (only_empty and empty is None) or (guards and empty is not None):
             continue
-        make = partial(compile_class_steps, c, example, guards)
+        in_range = index_guards(graph.nodes(c.model.graph), example)
+        make = partial(compile_class_steps, c, example, {**guards, **in_range})
         steps = compile_if_supported(make) if empty is None else (empty,)
         if steps is None:
             continue

@@ -154,7 +154,8 @@ class SizeClasses:
         """Return the class that has these sizes, compiled; None if the model does not support it.
         Calls use it once it is added to `classes`."""
         made = compiler.compile_class(sizes) if self.is_supported else None
-        if made is None and (self.classes or not self.is_supported or 0 in sizes.values()):
+        is_special = 0 in sizes.values() or compiler.has_index_out_of_range(sizes)
+        if made is None and (self.classes or not self.is_supported or is_special):
             return None  # these sizes alone have no class, or it is known already
         if made is None:
             self.refuse()
