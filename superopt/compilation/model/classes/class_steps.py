@@ -32,11 +32,11 @@ from superopt.plan.graph.unsupported_nodes import unsupported_nodes
 from superopt.plan.program.formula_text import shape_formulas
 
 if TYPE_CHECKING:
-    from superopt.compilation.frontend.class_sizes import Guards
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.size_classes import SymbolicStep
     from superopt.compilation.model.steps import Step
     from superopt.ir import graph
+    from superopt.onnx_io.import_.size_relation import Guards
 
 T = TypeVar("T")
 LOG = logging.getLogger("superopt.compile")
