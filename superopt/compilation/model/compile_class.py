@@ -19,7 +19,7 @@ from superopt.compilation.model.classes.find_runtime_sizes import INSIDE_LEVELS,
 from superopt.compilation.model.classes.related_class import (
     empty_outputs_step,
     in_model_sizes,
-    relation_guards,
+    with_relation_guards,
 )
 from superopt.compilation.model.control_flow.compile_if import compile_control_flow
 from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
@@ -63,7 +63,7 @@ def compile_size_class(
         return None
     if first_dynamic_if(own.model) is not None:
         return None  # see `compile_for_any_sizes`
-    for c, relation in _candidates(own, sizes):
+    for c, relation in class_candidates(own, sizes):
         example, guards = relation.example(sizes), relation.assumed_guards()
         empty = empty_outputs_step(c.model.graph, example)
         if (only_empty and empty is None) or (guards and empty is not None):
@@ -74,7 +74,7 @@ def compile_size_class(
         if steps is None:
             continue
         steps = tuple(in_model_sizes(s, sizes, relation) for s in steps)
-        formulas = _joint_formulas(steps, sizes, relation_guards(tuple(sizes), relation))
+        formulas = _joint_formulas(steps, sizes, relation)
         LOG.info("a program for all sizes with %s", " and ".join(formulas.guards) or "any values")
         then = decode_sizes(compiler.model, sizes)
         return SizeClass(formulas, partial(_same, steps), partial(_same, c.model), then)
@@ -85,7 +85,7 @@ def _same(x: T) -> T:
     return x
 
 
-def _candidates(
+def class_candidates(
     compiler: Compiler, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Compiler, SizeRelation]]:
     """Yield the model with its sizes related, by guards or by replacement, and as it is."""
@@ -117,16 +117,14 @@ def related_compiler(
 
 
 def _joint_formulas(
-    steps: Sequence[SymbolicStep], sizes: Mapping[str, int], assumed: Sequence[str]
+    steps: Sequence[SymbolicStep], sizes: Mapping[str, int], relation: SizeRelation
 ) -> SizeFormulas:
     """Return the formulas of the only step, or none; and the conditions under which all steps are
-    right. assumed: those that come first."""
+    right."""
     some = [s.formulas for s in steps if s.formulas is not None]
-    positive = (f"1 <= s{n}" for n, size in enumerate(sizes.values()) if size)
-    own = dict.fromkeys((*positive, *assumed, *(g for f in some for g in f.guards)))
     whole = some[0] if len(steps) == 1 and some else shape_formulas((), tuple(sizes))
-    assert whole.names == tuple(sizes)  # which guards refer to by number
-    return replace(whole, guards=tuple(own))
+    guards = tuple(g for f in some for g in f.guards)
+    return with_relation_guards(replace(whole, guards=guards), sizes, relation)
 
 
 def class_compiler(compiler: Compiler) -> Compiler:

@@ -62,6 +62,10 @@ class SizeRelation:
         """Return the new sizes at given sizes of the model."""
         return {name: index.evaluate(e, dict(sizes)) for name, e in self.values.items()}
 
+    def model_sizes(self, new: Mapping[str, int]) -> dict[str, int]:
+        """Return the model's sizes at given new sizes."""
+        return {name: index.evaluate(d, dict(new)) for name, d in self.replacements.items()}
+
     def assumed_guards(self) -> Guards:
         """Return the guards that do not follow from the replacements, in new sizes."""
         new: dict[Expr, Expr] = {Size(k): index.as_index(d) for k, d in self.replacements.items()}
@@ -142,13 +146,15 @@ class _EqualSizesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _ExampleOracle:
-    """A SizeOracle that answers by example sizes. guards: the answers."""
+    """A SizeOracle that answers by example sizes. equates: sizes that are compared are equal.
+    guards: the answers."""
 
     sizes: Mapping[str, int]
+    equates: bool = False
     guards: Guards = field(default_factory=dict)
 
     def are_equal(self, a: Dim, b: Dim) -> bool:
-        if not self.compare("eq", a, b):
+        if not self.compare("eq", a, b) and not self.equates:
             return False
         x, y = index.as_index(a), index.as_index(b)
         if (found := _solve_equality(x, y)) is None:
@@ -173,9 +179,25 @@ def relate_by_guards(
 ) -> RelatedModel | None:
     """Return the model for sizes at which comparisons have the same answers as at these; None if
     there are no guards, or an operator cannot be decided. fixed: sizes that stay as they are."""
-    relation = SizeRelation.of_sizes(sizes, fixed)
+    return _relate(model, sizes, SizeRelation.of_sizes(sizes, fixed), equates=False)
+
+
+def consistent_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """Return sizes like these, at which those that operators compare are equal; None if there are
+    none."""
+    found = _relate(model, sizes, SizeRelation.of_sizes(sizes), equates=True)
+    if found is None:
+        return None
+    _, relation = found
+    made = relation.model_sizes({name: sizes[name] for name in relation.values})
+    return made if min(made.values()) > 0 else None
+
+
+def _relate(
+    model: Model, sizes: Mapping[str, int], relation: SizeRelation, *, equates: bool
+) -> RelatedModel | None:
     for _ in range(MAX_REPLACED_SIZES):
-        oracle = _ExampleOracle(relation.example(sizes))
+        oracle = _ExampleOracle(relation.example(sizes), equates)
         try:
             made = import_model(model.source, relation.replacements, oracle)
         except _EqualSizesError as e:

@@ -52,11 +52,26 @@ def in_model_sizes(step: SymbolicStep, sizes: Mapping[str, int], by: SizeRelatio
     return replace(own, programs=tuple(in_model_sizes(p, sizes, by) for p in own.programs))
 
 
-def relation_guards(names: Sequence[str], by: SizeRelation) -> tuple[str, ...]:
-    """Return the conditions under which the new sizes, which are positive, stand for the
-    model's."""
+def with_relation_guards(
+    made: SizeFormulas, sizes: Mapping[str, int], by: SizeRelation
+) -> SizeFormulas:
+    """Return formulas, in the model's sizes, that admit only sizes that are related: of which those
+    that are not 0 at the example are positive, and so are the new sizes."""
+    names = tuple(sizes)
+    assert made.names == names  # which guards refer to by number
+    positive = (f"1 <= s{n}" for n, size in enumerate(sizes.values()) if size)
     guards = (guard_text(e, holds, names) for e, holds in by.guards.items())
-    return (*guards, *(f"1 <= {formula_text(e, names)}" for e in by.values.values()))
+    new = (f"1 <= {formula_text(e, names)}" for e in by.values.values())
+    return replace(made, guards=tuple(dict.fromkeys((*positive, *guards, *new, *made.guards))))
+
+
+def related_formulas(
+    made: SizeFormulas, sizes: Mapping[str, int], by: SizeRelation
+) -> SizeFormulas:
+    """Return formulas in new sizes as ones in the model's, with the guards of the relation."""
+    if not by.is_identity:
+        made = formulas_in_model_sizes(made, tuple(sizes), by)
+    return with_relation_guards(made, sizes, by)
 
 
 def formulas_in_model_sizes(
