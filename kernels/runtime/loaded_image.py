@@ -62,9 +62,18 @@ class InterpretedProgram:
             launch_in_order(self.launches)
         return [self._array(port).copy() for port in self.image.outputs]
 
-    def memory_blocks(self) -> dict[int, int]:
-        """Return the bytes of each block of memory that it holds, by identity."""
-        return {id(self): self.image.size}
+    @property
+    def identity(self) -> int:
+        """What programs that share memory have in common."""
+        return id(self)
+
+    def constant_blocks(self) -> dict[int, int]:
+        """Return the bytes of the constants that it holds, by identity."""
+        return {id(self.arena): self.image.known}
+
+    def work_blocks(self) -> dict[int, int]:
+        """Return the bytes of each other block of memory that it holds, by identity."""
+        return {id(self): self.image.size - self.image.known}
 
     def buffers(self) -> list[Any]:
         """Return torch tensors of the input buffers."""
@@ -83,7 +92,9 @@ def load_interpreted(image: Image, code: bytes, known_bytes: np.ndarray) -> Inte
     bytes."""
     memory = np.zeros(image.size, np.uint8)
     memory[: image.known] = known_bytes
-    return interpret_image(image, interpreted_functions(image, code), Arena((0,), (memory,)))
+    arena = Arena((0,), (memory,))
+    launches = interpreted_launches(image, interpreted_functions(image, code), arena)
+    return InterpretedProgram(image, arena, launches)
 
 
 def interpreted_functions(image: Image | SizedImage, code: bytes) -> list[Any]:
@@ -97,10 +108,10 @@ def interpreted_functions(image: Image | SizedImage, code: bytes) -> list[Any]:
     return made
 
 
-def interpret_image(
+def interpreted_launches(
     image: Image, functions: Sequence[Any], arena: Arena[np.ndarray]
-) -> InterpretedProgram:
-    """Return the program of an image in this memory."""
+) -> LaunchList:
+    """Return the launches of an image in this memory."""
     import torch
 
     def view(place: SliceSpec) -> Any:
@@ -115,7 +126,7 @@ def interpret_image(
         given = [*map(view, s.given), *s.sizes]
         out.launches.append((f.name, functions[s.function], s.programs, given, {}))
         out.call_numbers.append(s.call)
-    return InterpretedProgram(image, arena, out)
+    return out
 
 
 @dataclass(slots=True, eq=False)
@@ -202,9 +213,18 @@ class DeviceProgram:
             d("cuStreamSynchronize", stream)
         return out
 
-    def memory_blocks(self) -> dict[int, int]:
-        """Return the bytes of each block of memory that it holds, by identity."""
-        return {id(self): self.image.size}
+    @property
+    def identity(self) -> int:
+        """What programs that share memory have in common."""
+        return id(self)
+
+    def constant_blocks(self) -> dict[int, int]:
+        """Return the bytes of the constants that it holds, by identity."""
+        return {id(self.arena): self.image.known}
+
+    def work_blocks(self) -> dict[int, int]:
+        """Return the bytes of each other block of memory that it holds, by identity."""
+        return {id(self): self.image.size - self.image.known}
 
     def buffers(self) -> list[Any]:
         """Return torch tensors of the input buffers."""

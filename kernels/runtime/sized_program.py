@@ -20,8 +20,8 @@ from superopt.kernels.runtime.loaded_image import (
     InterpretedProgram,
     LastRun,
     LaunchList,
-    interpret_image,
     interpreted_functions,
+    interpreted_launches,
     list_launches,
     load_functions,
 )
@@ -46,8 +46,11 @@ class SizedProgram(Protocol):
     ) -> DeviceProgram | InterpretedProgram:
         """Return the program at given sizes. words: the image's; memory_bytes: of its memory."""
 
-    def memory_blocks(self) -> dict[int, int]:
-        """Return the bytes of each block of memory that programs share, by identity."""
+    def constant_blocks(self) -> dict[int, int]:
+        """Return the bytes of its constants, which programs share, by identity."""
+
+    def work_blocks(self) -> dict[int, int]:
+        """Return the bytes of the memory that its programs share, by identity."""
 
 
 class Constants(Protocol):
@@ -78,10 +81,32 @@ class InterpretedSizedProgram:
         ports = np.zeros(max(made.image.size - made.ports_begin, 1), np.uint8)
         parts = (*self.constants.arrays, self.memory, ports)
         arena = Arena((*self.constants.offsets, made.memory_begin, made.ports_begin), parts)
-        return interpret_image(made.image, self.functions, arena)
+        launches = interpreted_launches(made.image, self.functions, arena)
+        return InterpretedProgramAtSizes(made.image, arena, launches, program=self)
 
-    def memory_blocks(self) -> dict[int, int]:
-        return {id(x): x.nbytes for x in (self.memory, *self.constants.arrays)}
+    def constant_blocks(self) -> dict[int, int]:
+        return {id(x): x.nbytes for x in self.constants.arrays}
+
+    def work_blocks(self) -> dict[int, int]:
+        return {id(self.memory): self.memory.nbytes}
+
+
+@dataclass(slots=True, eq=False)
+class InterpretedProgramAtSizes(InterpretedProgram):
+    """A program at given sizes: in the memory of `program`, but for its inputs and outputs."""
+
+    program: InterpretedSizedProgram = field(kw_only=True)
+
+    @property
+    def identity(self) -> int:
+        return id(self.program)
+
+    def constant_blocks(self) -> dict[int, int]:
+        return self.program.constant_blocks()
+
+    def work_blocks(self) -> dict[int, int]:
+        *_, memory, ports = self.arena.parts
+        return {id(memory): memory.nbytes, id(ports): ports.nbytes}
 
 
 def interpret_sized_image(
@@ -158,6 +183,7 @@ class DeviceSizedProgram:
         return DeviceProgramAtSizes(
             made.image, self.cuda, arena, launches, self.last_run,
             program=self, made=made, ports=ports, memory=memory, memory_bytes=memory_bytes,
+            held_bytes=self.memory_bytes,
         )  # fmt: skip
 
     def arena(
@@ -178,26 +204,35 @@ class DeviceSizedProgram:
             self.memory, self.memory_bytes = self.cuda.allocate(grown), grown
         return self.memory
 
-    def memory_blocks(self) -> dict[int, int]:
-        return {id(self): self.memory_bytes, **{id(c): c.size for c in self.constants}}
+    def constant_blocks(self) -> dict[int, int]:
+        return {id(c): c.size for c in self.constants}
+
+    def work_blocks(self) -> dict[int, int]:
+        return {id(self.memory): self.memory_bytes} if self.memory is not None else {}
 
 
 @dataclass(slots=True, eq=False)
 class DeviceProgramAtSizes(DeviceProgram):
-    """A program at given sizes. memory: the memory of `program` for which it has launches. ports:
-    that of its inputs and outputs. calls: how many there were."""
+    """A program at given sizes. memory: the memory of `program` for which it has launches, and
+    which it holds; of it, memory_bytes are needed. ports: that of its inputs and outputs. calls:
+    how many there were."""
 
     program: DeviceSizedProgram = field(kw_only=True)
     made: SizedArena = field(kw_only=True)
     ports: OwnedHandle = field(kw_only=True)
     memory: OwnedHandle = field(kw_only=True)
     memory_bytes: int = field(kw_only=True)
+    held_bytes: int = field(kw_only=True)
     calls: int = 0
+
+    @property
+    def identity(self) -> int:
+        return id(self.program)
 
     def launch_all(self, stream: int) -> None:
         memory = self.program.reserve(self.memory_bytes)
         if memory is not self.memory:  # it has grown
-            self.memory, self.graph = memory, None
+            self.memory, self.held_bytes, self.graph = memory, self.program.memory_bytes, None
             self.arena = self.program.arena(self.made, memory, self.ports)
             self.launches = self.program.list_launches(self.made, self.arena)
         self.calls += 1
@@ -209,9 +244,12 @@ class DeviceProgramAtSizes(DeviceProgram):
         with self.cuda.stream(BorrowedStream(stream)):
             self.launch()
 
-    def memory_blocks(self) -> dict[int, int]:
+    def constant_blocks(self) -> dict[int, int]:
+        return self.program.constant_blocks()
+
+    def work_blocks(self) -> dict[int, int]:
         ports = self.made.image.size - self.made.ports_begin
-        return {**self.program.memory_blocks(), id(self): ports}
+        return {id(self.memory): self.held_bytes, id(self.ports): ports}
 
 
 def load_sized_on_device(

@@ -15,6 +15,7 @@ from superopt.compilation.frontend.targets import TARGETS, check_target
 from superopt.compilation.model.shape_policy import Shapes, Specialize, check_specialize
 from superopt.errors import OutOfTime, UsageError
 from superopt.errors import positive_seconds as seconds_
+from superopt.loading.given_sizes import as_size_mapping
 
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
@@ -197,7 +198,7 @@ def tune(
     seconds = TARGETS[target].tuning_seconds if budget is None else seconds_("budget", budget)
     with guard.limit_call(seconds, guard.parse_max_memory(max_memory)):
         return _tune(
-            model, threads or 1, dict(shapes or {}), seconds, _store_path(store),
+            model, threads or 1, as_size_mapping(shapes), seconds, _store_path(store),
             log_events("superopt.tune", progress), stop or (lambda: False), target, precision,
             vendor, float_class,
         )  # fmt: skip

@@ -35,6 +35,7 @@ from superopt.api.rule_library import rule_stats as rule_stats
 from superopt.api.rule_library import rules as rules
 from superopt.errors import OutOfTime, UsageError
 from superopt.errors import positive_seconds as seconds_
+from superopt.loading.given_sizes import as_size_mapping
 from superopt.report.data.report import Event
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def verify(
                 return certify_.certificate_verdict(read_model(a), read_model(b), found, own)
             question = verify_.VerifyRequest(
                 inputs=read_inputs(inputs),
-                shapes=dict(shapes or {}),
+                shapes=as_size_mapping(shapes),
                 seed=seed,
                 method=method,
                 max_seconds=limit,
@@ -195,7 +196,7 @@ def bench(
             runtimes=vs,
             threads=threads or 1,
             seconds=seconds,
-            shapes=shapes,
+            shapes=as_size_mapping(shapes),
             progress=log_events("superopt.bench", progress),
             stop=stop or (lambda: False),
             target=bench_.BenchTarget(target, precision, vendor, float_class),

@@ -11,6 +11,7 @@ from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.targets import check_target
 from superopt.compilation.model.executable import Executable
+from superopt.loading.given_sizes import as_size_mapping
 
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
@@ -46,7 +47,8 @@ def compile_model(
     allowed = AllowedTransforms(float_class)
     options = CompileOptions(target, threads or 1, allowed, precision, vendor)
     folder = None if dump is None else Path(dump)
-    return compile_report.report_compilation(read_model(model), options, dict(shapes or {}), folder)
+    sizes = as_size_mapping(shapes)
+    return compile_report.report_compilation(read_model(model), options, sizes, folder)
 
 
 def profile(

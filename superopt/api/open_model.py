@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,12 @@ from superopt.compilation.cache import entries
 from superopt.compilation.fallback.fallback_cache import FallbackCache, interface_key
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.compile_options import CompileOptions
-from superopt.compilation.frontend.input_arrays import Sizes, check_sizes, has_symbolic_sizes
+from superopt.compilation.frontend.input_arrays import (
+    Sizes,
+    check_sizes,
+    has_symbolic_sizes,
+    symbolic_dims,
+)
 from superopt.compilation.frontend.targets import TARGETS, check_target
 from superopt.compilation.model.compile_model import make_compiler, open_device
 from superopt.compilation.model.control_flow.cached_parts import use_cache
@@ -27,7 +32,8 @@ from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.shape_policy import ShapePolicy, Shapes, Specialize
 from superopt.compilation.model.size_classes import SizeClass
 from superopt.compilation.model.steps import Variant
-from superopt.errors import ModelError, UsageError
+from superopt.errors import ModelError
+from superopt.loading.given_sizes import as_size_mapping
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
@@ -212,36 +218,25 @@ def bind_shapes(exe: Executable, shapes: Shapes | None) -> list[dict[str, int]]:
 
     Raises UsageError for dimensions that the model does not have, and if some are missing.
     """
+    is_one = isinstance(shapes, str | Mapping) or not isinstance(shapes, Iterable)
+    given = () if shapes is None else [shapes] if is_one else shapes
+    some = [as_size_mapping(each) for each in given]
     if not has_symbolic_sizes(exe.input_ports):
-        if shapes:
-            raise UsageError(
-                f"invalid shapes {shapes!r}",
-                "the model has no symbolic dimensions",
-                "leave shapes out",
-            )
+        for each in some:
+            check_sizes(exe.input_ports, each)
         return [{}]
-    some = [shapes] if isinstance(shapes, Mapping) else [*(shapes or ())]
     return [_internal_size_names(exe, each) for each in some]
 
 
 def _internal_size_names(exe: Executable, sizes: Mapping[str, int]) -> dict[str, int]:
-    dims = {d for p in exe.input_ports for d in p.shape or () if isinstance(d, str)}
-    if dims == sizes.keys():  # the model need not be read for this
-        check_sizes(exe.input_ports, sizes)
-        return dict(sizes)
-    ours = exe.model.symbols
-    out = {ours.get(name, name): n for name, n in sizes.items()}
-    wanted = exe.model.size_bindings
-    if wrong := sorted({*out} ^ {*wanted}):
-        theirs = {our: name for name, our in ours.items()}
-        raise UsageError(
-            f"shapes {dict(sizes)!r}: {', '.join(theirs.get(w, w) for w in wrong)}",
-            "the model's symbolic dimensions are "
-            f"{', '.join(sorted(theirs.get(w, w) for w in wanted))}",
-            "pass a value for each of these",
-        )
-    check_sizes(exe.input_ports, out)
-    return out
+    if symbolic_dims(exe.input_ports) == sizes.keys():  # the model need not be read for this
+        return check_sizes(exe.input_ports, sizes)
+    from superopt.loading.representative_sizes import size_names
+
+    theirs = {our: name for name, our in exe.model.symbols.items()}
+    given = {theirs.get(name, name): n for name, n in sizes.items()}
+    found = size_names(exe.model).check_all(given)
+    return {exe.model.symbols[name]: n for name, n in found.items()}
 
 
 class _CachedPrograms:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from superopt import guard
 from superopt.api.event_log import log_events
 from superopt.errors import OutOfTime, UsageError
+from superopt.loading.given_sizes import as_size_mapping
 from superopt.report.data.report import Event
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def optimize(
             tier=tier,
             float_class=float_class,
             untried_rules=frozenset(r.name for r in own),
-            shapes=dict(shapes or {}),
+            shapes=as_size_mapping(shapes),
             inputs=read_inputs(inputs),
             threads=threads or 1,
             seed=seed,

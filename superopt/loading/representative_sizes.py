@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from superopt.errors import ModelError, UsageError
+from superopt.loading.given_sizes import SizeNames, as_size_mapping
 from superopt.onnx_io.import_.model import Model
 
 _DEFAULT_SIZES: tuple[tuple[str, int], ...] = (
@@ -26,27 +27,22 @@ def representative_sizes(model: Model, given_sizes: Mapping[str, int]) -> dict[s
     unknown name or a value below 1.
     """
     ours = {**{name: name for name in model.size_bindings}, **dict(model.symbols)}
+    known = size_names(model, least=1)
     sizes: dict[str, int] = {}
-    for name, value in given_sizes.items():
+    for name, value in as_size_mapping(given_sizes).items():
         if name not in ours:
-            known = [theirs for theirs, our in model.symbols.items() if our in model.size_bindings]
-            raise UsageError(
-                f"--shape {name}={value}: the model has no size {name}",
-                f"its symbolic sizes are {', '.join(sorted(known))}"
-                if known
-                else "all its sizes are fixed",
-                "use one of these names" if known else "omit --shape",
-            )
-        if value < 1:
-            raise UsageError(
-                f"--shape {name}={value}: a size must be at least 1",
-                f"it is {value}",
-                "use a positive integer",
-            )
-        sizes[ours[name]] = value
+            raise known.unknown_error(name, value)
+        sizes[ours[name]] = known.check_value(name, value)
     for theirs, our in model.symbols.items():
         sizes.setdefault(our, _default_size(theirs))
     return sizes
+
+
+def size_names(model: Model, least: int = 0) -> SizeNames:
+    """Return the symbolic sizes that a user may give, by their names in the file."""
+    names = [theirs for theirs, our in model.symbols.items() if our in model.size_bindings]
+    types = {i.name: str(i.type) for i in model.graph.inputs}
+    return SizeNames(names, least=least, inputs=types)
 
 
 def default_sizes_text(model: Model, given_sizes: Mapping[str, int]) -> str:

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,12 +17,6 @@
 #define FILE_SIZE (HEAD + (size_t)WEIGHTS)
 #define LARGE ((size_t)4 << 20)
 #define ALIGNMENT 64
-#if SIZES > 0
-#define OTHER_SIZES CODE(NO_CODE)
-#else
-#define OTHER_SIZES CODE(NO_MEMORY) /* sizes are fixed */
-#endif
-
 /* What all handles of a model share. */
 typedef struct {
     atomic_int users;
@@ -44,11 +37,12 @@ typedef struct {
 } team;
 
 /* program: the one for the sizes of the last run; NULL before the first. words: those that it reads.
-   memory, workspace: their bytes, the latter for each thread. memories: memory, then workspaces. */
+   ranges: the least and the greatest value of each limit. failure: of the last call. memory, workspace: their bytes, the latter for each thread. memories: memory, then workspaces. */
 struct NAME(model) {
     shared_data *shared;
     const struct program *program;
-    int64_t sizes[SIZES + 1], words[WORDS + 1];
+    int64_t sizes[SIZES + 1], words[WORDS + 1], ranges[2 * LIMITS + 1];
+    failure failure;
     size_t bytes[INPUTS + OUTPUTS + 1]; /* of each tensor */
     size_t memory, workspace;
     unsigned char *memories, *states;
@@ -209,6 +203,12 @@ static const struct program *find_program(const int64_t sizes[])
     return NULL;
 }
 
+/* Return the function of the dimensions of all tensors. */
+static int (*shapes_of(const struct program *p))(const int64_t[], int64_t[])
+{
+    return p == NULL ? dimensions : p->dimensions;
+}
+
 /* Compute the shape of a tensor at these sizes; tensors are the inputs, then the outputs. Return
    whether it has one. */
 static int shape_of(int tensor, const int64_t dims[], int rank, int64_t shape[], size_t *bytes)
@@ -234,9 +234,11 @@ static int prepare(struct NAME(model) * model, const int64_t sizes[])
         return CODE(OK);
     model->program = NULL;
     const struct program *p = find_program(sizes);
-    if (PROGRAMS > 0 && (p == NULL || !p->values(sizes, needs)))
+    if (PROGRAMS > 0 && p == NULL)
+        return explain_sizes(sizes, &model->failure);
+    if (p != NULL && !p->values(sizes, needs))
         return OTHER_SIZES;
-    if (!dimensions(sizes, dims))
+    if (!shapes_of(p)(sizes, dims) || !limit_values(sizes, model->ranges))
         return OTHER_SIZES;
     for (int n = 0; n < INPUTS + OUTPUTS; n++) {
         int rank = n < INPUTS ? NAME(inputs)[n].rank : NAME(outputs)[n - INPUTS].rank;
@@ -342,6 +344,18 @@ static int compute(struct NAME(model) * model, const void *const inputs[], void 
     for (int n = 0; n < OUTPUTS; n++)
         if (outputs[n] == NULL && model->bytes[INPUTS + n] > 0)
             return CODE(NO_TENSOR);
+#if LIMITS > 0
+    for (int k = 0; k < LIMITS; k++) {
+        failure *f = &model->failure;
+        int n = limits[k].input;
+        f->least = model->ranges[2 * k];
+        f->greatest = model->ranges[2 * k + 1];
+        f->limit = k;
+        if (has_outside(given[n], model->bytes[n] / (size_t)item_bytes[n], NAME(inputs)[n].type,
+                        f->least, f->greatest, &f->value))
+            return f->code = CODE(VALUE_RANGE);
+    }
+#endif
     if (p != NULL) {
         for (int n = 0; n < p->argument_count; n++) {
             place at = p->arguments[n];
@@ -362,19 +376,70 @@ static int compute(struct NAME(model) * model, const void *const inputs[], void 
     return CODE(OK);
 }
 
+/* Keep the code of a failure, unless more of it is known. */
+static int failed(struct NAME(model) * model, int code)
+{
+    if (code != model->failure.code)
+        model->failure = (failure){.code = code};
+    return code;
+}
+
+int NAME(message)(const struct NAME(model) * model, char text[], size_t size)
+{
+    static const failure no_model = {.code = CODE(NO_TENSOR)};
+    return write_failure(model == NULL ? &no_model : &model->failure, text, size);
+}
+
 #if SIZES > 0
 int NAME(run)(struct NAME(model) * model, const void *const inputs[], void *const outputs[],
               const int64_t sizes[])
 {
     if (model == NULL || (inputs == NULL && INPUTS > 0) || outputs == NULL || sizes == NULL)
         return CODE(NO_TENSOR);
+    model->failure = (failure){0};
     int error = prepare(model, sizes);
-    return error == CODE(OK) ? compute(model, inputs, outputs) : error;
+    return failed(model, error == CODE(OK) ? compute(model, inputs, outputs) : error);
 }
 
 int NAME(reserve)(struct NAME(model) * model, const int64_t sizes[])
 {
-    return model == NULL || sizes == NULL ? CODE(NO_TENSOR) : prepare(model, sizes);
+    if (model == NULL || sizes == NULL)
+        return CODE(NO_TENSOR);
+    model->failure = (failure){0};
+    return failed(model, prepare(model, sizes));
+}
+
+int NAME(infer_sizes)(struct NAME(model) * model, const int64_t *const shapes[], int64_t sizes[])
+{
+    int64_t dims[DIMENSIONS + 1];
+    if (model == NULL || shapes == NULL || sizes == NULL)
+        return CODE(NO_TENSOR);
+    failure *f = &model->failure;
+    *f = (failure){0};
+    for (int k = 0; k < SIZES; k++) {
+        if (shapes[places[k].input] == NULL)
+            return failed(model, CODE(NO_TENSOR));
+        sizes[k] = shapes[places[k].input][places[k].axis];
+    }
+    if (!input_dimensions(sizes, dims))
+        return failed(model, CODE(NO_CODE));
+    for (int n = 0; n < INPUTS; n++)
+        for (int axis = 0; shapes[n] != NULL && axis < NAME(inputs)[n].rank; axis++) {
+            int at = first_dimensions[n] + axis, symbol = dimension_symbols[at];
+            if (shapes[n][axis] == dims[at])
+                continue;
+            *f = (failure){.input = n, .axis = axis, .symbol = symbol, .value = shapes[n][axis],
+                           .wanted = dims[at], .dimension = dimension_texts[at]};
+            if (symbol >= 0) {
+                f->other_input = places[symbol].input;
+                f->other_axis = places[symbol].axis;
+            }
+            f->code = symbol >= 0 ? CODE(UNEQUAL_SIZES)
+                      : NAME(inputs)[n].shape[axis] >= 0 ? CODE(OTHER_SHAPE)
+                                                         : CODE(UNRELATED_SIZES);
+            return f->code;
+        }
+    return CODE(OK);
 }
 
 size_t NAME(memory)(const int64_t sizes[])
@@ -391,7 +456,11 @@ size_t NAME(memory)(const int64_t sizes[])
 static int tensor_shape(int tensor, int rank, const int64_t sizes[], int64_t shape[], size_t *bytes)
 {
     int64_t dims[DIMENSIONS + 1];
-    if (find_program(sizes) == NULL || !dimensions(sizes, dims))
+    failure ignored;
+    const struct program *p = find_program(sizes);
+    if (PROGRAMS > 0 && p == NULL)
+        return explain_sizes(sizes, &ignored);
+    if (!shapes_of(p)(sizes, dims))
         return OTHER_SIZES;
     return shape_of(tensor, dims, rank, shape, bytes) ? CODE(OK) : OTHER_SIZES;
 }
@@ -410,7 +479,8 @@ int NAME(run)(struct NAME(model) * model, const void *const inputs[], void *cons
 {
     if (model == NULL || (inputs == NULL && INPUTS > 0) || outputs == NULL)
         return CODE(NO_TENSOR);
-    return compute(model, inputs, outputs);
+    model->failure = (failure){0};
+    return failed(model, compute(model, inputs, outputs));
 }
 #endif
 
@@ -444,9 +514,23 @@ const char *NAME(error)(int error)
         return "a thread cannot be started";
     case CODE(NO_TENSOR):
         return "a pointer is NULL that must not be";
+    case CODE(VALUE_RANGE):
+        return "an input has a value that is not possible";
 #if SIZES > 0
     case CODE(NO_CODE):
         return "there is no code for these sizes";
+    case CODE(OTHER_SHAPE):
+        return "an input has another size along an axis";
+    case CODE(UNEQUAL_SIZES):
+        return "a size has two values";
+    case CODE(UNRELATED_SIZES):
+        return "sizes do not fit each other";
+    case CODE(SIZE_RANGE):
+        return "there is no code for such a small or large size";
+    case CODE(INDIVISIBLE_SIZE):
+        return "there is no code for a size with this remainder";
+    case CODE(UNIT_SIZE):
+        return "there is no code for a size that is 1, or is not 1";
 #endif
     default:
         return "no error of this model";

@@ -130,7 +130,8 @@ def test_sizes_of_the_users_on_which_the_model_does_not_run() -> None:
 
 
 def test_a_size_that_the_model_lacks() -> None:
-    with pytest.raises(UsageError, match="the model has no size n\nits symbolic sizes are batch"):
+    why = "the model has no symbolic size n\nits symbolic sizes are batch"
+    with pytest.raises(UsageError, match=why):
         run(data(models.PICKY), shapes={"n": 3})
     with pytest.raises(UsageError, match="all its sizes are fixed"):
         run(data(models.PLAIN), shapes={"n": 3})

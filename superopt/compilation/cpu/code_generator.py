@@ -16,7 +16,6 @@ from superopt.compilation.cpu.profile import profile
 from superopt.compilation.cpu.segment_program import plan_segment_program
 from superopt.compilation.cpu.tune_kernels import tune_program
 from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS, AllowedTransforms
-from superopt.compilation.frontend.class_sizes import Guards
 from superopt.compilation.frontend.graph_ports import (
     check_window_sizes,
     numpy_dtype,
@@ -37,6 +36,7 @@ from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.runtime.cpu import Machine
 from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
+from superopt.onnx_io.import_.size_relation import Guards
 from superopt.plan.graph.partition import Segment
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
 from superopt.plan.program.execute import load_program, pack_program_constants, start_image

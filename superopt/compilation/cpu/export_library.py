@@ -6,8 +6,8 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -21,6 +21,7 @@ from superopt.compilation.cpu.library_code import (
     compile_library,
 )
 from superopt.compilation.cpu.weight_file import WeightFile, align_up
+from superopt.compilation.frontend.value_limits import model_ports
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.kernels.llvm.chunk_threads import STATE_BYTES, STOP_WORD, WAKE_WORD
@@ -35,11 +36,13 @@ from superopt.report.compilation.compile_report import ExportReport, Port
 from superopt.report.compilation.exported_library import (
     BufferRef,
     ExportedLibrary,
+    ExportedLimit,
     ExportedProgram,
 )
 from superopt.te.expr import index
 from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.node import Dim, Expr, Size
+from superopt.te.expr.tensor import TensorType
 
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
@@ -150,17 +153,18 @@ def _describe_library(
     weights = WeightFile()
     model, sizes, codes = library.model, library.sizes, library.programs
     inputs, outputs = model.graph.inputs, model.graph.outputs
-    programs = tuple(_describe_program(model, p, weights) for p in codes)
     names = codes[0].formulas.names if codes else ()
     theirs = {our: name for name, our in model.symbols.items()}
     symbols = {our: theirs.get(our, our) for our in names}
+    input_dims = tuple(_shape_formulas(i.type, sizes, names) for i in inputs)
+    types = [_output_type(library, n) for n in range(len(outputs))]
+    output_dims = tuple(_shape_formulas(t, sizes, names) for t in types)
+    programs = tuple(_describe_program(p, weights, output_dims) for p in codes)
     names_of = [v.name or "" for v in model.source.model.graph.outputs]
-    named = [*((i.name, i) for i in inputs), *zip(names_of, outputs, strict=True)]
-    ports = tuple(_c_port(name, v, sizes, symbols) for name, v in named)
-    dims = tuple(
-        tuple(formula_text(_fixed_size(d, sizes), names) for d in v.type.shape or ())
-        for _, v in named
-    )
+    named = [*((i.name, i.type) for i in inputs), *zip(names_of, types, strict=True)]
+    ports = tuple(_c_port(name, t, sizes, symbols) for name, t in named)
+    numbers = {i.name: n for n, i in enumerate(inputs)}
+    places = ((numbers[name], axis) for name, axis in map(model.size_bindings.__getitem__, names))
     defaults = {
         inputs.index(i): weights.add(v.const_value.numpy())
         for i, v in model.input_defaults.items()
@@ -181,11 +185,14 @@ def _describe_library(
         where.file_stem,
         {theirs.get(our, our): n for our, n in library.given_sizes.items()},
         tuple(symbols.values()),
+        tuple(places),
         needs,
         max((p.threads for p in codes), default=1),
         ports[: len(inputs)],
         ports[len(inputs) :],
-        dims,
+        input_dims,
+        output_dims,
+        tuple(_value_limits(model, sizes, names)),
         defaults,
         programs,
         tuple(copies),
@@ -197,19 +204,24 @@ def _describe_library(
     return made, weights
 
 
-def _describe_program(model: Model, p: LibraryProgram, weights: WeightFile) -> ExportedProgram:
-    inputs, outputs = model.graph.inputs, model.graph.outputs
+def _describe_program(
+    p: LibraryProgram, weights: WeightFile, output_dims: Sequence[tuple[str, ...]]
+) -> ExportedProgram:
+    """Return a program. output_dims: of the outputs that it does not compute."""
+    inputs, outputs = p.model.graph.inputs, p.model.graph.outputs
     given = [v for v in p.segment.inputs if isinstance(v, graph.Input)]
     arguments = [BufferRef("INPUT", inputs.index(v)) for v in given]
     arguments += [BufferRef("OUTPUT", outputs.index(v)) for v in p.segment.outputs]
     symbolic = p.program.symbolic
     assert symbolic is None or symbolic.argument == len(arguments)
     f = p.formulas
+    computed = dict(zip(p.segment.outputs, f.output_shapes, strict=False))
     return ExportedProgram(
         f.guards,
         f.memory_bytes,
         f.workspace_bytes,
         f.words,
+        tuple(computed.get(v, own) for v, own in zip(outputs, output_dims, strict=True)),
         tuple(arguments),
         weights.add_constants(p.constants),
         p.threads > 1,
@@ -218,16 +230,50 @@ def _describe_program(model: Model, p: LibraryProgram, weights: WeightFile) -> E
     )
 
 
+def _output_type(library: LibraryCode, n: int) -> TensorType:
+    """Return the type of an output in the model's sizes; its shape may be known only where sizes
+    are related."""
+    own = library.model.graph.outputs[n].type
+    known = library.model.size_bindings.keys() | library.sizes.keys()
+    if own.shape is not None and all(index.symbols(d) <= known for d in own.shape):
+        return own
+    for p in sorted(library.programs, key=lambda p: -len(p.relation.values)):  # the most general
+        here: dict[Expr, Expr] = {Size(name): e for name, e in p.relation.values.items()}
+        shape = p.model.graph.outputs[n].type.shape
+        if shape is not None:
+            dims = (index.dim(index.substitute(index.as_index(d), here)) for d in shape)
+            return replace(own, shape=tuple(dims))
+    return own
+
+
+def _shape_formulas(
+    t: TensorType, sizes: Mapping[str, int], names: Sequence[str]
+) -> tuple[str, ...]:
+    return tuple(formula_text(_fixed_size(d, sizes), names) for d in t.shape or ())
+
+
+def _value_limits(
+    model: Model, sizes: Mapping[str, int], names: Sequence[str]
+) -> Iterator[ExportedLimit]:
+    """Yield the limits of the values of inputs, as formulas of sizes."""
+    known = {name: str(n) for name, n in sizes.items()}
+    known |= {name: f"s{n}" for n, name in enumerate(names)}
+
+    def formula(text: str) -> str:
+        return re.sub(r"[A-Za-z_]\w*", lambda found: known.get(found[0], found[0]), text)
+
+    for n, port in enumerate(model_ports(model)):
+        for limit in port.limits:
+            yield ExportedLimit(n, formula(limit.least), formula(limit.greatest), limit.what)
+
+
 def _fixed_size(d: Dim, sizes: Mapping[str, int]) -> Dim:
     """Return the value of a dimension at these sizes if it depends on no others."""
     return index.evaluate(d, dict(sizes)) if index.symbols(d) <= sizes.keys() else d
 
 
-def _c_port(
-    name: str, v: graph.Value, sizes: Mapping[str, int], symbols: Mapping[str, str]
-) -> Port:
+def _c_port(name: str, t: TensorType, sizes: Mapping[str, int], symbols: Mapping[str, str]) -> Port:
     """Return an input or output. symbols: the file's names of sizes that have no value."""
-    t = v.type
     if not supports_dtype(t.dtype) or t.dtype is None or t.shape is None:
         raise UsageError(
             f"{name} is {t}", "C has no such tensors", "remove it from the model's interface"

@@ -5,30 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice, product
+from functools import partial
+from itertools import islice, product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.cpu.shared_objects import shared_objects
+from superopt.compilation.frontend.decode_sizes import decode_sizes, prefill_sizes
 from superopt.compilation.frontend.static_sizes import with_given_sizes
 from superopt.compilation.model.classes.class_program import (
     plan_class_program,
     with_planned_sizes,
 )
 from superopt.compilation.model.classes.class_steps import compile_if_supported
+from superopt.compilation.model.classes.related_class import related_formulas
 from superopt.compilation.model.compile_class import (
+    class_candidates,
     class_compiler,
     level_examples,
-    related_compiler,
 )
 from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.compilation.runtime import background_worker
 from superopt.errors import SuperoptError, UsageError
 from superopt.ir import graph
 from superopt.kernels.runtime.cpu import Machine
-from superopt.loading.representative_sizes import representative_sizes
+from superopt.loading.representative_sizes import DEFAULT_SIZE, representative_sizes
 from superopt.onnx_io.import_.model import Model
+from superopt.onnx_io.import_.size_relation import SizeRelation, consistent_sizes
 from superopt.plan.graph.partition import Segment
 from superopt.plan.program.constant_pool import PackedConstants
 from superopt.plan.program.execute import pack_program_constants, used_threads
@@ -41,13 +45,17 @@ if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
 
 LARGE_SIZES = tuple(1 << n for n in range(8, 21))
+SMALL_SIZES = (DEFAULT_SIZE, 2)  # where a model does not run at representative ones
 MAX_CLASS_COMPILES = 32  # of a library, after the first
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryProgram:
-    """A program for all sizes that its formulas admit. objects: object files by name."""
+    """A program for all sizes that its formulas admit. model: whose outputs it computes, in the new
+    sizes of `relation`. objects: object files by name."""
 
+    model: Model
+    relation: SizeRelation
     segment: Segment
     program: Program
     formulas: SizeFormulas
@@ -140,7 +148,9 @@ def _compile_at_sizes(
         formulas = SizeFormulas((), (), (), str(p.memory_bytes), str(p.workspace_bytes), ())
         objects, threads = build.objects(p, ()), build.threads_of(p)
         constants = native.code.constants
-        made.append(LibraryProgram(native.segment, p, formulas, constants, threads, objects))
+        model, as_is = exe.compiler.model, SizeRelation.of_sizes(sizes)
+        segment = native.segment
+        made.append(LibraryProgram(model, as_is, segment, p, formulas, constants, threads, objects))
     return LibraryCode(exe.compiler.model, tuple(made), sizes, sizes)
 
 
@@ -185,17 +195,43 @@ def _compile_at_all_sizes(
             return None
         compiler = compiler.with_model(model)
     model = compiler.model
-    names = sorted(model.size_bindings)
-    known = [*map(dict, exe.variants), representative_sizes(model, {})]
-    bases = [{n: sizes[n] for n in names} for sizes in known if sizes.keys() >= {*names}]
+    bases = [*_example_sizes(exe, compiler)]
     _require_kernels(model, compiler.fallback_nodes(bases[-1]))
     with background_worker.compile_lock():
         programs = _compile_classes(compiler, bases, build)
     return LibraryCode(model, programs, given, {}) if programs else None
 
 
+def _example_sizes(exe: Executable, compiler: Compiler) -> Iterator[Mapping[str, int]]:
+    """Yield the sizes of calls before, those of a decoder's other calls, and representative
+    ones."""
+    model = compiler.model
+    names = sorted(model.size_bindings)
+    complete = (sizes for sizes in map(dict, exe.variants) if {*names} <= sizes.keys())
+    called = [{n: sizes[n] for n in names} for sizes in complete]
+    found = _runnable_sizes(compiler)
+    yield from called
+    for base in (*called, found):
+        yield from (*decode_sizes(model, base), *prefill_sizes(model, base))
+    yield found
+
+
+def _runnable_sizes(compiler: Compiler) -> Mapping[str, int]:
+    """Return sizes at which all nodes have kernels: representative or smaller ones, where needed
+    with equal sizes where operators need them; representative ones if there are none."""
+    model = compiler.model
+    found = representative_sizes(model, {})
+    first = {n: found[n] for n in sorted(model.size_bindings)}
+    smaller = ({name: min(n, limit) for name, n in first.items()} for limit in SMALL_SIZES)
+    for sizes in (first, *smaller):
+        for each in (sizes, consistent_sizes(model, sizes)):
+            if each is not None and not compiler.fallback_nodes(each):
+                return each
+    return first
+
+
 def _compile_classes(
-    compiler: Compiler, bases: Iterable[Mapping[str, int]], build: ObjectBuilder
+    compiler: Compiler, bases: Sequence[Mapping[str, int]], build: ObjectBuilder
 ) -> tuple[LibraryProgram, ...]:
     """Return programs for classes of sizes: of the first of `bases` that has one, and of others
     that may follow from them."""
@@ -207,15 +243,35 @@ def _compile_classes(
             made.extend([found] if found is not None else ())
         return bool(made)
 
-    base = next((base for base in bases if add_class(base)), {})
+    first = next((n for n, base in enumerate(bases) if add_class(base)), len(bases))
     others = (
         example
-        for example in class_examples(base)
+        for example in _more_examples(bases[first:], made)
         if not any(p.formulas.admits(example) for p in made)
     )
     for example in islice(others, MAX_CLASS_COMPILES if made else 0):
         add_class(example)
     return tuple(made)
+
+
+def _more_examples(
+    bases: Sequence[Mapping[str, int]], made: Sequence[LibraryProgram]
+) -> Iterator[Mapping[str, int]]:
+    """Yield bases, and examples around each in turn, in which sizes are related as there. made: the
+    programs before; it grows."""
+    yield from bases
+    around = [_related_examples(base, p.relation) for base in bases for p in made
+              if p.formulas.admits(base)]  # fmt: skip
+    for examples in zip_longest(*around):
+        yield from (each for each in examples if each is not None)
+
+
+def _related_examples(
+    base: Mapping[str, int], relation: SizeRelation
+) -> Iterator[Mapping[str, int]]:
+    for new in class_examples(relation.example(base)):
+        sizes = relation.model_sizes(new)
+        yield {name: sizes[name] for name in base}  # formulas number sizes in this order
 
 
 def class_examples(base: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
@@ -238,28 +294,46 @@ def _compile_class(
     """Return the program for all sizes like these; None if it cannot be. others: the programs
     before it."""
     own = class_compiler(compiler)
-    if related_compiler(own, example) is not None:
-        return None  # the shapes of another model may be others
-    parts = own.partition(example)
-    if len(parts) != 1 or not parts[0].native:
-        return None
-    return compile_if_supported(lambda: _compile_segment(own, parts[0], example, build, others))
+    for c, relation in class_candidates(own, example):
+        parts = c.partition(relation.example(example))
+        if len(parts) != 1 or not parts[0].native:
+            continue
+        if output_sources(c.model.graph) != output_sources(compiler.model.graph):
+            continue  # outputs that no kernel writes are those of the library
+        make = partial(_compile_segment, c, parts[0], example, relation, build, others)
+        if (made := compile_if_supported(make)) is not None:
+            return made
+    return None
+
+
+def output_sources(g: graph.Graph) -> list[tuple[str, int]]:
+    """Return what each output is: a constant, an input, another output, or computed."""
+    return [
+        ("constant", 0) if isinstance(v, graph.Constant)
+        else ("input", g.inputs.index(v)) if isinstance(v, graph.Input)
+        else ("output", g.outputs.index(v))
+        for v in g.outputs
+    ]  # fmt: skip
 
 
 def _compile_segment(
     compiler: Compiler,
     s: Segment,
     example: Mapping[str, int],
+    relation: SizeRelation,
     build: ObjectBuilder,
     others: Sequence[LibraryProgram],
 ) -> LibraryProgram:
     """Return the program of the model's only segment for all sizes like these."""
     made = plan_class_program(
-        compiler.generator, compiler, s, example, {},
+        compiler.generator, compiler, s, relation.example(example), relation.assumed_guards(),
         with_planned_sizes(lambda p: build.objects(p, others)),
     )  # fmt: skip
     if made.program.border_bytes:
         raise NotImplementedError("its memory has zeros, which other programs overwrite")
+    formulas = related_formulas(made.formulas, example, relation)
     constants = pack_program_constants(made.program, compiler.model.source.release_pages)
     threads = build.threads_of(made.program)
-    return LibraryProgram(s, made.program, made.formulas, constants, threads, made.code)
+    return LibraryProgram(
+        compiler.model, relation, s, made.program, formulas, constants, threads, made.code
+    )

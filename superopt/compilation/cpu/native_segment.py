@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.model.steps import KernelStep, ModelBinding, ValueArrays
+from superopt.compilation.model.steps import KernelStep, MemoryHolder, ModelBinding, ValueArrays
 from superopt.compilation.runtime.output_buffers import (
     ArraySpec,
     KeptArrays,
@@ -92,7 +92,7 @@ class NativeSegment(KernelStep):
     def constant_arrays(self) -> Sequence[np.ndarray]:
         return self.code.constants.arrays
 
-    def program_memory(self) -> tuple[int, int, int, int]:
+    def program_memory(self, _: Sequence[MemoryHolder]) -> tuple[int, int, int, int]:
         program = self.code.loaded_program
         contexts = program.live_contexts()
         memory = sum(c.memory.nbytes for c in contexts)
@@ -127,9 +127,11 @@ class NativeSegment(KernelStep):
 
         return found, run_and_copy
 
-    def memory_blocks(self) -> Mapping[int, int]:
-        held = {id(a): a.nbytes for a in self.code.constants.arrays}
-        return {id(self.code.loaded_program): self.code.own_bytes, **held}
+    def constant_blocks(self) -> Mapping[int, int]:
+        return {id(a): a.nbytes for a in self.code.constants.arrays}
+
+    def work_blocks(self) -> Mapping[int, int]:
+        return {id(self.code.loaded_program): self.code.own_bytes}
 
     def packed_constants(self) -> Mapping[str, np.ndarray]:
         return {self.program.identity(): self.code.constants.concatenate()}
@@ -176,6 +178,10 @@ class SymbolicSegment:
     @property
     def programs(self) -> tuple[SymbolicSegment]:
         return (self,)
+
+    @property
+    def memory_holder(self) -> MemoryHolder:
+        return self.at_sizes(self.example)
 
     def at_sizes(
         self, sizes: Mapping[str, int], count_call: CountCall | None = None

@@ -26,7 +26,6 @@ from superopt.compilation.frontend.allowed_transforms import (
     MIN_WINOGRAD_FLOAT_CLASS,
     AllowedTransforms,
 )
-from superopt.compilation.frontend.class_sizes import Guards
 from superopt.compilation.frontend.graph_ports import check_window_sizes, static_shape
 from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.compilation.model.classes.class_program import plan_class_program
@@ -46,6 +45,7 @@ from superopt.kernels.runtime.sized_module_image import Port, SizedModuleImage
 from superopt.kernels.triton.codegen import triton_text
 from superopt.kernels.triton.compiler import TritonCompileError
 from superopt.kernels.triton.module import vendor_name
+from superopt.onnx_io.import_.size_relation import Guards
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, Segment, segment_graph
 from superopt.plan.graph.recurrent_layer import MAX_UNROLLED_STEPS_GPU
 from superopt.plan.graph.simplify import simplify_graph

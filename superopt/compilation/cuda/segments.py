@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from superopt.compilation.model.steps import KernelStep, ModelBinding, ValueArrays
+from superopt.compilation.model.steps import (
+    KernelStep,
+    MemoryHolder,
+    ModelBinding,
+    ValueArrays,
+)
 from superopt.kernels.runtime.gpu_device import to_array
 from superopt.kernels.runtime.sized_program import interpret_sized_image, load_sized_on_device
 
@@ -52,8 +57,13 @@ class GpuSegment(KernelStep):
     def launch_count(self) -> int:
         return len(self.gpu_program.launches)
 
-    def memory_blocks(self) -> Mapping[int, int]:
-        return {id(self.gpu_program): self.gpu_program.memory_bytes}
+    def constant_blocks(self) -> Mapping[int, int]:
+        held = self.gpu_program.constants
+        return {} if held is None else {id(held): held.numel() * held.element_size()}
+
+    def work_blocks(self) -> Mapping[int, int]:
+        constants = sum(self.constant_blocks().values())
+        return {id(self.gpu_program): self.gpu_program.memory_bytes - constants}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +99,19 @@ class CachedProgram(KernelStep):
         """Return the tensors from which kernels read the model's inputs, by input number."""
         return dict(zip(self.binding.input_numbers, self.loaded.buffers(), strict=True))
 
-    def memory_blocks(self) -> Mapping[int, int]:
-        return self.loaded.memory_blocks()
+    @property
+    def program_identity(self) -> int:
+        return self.loaded.identity
+
+    def constant_blocks(self) -> Mapping[int, int]:
+        return self.loaded.constant_blocks()
+
+    def work_blocks(self) -> Mapping[int, int]:
+        return self.loaded.work_blocks()
 
 
 @dataclass(frozen=True, slots=True)
-class SymbolicGpuSegment:
+class SymbolicGpuSegment(MemoryHolder):
     """A segment as kernels for all sizes that its formulas admit; it is the whole model. example:
     the sizes for which it was compiled. constants, code: what the disk cache keeps; None if it came
     from there."""
@@ -109,6 +126,20 @@ class SymbolicGpuSegment:
     @property
     def programs(self) -> tuple[SymbolicGpuSegment]:
         return (self,)
+
+    @property
+    def memory_holder(self) -> MemoryHolder:
+        return self
+
+    @property
+    def program_identity(self) -> int:
+        return id(self.loaded)
+
+    def constant_blocks(self) -> Mapping[int, int]:
+        return self.loaded.constant_blocks()
+
+    def work_blocks(self) -> Mapping[int, int]:
+        return self.loaded.work_blocks()
 
     def is_running(self) -> bool:
         """Return False: calls of a GPU hold its lock."""

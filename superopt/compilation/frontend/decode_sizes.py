@@ -7,7 +7,7 @@ past + sequence. The next call takes it as its past, with one more token.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from superopt.ir import graph
 from superopt.onnx_io.import_.model import Model
@@ -23,15 +23,32 @@ def decode_sizes(model: Model, sizes: Mapping[str, int]) -> list[dict[str, int]]
     found = next(_growing_inputs(model.graph), None)
     if found is None:
         return []
-    past, sequence, kept = found
+    past, sequence, totals = _decoder_sizes(model, sizes, *found)
     total = sizes[past] + sizes[sequence]
-    # the length of an attention mask may have a name of its own
-    others = model.size_bindings.keys() - {past, sequence} - kept
-    totals = [n for n, size in sizes.items() if size == total and n in others]
     longest = max(total, SIZE_LEVELS[-1])
     return [
         {**sizes, past: n, sequence: 1, **dict.fromkeys(totals, n + 1)} for n in (total, longest)
     ]
+
+
+def prefill_sizes(model: Model, sizes: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return the sizes of a first call with as many tokens. None if the model is not a decoder
+    whose past grows."""
+    found = next(_growing_inputs(model.graph), None)
+    if found is None:
+        return []
+    past, sequence, totals = _decoder_sizes(model, sizes, *found)
+    return [{**sizes, past: 0, **dict.fromkeys(totals, sizes[sequence])}]
+
+
+def _decoder_sizes(
+    model: Model, sizes: Mapping[str, int], past: str, sequence: str, kept: Collection[str]
+) -> tuple[str, str, list[str]]:
+    """Return the names of the past, of the sequence, and of sizes that are their sum: the length of
+    an attention mask may have a name of its own."""
+    total = sizes[past] + sizes[sequence]
+    others = model.size_bindings.keys() - {past, sequence} - {*kept}
+    return past, sequence, [n for n, size in sizes.items() if size == total and n in others]
 
 
 def is_decode_step(model: Model, sizes: Mapping[str, int]) -> bool:

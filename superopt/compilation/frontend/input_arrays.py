@@ -13,6 +13,7 @@ import numpy as np
 
 from superopt.compilation.frontend.dlpack import copy_bfloat16
 from superopt.errors import UsageError
+from superopt.loading.given_sizes import SizeNames, as_size_mapping
 
 Sizes = tuple[tuple[str, int], ...]  # values of the symbolic sizes, sorted by name
 Shapes = tuple[tuple[int, ...], ...]  # of all inputs, in order
@@ -59,18 +60,19 @@ def has_symbolic_sizes(ports: Sequence[InputPort]) -> bool:
     return any(isinstance(d, str) for p in ports for d in p.shape or ())
 
 
-def check_sizes(ports: Sequence[InputPort], sizes: Mapping[str, int]) -> None:
-    """Raise UsageError for sizes that are not numbers, and for names that inputs do not have."""
-    for name, n in sizes.items():
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
-            raise UsageError(f"{name} = {n!r}", "a size must be an integer >= 0", "give one")
-    dims = {d for p in ports for d in p.shape or () if isinstance(d, str)}
-    if all(d.isidentifier() for d in dims) and dims != sizes.keys():
-        raise UsageError(
-            f"sizes were given for {', '.join(sizes) or 'nothing'}",
-            f"the symbolic sizes are {', '.join(sorted(dims)) or 'none'}",
-            "pass the size of each",
-        )
+def check_sizes(ports: Sequence[InputPort], sizes: Any, option: str = "shapes") -> dict[str, int]:
+    """Return the symbolic sizes by name. Raises UsageError for values that are not sizes, for names
+    that inputs do not have, and if some are missing. option: the argument that has them."""
+    dims = symbolic_dims(ports)
+    given = as_size_mapping(sizes, option)
+    names = dims if all(d.isidentifier() for d in dims) else given  # else names are in expressions
+    types = {p.name: p.type_text for p in ports}
+    return SizeNames(sorted(names), option, inputs=types).check_all(given)
+
+
+def symbolic_dims(ports: Sequence[InputPort]) -> set[str]:
+    """Return the names and expressions of the symbolic sizes of inputs."""
+    return {d for p in ports for d in p.shape or () if isinstance(d, str)}
 
 
 @dataclass(frozen=True, slots=True)

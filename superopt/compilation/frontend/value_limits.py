@@ -13,7 +13,7 @@ from superopt.compilation.frontend.graph_ports import input_port
 from superopt.compilation.frontend.input_arrays import InputPort, ValueLimit
 from superopt.ir import graph as ir_graph
 from superopt.onnx_io.import_.model import Model
-from superopt.plan.graph.scatter_nodes import node_attributes
+from superopt.plan.graph.index_ranges import element_range, indexed_axes
 from superopt.te.expr import index
 from superopt.te.expr.node import Dim, Expr
 
@@ -75,7 +75,8 @@ def _follow(v: ir_graph.Value | None) -> _Shifted | None:
         return _follow(n.inputs[0])
     if n.op.name not in ("Add", "Sub", "Max") or len(n.inputs) != 2:
         return None
-    x, span = _follow(n.inputs[0]), _span(n.inputs[1])
+    x = _follow(n.inputs[0])
+    span = element_range(n.inputs[1], max_bytes=8 * MAX_CONSTANT_ELEMENTS)
     if x is None or span is None or (x.is_clamped and n.op.name != "Add"):
         return None
     low, high = span
@@ -86,24 +87,6 @@ def _follow(v: ir_graph.Value | None) -> _Shifted | None:
     if x.is_clamped and index.dim(low) != 0:
         return None
     return replace(x, low=index.as_index(x.low + low), high=index.as_index(x.high + high))
-
-
-def _span(v: ir_graph.Value | None) -> tuple[Expr, Expr] | None:
-    """Return the least and the greatest element of a constant, a size or a range of positions."""
-    n = ir_graph.producer(v) if v is not None else None
-    if n is not None and n.op.name in _UNCHANGED:
-        return _span(n.inputs[0])
-    if isinstance(v, ir_graph.Constant) and 0 < v.nbytes <= 8 * MAX_CONSTANT_ELEMENTS:
-        a = v.load()
-        return index.as_index(int(a.min())), index.as_index(int(a.max()))
-    attrs = {} if n is None else dict(n.attrs)
-    if n is not None and n.op.name == "Shape" and n.inputs[0] is not None:
-        shape, start = n.inputs[0].type.shape, attrs["start"]
-        if shape is not None and isinstance(start, int) and attrs["end"] == start + 1:
-            return (index.as_index(shape[start]),) * 2
-    if n is not None and n.op.name == "Range" and attrs["delta"] == 1:
-        return index.as_index(attrs["start"]), index.as_index(attrs["limit"]) - 1  # type: ignore[arg-type]
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +128,10 @@ def _rotary_limits(n: ir_graph.Node) -> Iterator[_Limit]:
         yield _Limit(n.inputs[3], last, "RotaryEmbedding has no angles for such positions")
 
 
-def _scatter_nd_limits(n: ir_graph.Node) -> Iterator[_Limit]:
-    shape, indices = _shape(n, 0), _shape(n, 1)
-    depth = indices[-1] if shape and indices else None
-    if depth == 1:
-        yield _index_limit(n.inputs[1], shape[0], n.op.title)
-    joined = ir_graph.producer(n.inputs[1]) if n.inputs[1] is not None else None
-    if joined is not None and joined.op.name == "Concat" and len(joined.inputs) == depth:
-        yield from (
-            _index_limit(v, size, n.op.title) for v, size in zip(joined.inputs, shape, strict=False)
-        )
-
-
-def _scatter_elements_limits(n: ir_graph.Node) -> Iterator[_Limit]:
-    shape, axis = _shape(n, 0), node_attributes(n).get("axis", 0)
-    if shape and isinstance(axis, int):
-        yield _index_limit(n.inputs[1], shape[axis], n.op.title)
+def _scatter_limits(n: ir_graph.Node) -> Iterator[_Limit]:
+    for axis in indexed_axes(n):
+        if axis.column is None:
+            yield _index_limit(axis.indices, axis.size, n.op.title)
 
 
 def _index_limit(indices: ir_graph.Value | None, size: Dim, operator: str) -> _Limit:
@@ -173,10 +144,10 @@ def _index_limit(indices: ir_graph.Value | None, size: Dim, operator: str) -> _L
 _LIMITS: Mapping[str, Callable[[ir_graph.Node], Iterator[_Limit]]] = {
     "Attention": _attention_limits,
     "RotaryEmbedding": _rotary_limits,
-    "ScatterElements": _scatter_elements_limits,
-    "ScatterND": _scatter_nd_limits,
+    "ScatterElements": _scatter_limits,
+    "ScatterND": _scatter_limits,
     "TensorScatter": _tensor_scatter_limits,
     # without a tensor expression, at symbolic sizes
-    "ai.onnx::ScatterElements": _scatter_elements_limits,
-    "ai.onnx::ScatterND": _scatter_nd_limits,
+    "ai.onnx::ScatterElements": _scatter_limits,
+    "ai.onnx::ScatterND": _scatter_limits,
 }

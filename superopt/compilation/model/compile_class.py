@@ -10,24 +10,29 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from superopt.compilation.frontend.class_sizes import Guards, with_class_sizes
 from superopt.compilation.frontend.decode_sizes import decode_sizes, is_decode_step
 from superopt.compilation.model.classes.class_steps import (
     compile_class_steps,
     compile_if_supported,
 )
 from superopt.compilation.model.classes.find_runtime_sizes import INSIDE_LEVELS, runtime_size_names
-from superopt.compilation.model.classes.substituted_class import (
+from superopt.compilation.model.classes.related_class import (
     empty_outputs_step,
     in_model_sizes,
-    substitution_guards,
+    with_relation_guards,
 )
 from superopt.compilation.model.control_flow.compile_if import compile_control_flow
 from superopt.compilation.model.size_classes import SizeClass, SymbolicStep
 from superopt.errors import ModelError, SuperoptError
-from superopt.onnx_io.import_.size_substitution import SizeSubstitution, substitute_sizes
+from superopt.ir import graph
+from superopt.onnx_io.import_.size_relation import (
+    SizeRelation,
+    relate_by_guards,
+    relate_by_replacement,
+)
 from superopt.onnx_io.transform.constant_if import constant_conditions, fold_constant_ifs
 from superopt.onnx_io.transform.split_if import first_dynamic_if
+from superopt.plan.graph.index_ranges import index_guards
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
 from superopt.plan.program.formula_text import shape_formulas
 from superopt.plan.program.size_formulas import SizeFormulas
@@ -58,20 +63,18 @@ def compile_size_class(
         return None
     if first_dynamic_if(own.model) is not None:
         return None  # see `compile_for_any_sizes`
-    for c, guards, substitution in _candidates(own, sizes):
-        example = sizes if substitution is None else substitution.example(sizes)
+    for c, relation in class_candidates(own, sizes):
+        example, guards = relation.example(sizes), relation.assumed_guards()
         empty = empty_outputs_step(c.model.graph, example)
         if (only_empty and empty is None) or (guards and empty is not None):
             continue
+        guards |= index_guards(graph.nodes(c.model.graph), example)
         make = partial(compile_class_steps, c, example, guards)
         steps = compile_if_supported(make) if empty is None else (empty,)
         if steps is None:
             continue
-        assumed: tuple[str, ...] = ()
-        if substitution is not None:
-            steps = tuple(in_model_sizes(s, sizes, substitution) for s in steps)
-            assumed = substitution_guards(tuple(sizes), substitution)
-        formulas = _joint_formulas(steps, sizes, assumed)
+        steps = tuple(in_model_sizes(s, sizes, relation) for s in steps)
+        formulas = _joint_formulas(steps, sizes, relation)
         LOG.info("a program for all sizes with %s", " and ".join(formulas.guards) or "any values")
         then = decode_sizes(compiler.model, sizes)
         return SizeClass(formulas, partial(_same, steps), partial(_same, c.model), then)
@@ -82,49 +85,46 @@ def _same(x: T) -> T:
     return x
 
 
-def _candidates(
+def class_candidates(
     compiler: Compiler, sizes: Mapping[str, int]
-) -> Iterator[tuple[Compiler, Guards, SizeSubstitution | None]]:
-    """Yield the model with its sizes related, with other sizes, and as it is: each with what it
-    assumes of its sizes, and the other sizes, if any."""
+) -> Iterator[tuple[Compiler, SizeRelation]]:
+    """Yield the model with its sizes related, by guards or by replacement, and as it is."""
     is_empty, related = 0 in sizes.values(), related_compiler(compiler, sizes)
     if related is not None:
-        yield (*related, None)
+        yield related
     if is_empty or compiler.model.opaque_reasons:
-        found = substitute_sizes(compiler.model, sizes)
+        found = relate_by_replacement(compiler.model, sizes)
         if found is not None:
-            yield compiler.with_model(found[0]), {}, found[1]
+            yield compiler.with_model(found[0]), found[1]
     if not is_empty:
-        yield compiler, {}, None
+        yield compiler, SizeRelation.of_sizes(sizes)
 
 
 def related_compiler(
     compiler: Compiler, sizes: Mapping[str, int]
-) -> tuple[Compiler, Guards] | None:
-    """Return the compiler of the model for a class that has these sizes, and the conditions under
-    which it is right; None if not all nodes have kernels there, or there are no conditions."""
+) -> tuple[Compiler, SizeRelation] | None:
+    """Return the compiler of the model with its sizes related by guards, for a class that has these
+    sizes; None if not all nodes have kernels there, or there are no guards."""
     # kernels of one token are matrix-vector products, which are fastest where sizes of 1 are fixed
     units = {name for name, n in sizes.items() if n == 1}
     fixed = units if is_decode_step(compiler.model, sizes) else set()
     if 0 not in sizes.values() and not fixed and not fallback_nodes(compiler.partition(sizes)):
         return None
-    if not any(sizes.values()) or (made := with_class_sizes(compiler.model, sizes, fixed)) is None:
+    if not any(sizes.values()) or (made := relate_by_guards(compiler.model, sizes, fixed)) is None:
         return None
-    own = compiler.with_model(made.model)
-    return None if fallback_nodes(own.partition(sizes)) else (own, made.guards)
+    own = compiler.with_model(made[0])
+    return None if fallback_nodes(own.partition(made[1].example(sizes))) else (own, made[1])
 
 
 def _joint_formulas(
-    steps: Sequence[SymbolicStep], sizes: Mapping[str, int], assumed: Sequence[str]
+    steps: Sequence[SymbolicStep], sizes: Mapping[str, int], relation: SizeRelation
 ) -> SizeFormulas:
     """Return the formulas of the only step, or none; and the conditions under which all steps are
-    right. assumed: those that come first."""
+    right."""
     some = [s.formulas for s in steps if s.formulas is not None]
-    positive = (f"1 <= s{n}" for n, size in enumerate(sizes.values()) if size)
-    own = dict.fromkeys((*positive, *assumed, *(g for f in some for g in f.guards)))
     whole = some[0] if len(steps) == 1 and some else shape_formulas((), tuple(sizes))
-    assert whole.names == tuple(sizes)  # which guards refer to by number
-    return replace(whole, guards=tuple(own))
+    guards = tuple(g for f in some for g in f.guards)
+    return with_relation_guards(replace(whole, guards=guards), sizes, relation)
 
 
 def class_compiler(compiler: Compiler) -> Compiler:

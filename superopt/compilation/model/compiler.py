@@ -67,6 +67,7 @@ from superopt.loading.readable_model import ReadableModel
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source
+from superopt.plan.graph.index_ranges import index_reason
 from superopt.plan.graph.partition import (
     NO_KERNEL_ERRORS,
     Segment,
@@ -318,14 +319,20 @@ class Compiler:
 
     def fallback_reason(self, n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
         """Return why a node runs in ONNX Runtime; empty if it runs as a kernel."""
+        given = {name: sizes[name] for name in self.model.size_bindings if name in sizes}
         steps, sizes = self.generator.max_unrolled_steps, self._known_sizes(sizes)
         symbolic = self.plans_classes
         why = self.fallback_reasons.get(n) or unsupported_reason(n, sizes, steps, symbolic)
+        why = why or index_reason(n, given)
         if why or self.prefer_kernels or not (slow := slow_reason(n, sizes)):
             return why
         if ort.installed_version() is None or self.generator.has_fast_kernel(self, n, sizes):
             return ""
         return slow
+
+    def has_index_out_of_range(self, sizes: Mapping[str, int]) -> bool:
+        """True if an index that is computed from sizes is out of range at these."""
+        return any(index_reason(n, sizes) for n in ir_graph.nodes(self.model.graph))
 
     def ort_segment(self, s: Segment, sizes: Mapping[str, int]) -> OrtSegment | Fallback:
         whole = len(s.nodes) == len(ir_graph.nodes(self.model.graph))

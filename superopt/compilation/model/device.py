@@ -23,7 +23,6 @@ from superopt.cost.machine import UNKNOWN_MEMORY_BYTES
 from superopt.errors import UsageError
 
 if TYPE_CHECKING:
-    from superopt.compilation.frontend.class_sizes import Guards
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from superopt.ir import graph
     from superopt.kernels.loops.option import Option
     from superopt.kernels.loops.tile import Kernel
+    from superopt.onnx_io.import_.size_relation import Guards
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
     from superopt.report.compilation.compile_report import ExportReport, TuningReport

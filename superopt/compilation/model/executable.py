@@ -30,6 +30,7 @@ from superopt.compilation.model.states.stateful_call import StatefulCall, bind_s
 from superopt.compilation.model.steps import Variant
 from superopt.compilation.runtime import background_worker
 from superopt.errors import RuntimeMismatch, UsageError, positive_seconds
+from superopt.loading.given_sizes import as_size_mapping
 from superopt.report.data.notebook import preformatted
 
 if TYPE_CHECKING:
@@ -266,8 +267,7 @@ class Executable(ModelPrograms):
         shapes: symbolic sizes. There are none on the CPU, of models with parts in ONNX Runtime, and
         of inputs that no kernel reads. Raises UsageError for other sizes than the model's.
         """
-        sizes = dict(shapes or {})
-        check_sizes(self.input_ports, sizes)
+        sizes = check_sizes(self.input_ports, shapes)
         with self.exclusive():
             found = self.device.input_buffers(self.runnable(sizes))
         return {p.name: found[n] for n, p in enumerate(self.input_ports) if n in found}
@@ -303,13 +303,13 @@ class Executable(ModelPrograms):
         """
         with self.exclusive():
             generator = self.compiler.generator
-            return generator.profile(self, feeds, dict(shapes or {}), seconds, stop)
+            return generator.profile(self, feeds, as_size_mapping(shapes), seconds, stop)
 
     def accuracy(self, shapes: Mapping[str, int] | None = None, *, sets: int = 2) -> Accuracy:
         """Compare outputs with the original's in float64 on `sets` sets of random inputs, and with
         the precision's tolerance. `print` the result for a table. shapes: values of symbolic sizes.
         Evaluates the whole model twice for each set, with numpy."""
-        return self.compiler.accuracy(self, shapes or {}, sets)
+        return self.compiler.accuracy(self, as_size_mapping(shapes), sets)
 
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`.
@@ -337,7 +337,7 @@ class Executable(ModelPrograms):
         """
         with self.exclusive():
             self.shape_policy.fallback_reasons.clear()  # compile it, whichever is faster
-            return self.compiler.generator.export(self, Path(path), shapes or {})
+            return self.compiler.generator.export(self, Path(path), as_size_mapping(shapes))
 
     def tune(
         self,
@@ -358,7 +358,7 @@ class Executable(ModelPrograms):
         Raises UsageError for other sizes than those of the model, and for a budget that is not
         positive.
         """
-        check_sizes(self.input_ports, sizes)
+        sizes = check_sizes(self.input_ports, sizes, "sizes")
         positive_seconds("budget", budget)
         variant = self.variant(sizes)
         with self.device.activate():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
-from superopt.compilation.model.steps import KernelStep
+from superopt.compilation.model.steps import KernelStep, MemoryHolder
 from superopt.report.compilation.memory_use import MemoryUse, ProgramMemory
 
 if TYPE_CHECKING:
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
 def explain_memory(exe: ModelPrograms) -> MemoryUse:
     """Return the memory of the programs that are compiled or loaded now."""
-    steps: dict[int, list[KernelStep]] = {}
+    holders: dict[int, list[MemoryHolder]] = {}
     names: dict[int, str] = {}
-    for name, step in named_steps(exe):
-        steps.setdefault(step.program_identity, []).append(step)
-        names.setdefault(step.program_identity, name)
-    weights = {id(a): a for some in steps.values() for s in some for a in s.constant_arrays()}
-    mapped = [a.nbytes for a in weights.values() if not a.flags.writeable]  # files are read-only
+    for name, holder in named_holders(exe):
+        holders.setdefault(holder.program_identity, []).append(holder)
+        names.setdefault(holder.program_identity, name)
+    firsts = [first for first, *_ in holders.values()]  # those of a program have its constants
+    weights = {key: size for h in firsts for key, size in h.constant_blocks().items()}
+    arrays = {id(a): a for h in firsts for a in h.constant_arrays()}
+    mapped = [a.nbytes for a in arrays.values() if not a.flags.writeable]  # files are read-only
     compiler = exe._compiler
     in_memory, in_files = (0, 0) if compiler is None else compiler.model.source.held_bytes()
     return MemoryUse(
-        tuple(_program_memory(names[key], some) for key, some in steps.items()),
-        sum(a.nbytes for a in weights.values()),
+        tuple(_program_memory(names[key], some) for key, some in holders.items()),
+        sum(weights.values()),
         sum(mapped),
         in_memory,
         in_files,
@@ -34,14 +36,13 @@ def explain_memory(exe: ModelPrograms) -> MemoryUse:
     )
 
 
-def named_steps(exe: ModelPrograms, prefix: str = "") -> Iterator[tuple[str, KernelStep]]:
-    """Yield the kernels, with the sizes that their program is for."""
+def named_holders(exe: ModelPrograms, prefix: str = "") -> Iterator[tuple[str, MemoryHolder]]:
+    """Yield what holds memory, with the sizes that its program is for."""
     in_place = (c for p in exe.state_programs.values() for c in p.classes.classes)
     for each in (*exe.size_classes.classes, *in_place):
         for program in (p for s in each.loaded for p in s.programs):
-            sizes, step = dict(program.example), program.at_sizes(program.example)
-            if isinstance(step, KernelStep):
-                yield f"{prefix}class of {_sizes_text(sizes)}", step
+            sizes = _sizes_text(dict(program.example))
+            yield f"{prefix}class of {sizes}", program.memory_holder
     for key, variant in tuple(exe.variants.items()):
         for step in variant:
             name = prefix + (_sizes_text(dict(key)) or "all inputs")
@@ -49,15 +50,14 @@ def named_steps(exe: ModelPrograms, prefix: str = "") -> Iterator[tuple[str, Ker
                 yield name, step
             elif isinstance(step, ControlFlow):
                 for inner in step.executables:
-                    yield from named_steps(inner, f"{name}: ")
+                    yield from named_holders(inner, f"{name}: ")
 
 
-def _program_memory(name: str, steps: list[KernelStep]) -> ProgramMemory:
-    """Return the memory of a program; steps: it at all sizes at which it was called."""
-    first = steps[0].program_memory()
-    kept = {id(a): a.nbytes for s in steps for a in s.kept_output_arrays()}
-    weights = sum(a.nbytes for a in steps[0].constant_arrays())
-    return ProgramMemory(name, weights, *first, sum(kept.values()))
+def _program_memory(name: str, holders: list[MemoryHolder]) -> ProgramMemory:
+    """Return the memory of a program; holders: it at all sizes at which it was called."""
+    kept = {id(a): a.nbytes for h in holders for a in h.kept_output_arrays()}
+    weights = sum(holders[0].constant_blocks().values())
+    return ProgramMemory(name, weights, *holders[0].program_memory(holders), sum(kept.values()))
 
 
 def _sessions(exe: ModelPrograms) -> Iterator[object]:

@@ -259,7 +259,7 @@ class ModelPrograms:
         key = sorted_sizes(sizes)
         why = self.shape_policy.fallback_reasons.get(key, "")
         if not why and key not in self.variants:
-            check_sizes(self.input_ports, sizes)
+            sizes = check_sizes(self.input_ports, sizes)
             self.variant(sizes)
         return self.compiler.fallback_nodes(sizes, why)
 

@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from superopt.errors import SuperoptError
 from superopt.ir import graph
-from superopt.plan.graph.partition import Segment
+from superopt.plan.graph.partition import NO_KERNEL_ERRORS, Segment
 from superopt.report.formatting import phrases
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
 
 LOG = logging.getLogger("superopt.compile")
+# Errors that say that an operator, a model or this machine does not support code.
+NOT_SUPPORTED_ERRORS = (*NO_KERNEL_ERRORS, SuperoptError, MemoryError)
 QUANTIZING_OPS = frozenset(
     ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM",
      "QAttention")
@@ -42,6 +45,17 @@ def log_fallbacks(
         LOG.info("%d nodes run in onnxruntime: %s", count, text)
     for n, text in why.items():
         LOG.debug("%s runs in onnxruntime: %s", n.op.name, text)
+
+
+def unsupported_text(e: Exception) -> str:
+    """Return the text of an error because of which there are no kernels for several sizes. Errors
+    that do not say so (NOT_SUPPORTED_ERRORS) are mistakes in superopt: the model runs without these
+    kernels, and a warning is logged, at debug level with the traceback."""
+    text = " ".join(f"{type(e).__name__}: {e}".split())
+    if not isinstance(e, NOT_SUPPORTED_ERRORS):
+        LOG.warning("an error in superopt: no program for several sizes: %s", text)
+        LOG.debug("the traceback of %s", text, exc_info=e)
+    return text
 
 
 def _iter_notes(c: Compiler, sizes: Mapping[str, int]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from superopt.compilation.model.control_flow.cached_parts import find_control_flow, refer_to_parts
 from superopt.compilation.model.frequent_sizes import count_calls
-from superopt.compilation.model.steps import Variant
+from superopt.compilation.model.steps import MemoryHolder, Variant
 from superopt.compilation.runtime import background_worker
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class SymbolicProgram(SymbolicStep, Protocol):
 
     @property
     def example(self) -> Mapping[str, int]: ...
+    @property
+    def memory_holder(self) -> MemoryHolder:
+        """What holds the memory that its programs share."""
+        ...
+
     def is_running(self) -> bool:
         """True if a call uses its memory now, on the host's threads."""
 
@@ -149,7 +154,8 @@ class SizeClasses:
         """Return the class that has these sizes, compiled; None if the model does not support it.
         Calls use it once it is added to `classes`."""
         made = compiler.compile_class(sizes) if self.is_supported else None
-        if made is None and (self.classes or not self.is_supported or 0 in sizes.values()):
+        is_special = 0 in sizes.values() or compiler.has_index_out_of_range(sizes)
+        if made is None and (self.classes or not self.is_supported or is_special):
             return None  # these sizes alone have no class, or it is known already
         if made is None:
             self.refuse()

@@ -40,7 +40,47 @@ class ModelBinding:
     state_axes: Mapping[str, int] = field(default_factory=dict)
 
 
-class KernelStep(ABC):
+class MemoryHolder(ABC):
+    """What holds the memory of a program: a step of a model, or a program for many sizes."""
+
+    __slots__ = ()
+
+    @property
+    def program_identity(self) -> int:
+        """What holders of one program have in common."""
+        return id(self)
+
+    @abstractmethod
+    def constant_blocks(self) -> Mapping[int, int]:
+        """Return the bytes of its packed constants by identity; programs may share them."""
+
+    @abstractmethod
+    def work_blocks(self) -> Mapping[int, int]:
+        """Return the bytes of each other block of memory that it holds, by identity; holders may
+        share blocks."""
+
+    def memory_blocks(self) -> Mapping[int, int]:
+        """Return the bytes of each block of memory that it holds, by identity."""
+        return {**self.constant_blocks(), **self.work_blocks()}
+
+    def constant_arrays(self) -> Sequence[np.ndarray]:
+        """Return the packed constants in the memory of the host."""
+        return ()
+
+    def program_memory(self, holders: Sequence[MemoryHolder]) -> tuple[int, int, int, int]:
+        """Return the bytes of code, the number of contexts, and the bytes of their memory and of
+        their workspaces, as in ProgramMemory. holders: all of the program."""
+        blocks: dict[int, int] = {}
+        for each in holders:
+            blocks |= each.work_blocks()
+        return 0, 1, sum(blocks.values()), 0
+
+    def kept_output_arrays(self) -> Sequence[np.ndarray]:
+        """Return the arrays that are kept for further results; holders may share them."""
+        return ()
+
+
+class KernelStep(MemoryHolder):
     """A segment as kernels, with their memory on a device.
 
     binding: how it gives the model's outputs; None if it is not the whole model. program: its plan.
@@ -70,24 +110,6 @@ class KernelStep(ABC):
         """True if a call uses its memory now, on the host's threads."""
         return False
 
-    @property
-    def program_identity(self) -> int:
-        """What steps of one program have in common."""
-        return id(self)
-
-    def constant_arrays(self) -> Sequence[np.ndarray]:
-        """Return the packed constants in the memory of the host."""
-        return ()
-
-    def program_memory(self) -> tuple[int, int, int, int]:
-        """Return the bytes of code, the number of contexts, and the bytes of their memory and of
-        their workspaces, as in ProgramMemory."""
-        return 0, 1, sum(self.memory_blocks().values()), 0
-
-    def kept_output_arrays(self) -> Sequence[np.ndarray]:
-        """Return the arrays that are kept for further results; steps may share them."""
-        return ()
-
     def named_output_specs(self) -> Mapping[str, ArraySpec] | None:
         """Return the shapes and types of the model's outputs, if `bind` is supported; it has a
         binding."""
@@ -99,11 +121,6 @@ class KernelStep(ABC):
         """Return the arrays of all outputs, those of `outputs`, which fit, and others; and a
         function that computes them from these inputs."""
         raise NotImplementedError("calls on fixed arrays")
-
-    @abstractmethod
-    def memory_blocks(self) -> Mapping[int, int]:
-        """Return the bytes of each block of memory that it holds, by identity; steps may share
-        blocks."""
 
     @property
     def launch_count(self) -> int:

@@ -47,8 +47,11 @@ class ReferenceSegment(KernelStep):
         found = self._compute([arrays[n] for n in self.binding.input_numbers])
         return [found[n] for n in self.binding.output_numbers.values()]
 
-    def memory_blocks(self) -> Mapping[int, int]:
+    def constant_blocks(self) -> Mapping[int, int]:
         return {id(self.constants): self.constants.nbytes}
+
+    def work_blocks(self) -> Mapping[int, int]:
+        return {}  # memory of a call, freed at its end
 
     def _compute(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the outputs of the segment: its calls, in order, on a new memory."""

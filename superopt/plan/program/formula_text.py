@@ -31,6 +31,11 @@ def formula_text(e: Dim, names: Sequence[str], defined: Mapping[Expr, str] = _NO
     raise NotImplementedError(f"{e} as a formula of sizes")
 
 
+def guard_text(guard: Expr, holds: bool, names: Sequence[str]) -> str:
+    """Return the text of the condition that a comparison holds, or does not."""
+    return ("" if holds else "not ") + formula_text(guard, names)
+
+
 def define_shared(
     es: Iterable[Dim], names: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[Expr, str]]:

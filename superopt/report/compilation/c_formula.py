@@ -11,7 +11,7 @@ import ast
 from functools import reduce
 
 _FUNCTIONS = {ast.Add: "add", ast.Mult: "mul", ast.FloorDiv: "floor_div", ast.Mod: "modulo"}
-_COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
+_COMPARISONS = {ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.GtE: ">="}
 MAX_INT64 = 2**63 - 1
 
 
@@ -33,12 +33,20 @@ def _c_expression(e: ast.expr) -> str:
             return f"s[{name[1:]}]"
         case ast.Name(id=name) if name[0] == "t" and name[1:].isdecimal():
             return name
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=value)) if (
+            value == MAX_INT64 + 1
+        ):
+            return "INT64_MIN"
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return _c_call("mul", _c_expression(operand), "-1")
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return f"!{_c_expression(operand)}"
         case ast.BinOp(left=a, op=op, right=b) if type(op) in _FUNCTIONS:
             return _c_call(_FUNCTIONS[type(op)], _c_expression(a), _c_expression(b))
+        case ast.BinOp(left=a, op=ast.Sub(), right=b):
+            return _c_call("add", _c_expression(a), _c_call("mul", _c_expression(b), "-1"))
+        case ast.IfExp(test=test, body=a, orelse=b):
+            return f"({_c_expression(test)} ? {_c_expression(a)} : {_c_expression(b)})"
         case ast.Compare(left=a, ops=[op], comparators=[b]) if type(op) in _COMPARISONS:
             return f"({_c_expression(a)} {_COMPARISONS[type(op)]} {_c_expression(b)})"
         case ast.Call(func=ast.Name(id="max" | "min" as name), args=args, keywords=[]):

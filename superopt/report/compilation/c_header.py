@@ -114,7 +114,8 @@ enum {
     NAME_NO_PROCESSOR = 4, /* this processor lacks a required feature */
     NAME_NO_MEMORY = 5,
     NAME_NO_THREADS = 6,   /* a thread could not be started */
-    NAME_NO_TENSOR = 7@NO_CODE@
+    NAME_NO_TENSOR = 7,    /* a required pointer is NULL */
+@SIZE_CODES@    NAME_VALUE_RANGE = 15  /* an input has a value that is not possible */
 };
 
 typedef struct {
@@ -148,6 +149,10 @@ void name_close(name_model *model);
 /* Return the message of an error code. */
 const char *name_error(int error);
 
+/* Write why the last call with this handle failed, with names and values, as snprintf does: return
+   the length of the text, of which at most size - 1 characters are written. */
+int name_message(const name_model *model, char text[], size_t size);
+
 #ifdef __cplusplus
 }
 #endif
@@ -157,26 +162,38 @@ const char *name_error(int error);
 
 # What differs between libraries for fixed and for symbolic sizes.
 _FIXED_TEXTS = {
-    "NO_CODE": "     /* a required pointer is NULL */",
+    "SIZE_CODES": "",
     "SHAPE": "",
     "BYTES": "",
     "RUN": """\
-/* Compute all outputs into the caller's memory, which must not overlap an input. Returns NAME_OK or
-   NAME_NO_TENSOR. Not reentrant for one model, and not to be called in a fork of the process that
-   opened it; several models may run at once. */
+/* Compute all outputs into the caller's memory, which must not overlap an input. Returns NAME_OK,
+   NAME_NO_TENSOR or NAME_VALUE_RANGE. Not reentrant for one model, and not to be called in a fork
+   of the process that opened it; several models may run at once. */
 int name_run(name_model *model, const void *const inputs[], void *const outputs[]);""",
 }
 _SYMBOLIC_TEXTS = {
-    "NO_CODE": """,    /* a required pointer is NULL */
-    NAME_NO_CODE = 8       /* there is no code for these sizes */""",
+    "SIZE_CODES": """\
+    NAME_NO_CODE = 8,      /* there is no code for these sizes, for a reason of no other code */
+    NAME_OTHER_SHAPE = 9,  /* a dimension of an input that is a number is another one */
+    NAME_UNEQUAL_SIZES = 10,    /* a size has two values, in two inputs or axes */
+    NAME_UNRELATED_SIZES = 11,  /* sizes do not fit each other, as total and past + sequence */
+    NAME_SIZE_RANGE = 12,       /* a size is below or above those for which there is code */
+    NAME_INDIVISIBLE_SIZE = 13, /* a size has another remainder */
+    NAME_UNIT_SIZE = 14,        /* a size is 1, or is not, as the code broadcasts it or not */
+""",
     "SHAPE": "; -1 where sizes decide",
     "BYTES": "; 0 if sizes decide",
     "RUN": """\
 /* The names of the symbolic sizes. Functions take their values in this order. The last is NULL. */
 extern const char *const name_sizes[NAME_SIZES + 1];
 
+/* Compute the sizes of inputs of these shapes: shapes[n] has the dimensions of inputs[n], or is
+   NULL for an input with a default. Returns NAME_OK, NAME_NO_TENSOR, NAME_OTHER_SHAPE,
+   NAME_UNEQUAL_SIZES or NAME_UNRELATED_SIZES. */
+int name_infer_sizes(name_model *model, const int64_t *const shapes[], int64_t sizes[]);
+
 /* Write the shape of inputs[n] or outputs[n] at these sizes: `rank` dimensions; and the size of its
-   data, unless `bytes` is NULL. Returns NAME_OK or NAME_NO_CODE. */
+   data, unless `bytes` is NULL. Returns NAME_OK or a code from NAME_NO_CODE on. */
 int name_input_shape(int n, const int64_t sizes[], int64_t shape[], size_t *bytes);
 int name_output_shape(int n, const int64_t sizes[], int64_t shape[], size_t *bytes);
 
@@ -185,8 +202,8 @@ int name_output_shape(int n, const int64_t sizes[], int64_t shape[], size_t *byt
 size_t name_memory(const int64_t sizes[]);
 
 /* Get the memory and start the threads for runs at these sizes, so that the next run at them does
-   not. Memory grows and is kept. Returns NAME_OK, NAME_NO_TENSOR, NAME_NO_CODE, NAME_NO_MEMORY or
-   NAME_NO_THREADS. */
+   not. Memory grows and is kept. Returns NAME_OK, NAME_NO_TENSOR, NAME_NO_MEMORY, NAME_NO_THREADS
+   or a code from NAME_NO_CODE on. */
 int name_reserve(name_model *model, const int64_t sizes[]);
 
 /* Compute all outputs at these sizes into the caller's memory, which must not overlap an input.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 
+from superopt.report.compilation.c_checks import check_definitions
 from superopt.report.compilation.c_formula import c_condition, c_formula
-from superopt.report.compilation.c_text import c_literal
+from superopt.report.compilation.c_text import c_literal, initializer
 from superopt.report.compilation.exported_library import (
     ELEMENT_TYPES,
     ExportedLibrary,
@@ -17,15 +19,18 @@ from superopt.report.compilation.exported_library import (
 def source_text(x: ExportedLibrary) -> str:
     """Return the C source; it includes the header as model.h."""
     parts = files("superopt.report")
-    formulas, code = (
-        parts.joinpath(f).read_text("utf-8") for f in ("export_formulas.c", "export.c")
+    formulas, checks, code = (
+        parts.joinpath(f"{name}.c").read_text("utf-8")
+        for name in ("export_formulas", "export_checks", "export")
     )
-    return "\n".join([*_definitions(x), formulas, *_formulas(x), *_tables(x), "", code])
+    own = *_formulas(x), *check_definitions(x), *_tables(x)
+    return "\n".join([*_definitions(x), formulas, *own, "", checks, code])
 
 
 def _definitions(x: ExportedLibrary) -> Iterator[str]:
     yield "#define _GNU_SOURCE"
     yield '#include "model.h"'
+    yield from (f"#include <{name}.h>" for name in ("inttypes", "limits", "stdio", "string"))
     yield f"#define NAME(x) {x.name}_##x"
     yield f"#define CODE(x) {x.name.upper()}_##x"
     numbers = {
@@ -35,7 +40,9 @@ def _definitions(x: ExportedLibrary) -> Iterator[str]:
         "ARGUMENTS": max((len(p.arguments) for p in x.programs), default=0),
         "CONSTANTS": sum(len(p.constants) for p in x.programs),
         "STATE_BYTES": max((p.state for p in x.programs), default=0),
-        "DIMENSIONS": sum(map(len, x.dimensions)),
+        "DIMENSIONS": sum(len(p.shape) for p in x.ports),
+        # sizes of a library for fixed ones have code
+        "OTHER_SIZES": "CODE(NO_CODE)" if x.symbols else "CODE(NO_MEMORY)",
         "COPIES": len(x.copies), "WEIGHTS": x.weights, **x.pool,
         "SUM": f"UINT64_C({x.checksums[0]})", "SUMS": f"UINT64_C({x.checksums[1]})",
         "NONE": "SIZE_MAX",
@@ -49,9 +56,12 @@ def _definitions(x: ExportedLibrary) -> Iterator[str]:
 
 def _formulas(x: ExportedLibrary) -> Iterator[str]:
     """Yield the functions of sizes; each returns whether its values are right."""
-    dims = [d for shape in x.dimensions for d in shape]
-    yield from _function("dimensions", dims)
+    own = _flat(x.input_dimensions)
+    if x.symbols:
+        yield from _function("input_dimensions", own)
+    yield from _function("dimensions", [*own, *_flat(x.output_dimensions)])
     for n, p in enumerate(x.programs):
+        yield from _function(f"dimensions{n}", [*own, *_flat(p.output_dimensions)], p.shared)
         yield f"static int admits{n}(const int64_t s[])\n{{"
         yield "    int bad[1] = {0};"
         yield "    (void)s;"
@@ -59,44 +69,67 @@ def _formulas(x: ExportedLibrary) -> Iterator[str]:
         yield from _function(f"values{n}", [p.memory, p.workspace, *p.words], p.shared)
 
 
+def _flat(shapes: Iterable[Iterable[str]]) -> list[str]:
+    return [d for shape in shapes for d in shape]
+
+
 def _function(name: str, formulas: Iterable[str], shared: Iterable[str] = ()) -> Iterator[str]:
     yield f"static int {name}(const int64_t s[], int64_t out[])\n{{"
     yield "    int bad[1] = {0};"
     yield "    (void)s;"
     yield "    (void)out;"
-    yield from (f"    const int64_t t{k} = {c_formula(f)};" for k, f in enumerate(shared))
-    yield from (f"    out[{k}] = {c_formula(f)};" for k, f in enumerate(formulas))
+    wanted, shared = [*formulas], [*shared]
+    needed = _used_names(wanted, shared)
+    for k, f in enumerate(shared):
+        if f"t{k}" in needed:  # another one may exceed an int64_t
+            yield f"    const int64_t t{k} = {c_formula(f)};"
+    yield from (f"    out[{k}] = {c_formula(f)};" for k, f in enumerate(wanted))
     yield "    return !*bad;\n}"
+
+
+def _used_names(formulas: Sequence[str], shared: Sequence[str]) -> set[str]:
+    """Return the names of the shared formulas that these use, also through others."""
+    found: set[str] = set()
+    texts = [*formulas]
+    while texts:
+        names = {*re.findall(r"\bt\d+\b", texts.pop())} - found
+        found |= names
+        texts += [shared[int(name[1:])] for name in names]
+    return found
 
 
 def _tables(x: ExportedLibrary) -> Iterator[str]:
     constants = (at for p in x.programs for at in p.constants)
-    yield f"static const size_t constants[] = {_initializer(constants, '0')};"
+    yield f"static const size_t constants[] = {initializer(constants, '0')};"
     for n, p in enumerate(x.programs):
         yield f"void run{n}(void **, void *, const void *const *, void *, void *);"
         if p.uses_threads:
             yield f"void work{n}(void *, void *);"
-        yield f"static const place arguments{n}[] = {_initializer(p.arguments, '{0}')};"
+        yield f"static const place arguments{n}[] = {initializer(p.arguments, '{0}')};"
     yield (
         "static const struct program {\n"
         "    int (*admits)(const int64_t[]);\n"
         "    int (*values)(const int64_t[], int64_t[]); /* bytes of memory, workspace; words */\n"
+        "    int (*dimensions)(const int64_t[], int64_t[]); /* of inputs and outputs */\n"
+        "    void (*sides)(const int64_t[], int64_t[][2], int[]); /* of guards; overflows */\n"
+        "    const struct guard *guards;\n"
+        "    int guard_count;\n"
         "    void (*run)(void **args, void *memory, const void *const *constants,\n"
         "                void *workspace, void *state);\n"
         "    void (*work)(void *state, void *workspace); /* NULL if it uses one thread */\n"
         "    const place *arguments;\n"
         "    int argument_count;\n"
         "    size_t first_constant;\n"
-        f"}} programs[] = {_initializer(_program_rows(x.programs), '{0}')};"
+        f"}} programs[] = {initializer(_program_rows(x.programs), '{0}')};"
     )
-    yield "static const struct { int to; place from; } copies[] = " + _initializer(
+    yield "static const struct { int to; place from; } copies[] = " + initializer(
         (f"{{{to}, {place}}}" for to, place in x.copies), "{0}"
     ) + ";"  # fmt: skip
     defaults = (x.defaults.get(n, "NONE") for n in range(len(x.inputs)))
-    yield f"static const size_t defaults[] = {_initializer(defaults, 'NONE')};"
+    yield f"static const size_t defaults[] = {initializer(defaults, 'NONE')};"
     yield from _ports(x)
     if x.symbols:
-        names = _initializer(map(c_literal, x.symbols), "NULL")
+        names = initializer(map(c_literal, x.symbols), "NULL")
         yield f"const char *const {x.name}_sizes[] = {names};"
 
 
@@ -105,7 +138,8 @@ def _program_rows(programs: Iterable[ExportedProgram]) -> Iterator[str]:
     for n, p in enumerate(programs):
         work = f"work{n}" if p.uses_threads else "NULL"
         count = len(p.arguments)
-        yield f"{{admits{n}, values{n}, run{n}, {work}, arguments{n}, {count}, {first}}}"
+        checks = f"dimensions{n}, sides{n}, guards{n}, {len(p.guards)}"
+        yield f"{{admits{n}, values{n}, {checks}, run{n}, {work}, arguments{n}, {count}, {first}}}"
         first += len(p.constants)
 
 
@@ -116,20 +150,15 @@ def _ports(x: ExportedLibrary) -> Iterator[str]:
         _, size = ELEMENT_TYPES[p.dtype]
         item_bytes.append(size)
         first += len(p.shape)
-    yield f"static const int first_dimensions[] = {_initializer(firsts, '0')};"
-    yield f"static const int item_bytes[] = {_initializer(item_bytes, '0')};"
+    yield f"static const int first_dimensions[] = {initializer(firsts, '0')};"
+    yield f"static const int item_bytes[] = {initializer(item_bytes, '0')};"
     for what, ports in (("inputs", x.inputs), ("outputs", x.outputs)):
         for n, p in enumerate(ports):
             dims = (d if isinstance(d, int) else -1 for d in p.shape)
-            yield f"static const int64_t shape_of_{what}_{n}[] = {_initializer(dims, '0')};"
+            yield f"static const int64_t shape_of_{what}_{n}[] = {initializer(dims, '0')};"
         rows = (
             f"{{{c_literal(p.name)}, CODE({p.dtype.upper()}), {len(p.shape)}, shape_of_{what}_{n}, "
             f"{p.bytes}}}"
             for n, p in enumerate(ports)
         )
-        yield f"const {x.name}_tensor {x.name}_{what}[] = {_initializer(rows, '{0}')};"
-
-
-def _initializer(items: Iterable[object], last: str) -> str:
-    """Return an array initializer, closed by `last`: C has no empty arrays."""
-    return f"{{{', '.join([*map(str, items), last])}}}"
+        yield f"const {x.name}_tensor {x.name}_{what}[] = {initializer(rows, '{0}')};"

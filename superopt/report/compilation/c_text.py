@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from textwrap import fill
 
 from superopt.report.formatting import phrases
@@ -23,3 +24,8 @@ def c_paragraph(text: str) -> str:
     margin = "   "
     text = c_comment(text)
     return fill(text, 100, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False)
+
+
+def initializer(items: Iterable[object], last: str) -> str:
+    """Return an array initializer, closed by `last`: C has no empty arrays."""
+    return f"{{{', '.join([*map(str, items), last])}}}"

@@ -34,14 +34,15 @@ class ExportedProgram:
 
     guards, shared, memory, workspace, words: formulas (c_formula.py); shared: those of t0, t1, ...;
     memory, workspace: bytes, the latter for each thread; words: the values that it reads.
-    arguments: of `run`. constants: their offsets in the weights. uses_threads: it has `work`.
-    state: bytes that threads share, a multiple of 64.
+    output_dimensions: formulas, of each output. arguments: of `run`. constants: their offsets in
+    the weights. uses_threads: it has `work`. state: bytes that threads share, a multiple of 64.
     """
 
     guards: tuple[str, ...]
     memory: str
     workspace: str
     words: tuple[str, ...]
+    output_dimensions: tuple[tuple[str, ...], ...]
     arguments: tuple[BufferRef, ...]
     constants: tuple[int, ...]
     uses_threads: bool
@@ -50,17 +51,29 @@ class ExportedProgram:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportedLimit:
+    """A limit of the values of an input. number: of the input. least, greatest: formulas, "" for
+    none. what: the reason, for messages."""
+
+    number: int
+    least: str
+    greatest: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExportedLibrary:
     """The contents of the generated texts.
 
     name: a C identifier, the prefix of all names; file_name: the files' base name, as in
     libNAME.so. fixed_sizes: of dimensions of the model, by name. symbols: names of the sizes that
-    `run` takes, s0, s1, ... in formulas. cpu_features: as in `__builtin_cpu_supports`. dimensions:
-    formulas, of each input, then of each output. defaults: the offset in the weights of each
-    optional input, by its index. programs: the first that has the sizes is run. copies: to outputs
-    that no kernel writes, by their indices. weights: bytes, a multiple of 64. digest: of the
-    weights; checksums: the sum of their 64-bit words modulo 2^64, and the sum of these sums. pool:
-    the offsets of words in `run`'s state.
+    `run` takes, s0, s1, ... in formulas. places: of each, the numbers of an input and of an axis.
+    cpu_features: as in `__builtin_cpu_supports`. input_dimensions: formulas, of each input;
+    output_dimensions: of each output, of a library without programs. limits: of values. defaults:
+    the offset in the weights of each optional input, by its index. programs: the first that has the
+    sizes is run. copies: to outputs that no kernel writes, by their indices. weights: bytes, a
+    multiple of 64. digest: of the weights; checksums: the sum of their 64-bit words modulo 2^64,
+    and the sum of these sums. pool: the offsets of words in `run`'s state.
     """
 
     superopt_version: str
@@ -69,11 +82,14 @@ class ExportedLibrary:
     file_name: str
     fixed_sizes: Mapping[str, int]
     symbols: tuple[str, ...]
+    places: tuple[tuple[int, int], ...]
     cpu_features: tuple[str, ...]
     threads: int
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    dimensions: tuple[tuple[str, ...], ...]
+    input_dimensions: tuple[tuple[str, ...], ...]
+    output_dimensions: tuple[tuple[str, ...], ...]
+    limits: tuple[ExportedLimit, ...]
     defaults: Mapping[int, int]
     programs: tuple[ExportedProgram, ...]
     copies: tuple[tuple[int, BufferRef], ...]

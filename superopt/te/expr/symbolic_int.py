@@ -32,6 +32,10 @@ MIN_MASKED_BLOCK = 32  # elements of a symbolic extent in a block: as many as a 
 MIN_WIDE_TILE = 7
 
 
+class SymbolicSizeError(NotImplementedError):
+    """Code does not support a symbolic size. A program for fixed sizes does not need to."""
+
+
 @dataclass(slots=True)
 class SizeEnvironment:
     """hints: example values of the symbolic sizes. guards: comparisons of index expressions, and
@@ -227,7 +231,7 @@ class SymbolicInt:
         return self._decide("eq", self, other)
 
     def __hash__(self) -> int:
-        raise TypeError(f"{self} is symbolic: a set or dictionary would compare it without a guard")
+        raise SymbolicSizeError(f"{self} is symbolic: a set would compare it without a guard")
 
     def __bool__(self) -> bool:
         return self != 0
@@ -343,11 +347,11 @@ def fitting_factor(factor: int, n: int) -> int:
         if factor < MIN_WIDE_TILE and held.environment.keeps_level:
             limit = max(2 * factor, hint(n) + 1)
             if n >= limit:  # a guard: it holds at the hints
-                raise ValueError(f"{n} is not below {limit}")
+                raise SymbolicSizeError(f"{n} is not below {limit}")
     elif factor > least:
         factor = floor_power_of_two(least)
     if factor > n:
-        raise ValueError(f"{n} is less than {factor}")
+        raise SymbolicSizeError(f"{n} is less than {factor}")
     return factor
 
 
@@ -380,7 +384,7 @@ def ceil_power_of_two(n: int) -> int:
     least = MIN_MASKED_BLOCK if is_symbolic(n) else 1
     block = max(1 << max(hint(n) - 1, 0).bit_length(), least)
     if n > block:  # a guard: it holds at the hints
-        raise ValueError(f"{n} is above {block}")
+        raise SymbolicSizeError(f"{n} is above {block}")
     return block
 
 

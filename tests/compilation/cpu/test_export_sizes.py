@@ -23,6 +23,7 @@ from tests.support.compilation.exporting import (
     NO_MEMORY,
     NO_TENSOR,
     OK,
+    SIZE_RANGE,
     InC,
     floats,
     node,
@@ -236,14 +237,15 @@ def test_sizes_without_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     refused = 0
     for n in (*range(-2, 70), 5461, 5462, 2**40, 2**62, -(2**63)):
         sizes = size_array([n])
-        wanted = OK if made.formulas.admits({"rows": n}) else NO_CODE
-        refused += wanted == NO_CODE
+        wanted = OK if made.formulas.admits({"rows": n}) else SIZE_RANGE
+        refused += wanted == SIZE_RANGE
         assert o.lib.mlp_input_shape(0, sizes, shape, None) == wanted
         assert o.lib.mlp_reserve(o.at, sizes) == wanted
         assert (memory(sizes) > 0) == (wanted == OK)
     assert refused > 10
-    assert o.call([x], [*out], [1]) == NO_CODE
-    assert o.words(NO_CODE) == b"there is no code for these sizes"
+    assert o.call([x], [*out], [1]) == SIZE_RANGE
+    assert o.message() == "rows is 1, and must be at least 8 (rows: axis 0 of input x)"
+    assert o.words(SIZE_RANGE) == b"there is no code for such a small or large size"
     assert o.call([x], [*out], [64]) == OK  # an error leaves the model as it was
     np.testing.assert_array_equal(out[0], exe.run({"x": x})["y"])
     assert "There is code for all sizes for which" in (tmp_path / "mlp.h").read_text()

@@ -315,7 +315,7 @@ def test_a_file_that_is_gone_or_another(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"specialize": "sometimes"}, "'background', 'eager', 'never'"),
-        ({"shapes": {"m": 3}}, "symbolic dimensions are n"),
+        ({"shapes": {"m": 3}}, "symbolic sizes are n"),
         ({"shapes": {"n": -3}}, "must be an integer"),
         ({"shapes": {"n": "3"}}, "must be an integer"),
     ],
@@ -327,7 +327,7 @@ def test_options_that_make_no_sense(options: dict[str, Any], message: str) -> No
 
 def test_shapes_of_a_model_without_symbolic_sizes() -> None:
     m = model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2])}, ["y"])
-    with pytest.raises(UsageError, match="no symbolic dimensions"):
+    with pytest.raises(UsageError, match="all its sizes are fixed"):
         superopt.compile(m, shapes={"n": 3})
 
 

@@ -200,7 +200,7 @@ def test_sizes_are_those_of_the_model() -> None:
     for sizes, why in (
         ({}, "symbolic sizes are n"),
         ({"z": 3}, "symbolic sizes are n"),
-        ({"n": 2.5}, "n = 2.5"),
+        ({"n": 2.5}, "the size n is 2.5"),
     ):
         for asked in (exe.fallback_nodes, exe.tune):
             with pytest.raises(UsageError, match=why):

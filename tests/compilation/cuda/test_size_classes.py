@@ -18,9 +18,10 @@ import superopt
 from superopt.compilation.cuda import code_generator
 from superopt.compilation.cuda.segments import CachedProgram, SymbolicGpuSegment
 from superopt.compilation.model.compile_class import compile_size_class
-from superopt.compilation.model.size_classes import SizeClass
+from superopt.compilation.model.size_classes import SizeClass, bind_size_class
 from superopt.errors import UsageError
 from superopt.kernels.cuda import driver as cuda_driver
+from superopt.kernels.cuda.driver import Cuda
 from superopt.kernels.runtime import sized_program
 from superopt.kernels.runtime.sized_program import (
     DeviceSizedProgram,
@@ -203,6 +204,67 @@ def test_classes_share_constants() -> None:
         assert {id(x) for x in one.constants.arrays} == {id(x) for x in two.constants.arrays}
         assert sum(x.nbytes for x in one.constants.arrays) == weights
     assert weights <= sum(blocks.values()) < 2 * weights + 10 * 100 * (2 * WIDTH + 48) * 4
+
+
+def test_the_memory_of_a_model_counts_constants_once() -> None:
+    """Calls at several sizes, of several classes, share the weights, and those of a class its
+    memory; explaining it loads nothing."""
+    m = mlp()
+    weights = sum(int(np.prod(x.dims)) * 4 for x in m.graph.initializer)
+    exe = superopt.compile(m, target="cuda")
+    for n in (20, 30, 100, 200):
+        check(exe, m, {"n": n})
+        if n == 100:
+            bind_size_class(exe, (("n", 200),), compile_new=True)
+    steps = [s for v in exe.variants.values() for s in v.kernel_steps]
+    classes = {s.program_identity for s in steps}
+    assert len(steps) == 4
+    found = exe.memory()
+    assert found.weight_bytes == weights
+    assert len(found.programs) == len(classes) == len(exe.size_classes.classes)
+    assert all(p.weight_bytes == weights for p in found.programs)
+    blocks: dict[int, int] = {}
+    for s in steps:
+        blocks |= s.work_blocks()
+    assert sum(p.memory_bytes for p in found.programs) == sum(blocks.values())
+    assert found.total_bytes == weights + sum(blocks.values()) + found.model_bytes
+    assert exe.memory() == found
+
+
+@pytest.mark.skipif(REAL, reason="the driver is none")
+def test_the_memory_on_a_device_is_what_was_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants are those of both programs; memory is that of all sizes of a program."""
+    _, made = compiled_class(mlp(), {"n": 20})
+    step = step_of(made)
+    assert step.code is not None
+    assert step.constants is not None
+    device = fake_cuda.Device()
+    driver = fake_cuda.driver(device)
+    for module in (cuda_driver, sized_program):
+        monkeypatch.setattr(module, "load_driver", lambda: driver)
+    allocated: dict[int, int] = {}
+    allocate = Cuda.allocate
+
+    def record_allocation(cuda: Cuda, size: int) -> Any:
+        out = allocate(cuda, size)
+        allocated[out.handle] = size
+        return out
+
+    monkeypatch.setattr(Cuda, "allocate", record_allocation)
+    loaded = [load_sized_on_device(step.loaded.image, step.code, step.constants) for _ in range(2)]
+    bound = []
+    for p, n in ((loaded[0], 20), (loaded[0], 64), (loaded[0], 30), (loaded[1], 20)):
+        known = step.formulas.at_sizes({"n": n})
+        bound.append(p.at_sizes(known.words, known.memory_bytes))
+    weights = sum(x.nbytes for x in step.constants.arrays)
+    constants: dict[int, int] = {}
+    work: dict[int, int] = {}
+    for each in (*loaded, *bound):
+        constants |= each.constant_blocks()
+        work |= each.work_blocks()
+    assert sum(constants.values()) == weights
+    assert sum(constants.values()) + sum(work.values()) == sum(allocated.values())
+    assert [p.identity == id(loaded[0]) for p in bound] == [True, True, True, False]
 
 
 @pytest.mark.skipif(REAL, reason="the driver is none")

@@ -12,10 +12,10 @@ from onnx import helper
 
 import superopt
 from scripts.decoder_models import Size, fixed_decoder, growing_decoder
-from superopt.compilation.frontend.class_sizes import with_class_sizes
 from superopt.compilation.frontend.decode_sizes import decode_sizes
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.errors import UsageError
+from superopt.onnx_io.import_.size_relation import relate_by_guards
 from tests.support.compilation.models import F, model
 
 ort = pytest.importorskip("onnxruntime")
@@ -326,9 +326,10 @@ def test_decode_sizes_follow_the_growing_input(decoder: superopt.Executable) -> 
 
 def test_sizes_are_related_by_guards() -> None:
     exe = superopt.compile(DECODER, threads=1)
-    made = with_class_sizes(exe.model, sizes_at(1, 20, 3))
+    made = relate_by_guards(exe.model, sizes_at(1, 20, 3))
     assert made is not None
-    assert {str(g): holds for g, holds in made.guards.items()} == {
+    _, relation = made
+    assert {str(g): holds for g, holds in relation.guards.items()} == {
         f"({MASK_SIZE} == (past_sequence_length + sequence_length))": True,
         "(past_sequence_length <= 96)": True,
         "((past_sequence_length + sequence_length) <= 96)": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from superopt.compilation.model import compile_class
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.compilation.model.compiler import Compiler
 from superopt.errors import ModelError
+from superopt.kernels.loops.schedule import IllegalSchedule
 from tests.support.compilation.models import F, model, near, reference
 
 pytest.importorskip("onnxruntime")
@@ -211,10 +213,17 @@ def test_a_class_ends_where_onnxruntime_is_faster() -> None:
     assert not made.formulas.admits({"n": 16, "m": 60})
 
 
-@pytest.mark.parametrize("error", [KeyError, StopIteration, RuntimeError, MemoryError])
-def test_whatever_symbolic_planning_raises_the_model_runs(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+MISTAKES = [AttributeError, TypeError, AssertionError, KeyError, StopIteration, RuntimeError]
+UNSUPPORTED = [NotImplementedError, IllegalSchedule, ZeroDivisionError, MemoryError]
+
+
+@pytest.mark.parametrize("error", MISTAKES + UNSUPPORTED)
+def test_the_model_runs_whatever_symbolic_planning_raises(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A warning says so if an error does not say that something is not supported."""
+    caplog.set_level(logging.DEBUG, "superopt")
+
     def fail(*_: object) -> None:
         raise error("not for symbolic sizes")
 
@@ -224,6 +233,41 @@ def test_whatever_symbolic_planning_raises_the_model_runs(
     check(exe, m, rows(6))
     assert not exe.size_classes.is_supported
     assert not exe.size_classes.classes
+    text = f"{error.__name__}: " + str(error("not for symbolic sizes"))
+    assert any(r.getMessage() == f"no program for several sizes: {text}" for r in caplog.records)
+    about = [r for r in caplog.records if r.name.startswith("superopt.") and r.exc_info]
+    warned = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    if error in UNSUPPORTED:
+        assert not warned
+        assert not about
+        return
+    assert warned == [f"an error in superopt: no program for several sizes: {text}"]
+    (traced,) = about
+    assert traced.levelno == logging.DEBUG
+    assert traced.exc_info is not None
+    assert traced.exc_info[0] is error
+
+
+def test_a_part_that_planning_does_not_support_by_mistake_is_warned_about(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The parts before and after an operator of ONNX Runtime have kernels of their own."""
+    w = np.random.default_rng(0).standard_normal((32, 4096)).astype(np.float32) / 8
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Unique", ["a"], ["b"], axis=0),
+        helper.make_node("MatMul", ["b", "v"], ["y"]),
+    ]
+    m = model(nodes, {"x": (F, ["n", 32])}, ["y"], {"w": w, "v": w.T.copy()})
+    exe = superopt.compile(m, threads=1, specialize="never")
+
+    def fail(*_: object) -> None:
+        raise AttributeError("no such field")
+
+    monkeypatch.setattr(type(exe.compiler.generator), "compile_for_classes", fail)
+    check(exe, m, rows(6))
+    warned = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert any("AttributeError: no such field" in text for text in warned)
 
 
 def test_a_class_is_right_where_its_guards_say_so_only() -> None:
@@ -251,4 +295,4 @@ def test_the_reason_is_logged(
         assert compile_size_class(exe.compiler, {"n": 6}) is not None
         assert compile_size_class(exe.compiler, {"n": 0}) is not None
     assert "a program for all sizes with 1 <= s0" in caplog.text
-    assert "a program for all sizes with s0 == 0" in caplog.text
+    assert "a program for all sizes with (s0 == 0)" in caplog.text

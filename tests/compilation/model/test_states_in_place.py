@@ -226,7 +226,7 @@ MISUSED: list[tuple[Callable[[Executable], StatefulCall], str]] = [
     (lambda exe: exe.bind_state(STATE, capacity=0), "capacity is 0"),
     (lambda exe: exe.bind_state(STATE, capacity=2.5), "capacity is 2.5"),  # type: ignore[arg-type]
     (lambda exe: exe.bind_state(STATE, sizes={"n": 3}), "n = 3"),
-    (lambda exe: exe.bind_state(STATE, sizes={"batch_size": -1}), "batch_size = -1"),
+    (lambda exe: exe.bind_state(STATE, sizes={"batch_size": -1}), "the size batch_size is -1"),
 ]
 
 

@@ -20,6 +20,8 @@ from tests.support.compilation.models import F, I, model, net, picture
 
 node = helper.make_node
 OK, NO_FILE, OTHER_FILE, DAMAGED, NO_PROCESSOR, NO_MEMORY, _, NO_TENSOR, NO_CODE = range(9)
+(OTHER_SHAPE, UNEQUAL_SIZES, UNRELATED_SIZES, SIZE_RANGE, INDIVISIBLE_SIZE, UNIT_SIZE,
+ VALUE_RANGE) = range(9, 16)  # fmt: skip
 
 
 class InC:
@@ -33,6 +35,8 @@ class InC:
         opened = getattr(lib, f"{e.name}_open")
         opened.restype, self.words.restype = ctypes.c_void_p, ctypes.c_char_p
         self._run.argtypes = [ctypes.c_void_p] * 3  # the sizes follow, if there are any
+        self._message = getattr(lib, f"{e.name}_message")
+        self._message.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self._close.argtypes, self._close.restype = [ctypes.c_void_p], None
         self.at = opened((weights or e.files[2][0]).encode(), ctypes.byref(error))
         self.error = error.value
@@ -65,6 +69,23 @@ class InC:
         out = tuple(shape)
         assert size.value == np.zeros(out, p.dtype).nbytes
         return out
+
+    def message(self, at: int | None = None) -> str:
+        """Return why the last call failed. at: of another handle."""
+        handle = at or self.at
+        size = self._message(handle, None, 0) + 1
+        text = ctypes.create_string_buffer(size)
+        assert self._message(handle, text, size) == size - 1
+        return text.value.decode()
+
+    def infer_sizes(self, shapes: Sequence[Sequence[int]]) -> tuple[int, list[int]]:
+        """Return the code, and the sizes of inputs of these shapes."""
+        found = getattr(self.lib, f"{self.e.name}_infer_sizes")
+        found.argtypes = [ctypes.c_void_p] * 3
+        sizes = size_array([-1] * len(self.e.symbols))
+        rows = [size_array(shape) for shape in shapes]
+        table = (ctypes.c_void_p * len(rows))(*map(ctypes.addressof, rows))
+        return int(found(self.at, table, sizes)), [*sizes]
 
     def close(self) -> None:
         self._close(self.at)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from superopt.compilation.frontend.class_sizes import Guards
+from superopt.onnx_io.import_.size_relation import Guards
 from superopt.plan.graph.partition import Segment
-from superopt.plan.program.formula_text import define_shared, formula_text
+from superopt.plan.program.formula_text import define_shared, formula_text, guard_text
 from superopt.plan.program.program import Program, SymbolicSizes
 from superopt.plan.program.size_formulas import SizeFormulas
 from superopt.te.expr.node import Dim, Size
@@ -76,10 +76,7 @@ def plan_class_program(
     names = symbolic.names
     # expressions assume that sizes are positive; the model has a 0 in place of a size of 0
     positive = (f"1 <= s{n}" for n, name in enumerate(names) if example[name])
-    guards = (
-        ("" if holds else "not ") + formula_text(g, names)
-        for g, holds in decided.required_guards().items()
-    )
+    guards = (guard_text(g, holds, names) for g, holds in decided.required_guards().items())
     shapes = [tuple(v.type.shape or ()) for v in s.outputs]
     needs = symbolic.memory_bytes, symbolic.workspace_bytes
     roots = (*needs, *symbolic.words, *(d for shape in shapes for d in shape))

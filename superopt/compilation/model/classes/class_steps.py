@@ -21,6 +21,7 @@ from superopt.compilation.model.classes.find_runtime_sizes import (
     runtime_size_names,
 )
 from superopt.compilation.model.classes.runtime_sizes import RuntimeSizedCode
+from superopt.compilation.model.notes import unsupported_text
 from superopt.plan.graph.partition import (
     FALLBACK,
     NATIVE,
@@ -31,11 +32,11 @@ from superopt.plan.graph.unsupported_nodes import unsupported_nodes
 from superopt.plan.program.formula_text import shape_formulas
 
 if TYPE_CHECKING:
-    from superopt.compilation.frontend.class_sizes import Guards
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.size_classes import SymbolicStep
     from superopt.compilation.model.steps import Step
     from superopt.ir import graph
+    from superopt.onnx_io.import_.size_relation import Guards
 
 T = TypeVar("T")
 LOG = logging.getLogger("superopt.compile")
@@ -59,10 +60,10 @@ def compile_class_steps(
                 continue
             try:
                 kernels[s] = compile_symbolic_segment(c, s, sizes, guards)
-            except Exception as e:  # of many types: code that does not support symbolic sizes
+            except Exception as e:  # of any type: the model runs without these kernels
                 if len(parts) == 1:
                     raise
-                why = f"{type(e).__name__}: {e}"
+                why = unsupported_text(e)
                 LOG.info("%d nodes run in onnxruntime at all sizes: %s", len(s.nodes), why)
                 c.fallback_reasons |= dict.fromkeys(s.nodes, why)
                 break
@@ -88,8 +89,8 @@ def compile_step(c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Step:
         return c.generator.compile_segment(c, s, sizes)
     try:
         return compile_symbolic_segment(c, s, sizes, {}).at_sizes(sizes)
-    except Exception as e:  # code that does not support symbolic sizes raises many types
-        raise NotImplementedError(f"{type(e).__name__}: {e}") from e
+    except Exception as e:  # of any type: the model runs without these kernels
+        raise NotImplementedError(unsupported_text(e)) from e
 
 
 def unsupported_reasons(
@@ -137,8 +138,8 @@ def compile_if_supported(make: Callable[[], T]) -> T | None:
     """Return code for a class of sizes; None if the model does not support it."""
     try:
         return make()
-    except Exception as e:  # code that does not support symbolic sizes raises many types
-        LOG.info("no program for several sizes: %s: %s", type(e).__name__, e)
+    except Exception as e:  # of any type: the model runs without these kernels
+        LOG.info("no program for several sizes: %s", unsupported_text(e))
         return None
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from superopt.compilation.fallback.whole_model import NamedCall
 from superopt.errors import ModelError
 
 if TYPE_CHECKING:
@@ -21,8 +20,8 @@ BRANCHES = {True: "then", False: "else"}  # the names of the branches
 
 class ControlFlow(ABC):
     """input_names, output_names: of the model, in order; load_graph: returns the model's graph.
-    condition: the name of the value that decides. named_call: runs the model on checked arrays by
-    input name."""
+    condition: the name of the value that decides. prefix: computes what the other parts read; None
+    if these are inputs."""
 
     __slots__ = ()
 
@@ -37,7 +36,7 @@ class ControlFlow(ABC):
         @property
         def condition(self) -> str: ...
         @property
-        def named_call(self) -> NamedCall: ...
+        def prefix(self) -> Executable | None: ...
 
     @property
     @abstractmethod
@@ -50,10 +49,29 @@ class ControlFlow(ABC):
         return tuple(self.parts.values())
 
     @abstractmethod
+    def named_call(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        """Return the outputs by name for checked arrays by input name."""
+
+    @abstractmethod
+    def select_parts(
+        self, values: Mapping[str, Any]
+    ) -> Iterator[tuple[Executable, dict[str, Any]]]:
+        """Yield the executables that run after the prefix, with their inputs. values: by name, the
+        model's inputs and what the prefix computes."""
+
     def selected_executables(
         self, feeds: Mapping[str, Any]
     ) -> Iterator[tuple[Executable, dict[str, Any]]]:
         """Yield the executables that a call with these inputs runs, with their inputs."""
+        if self.prefix is not None:
+            yield self.prefix, select_inputs(self.prefix, feeds)
+        yield from self.select_parts(self.run_prefix(feeds))
+
+    def run_prefix(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the model's inputs and what the prefix computes from them, by name."""
+        if self.prefix is None:
+            return dict(feeds)
+        return {**feeds, **self.prefix.run(select_inputs(self.prefix, feeds))}
 
     def call(self, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return the outputs by name, for the inputs in order."""
@@ -83,12 +101,8 @@ def select_inputs(exe: Executable, values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DynamicIf(ControlFlow):
-    """The whole model at an If.
-
-    input_names, output_names: of the model, in order; load_graph: returns the model's graph.
-    condition: the name of the value; prefix: computes it and the other inputs of the branches; None
-    if the condition is an input. named_call: runs the model on checked arrays by input name.
-    """
+    """The whole model at an If; see ControlFlow. branches: compute the outputs where the condition
+    is true, and where it is false."""
 
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
@@ -96,10 +110,6 @@ class DynamicIf(ControlFlow):
     condition: str
     prefix: Executable | None
     branches: Mapping[bool, Executable]
-    named_call: NamedCall = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "named_call", _named_call(self))
 
     @property
     def parts(self) -> Mapping[str, Executable]:
@@ -107,34 +117,14 @@ class DynamicIf(ControlFlow):
         first = {} if self.prefix is None else {PREFIX: self.prefix}
         return {**first, **{BRANCHES[taken]: exe for taken, exe in self.branches.items()}}
 
-    def selected_executables(
-        self, feeds: Mapping[str, Any]
+    def select_parts(
+        self, values: Mapping[str, Any]
     ) -> Iterator[tuple[Executable, dict[str, Any]]]:
-        """Yield the executables that a call with these inputs runs, with their inputs."""
-        values = dict(feeds)
-        if self.prefix is not None:
-            own = select_inputs(self.prefix, values)
-            yield self.prefix, own
-            values |= self.prefix.run(own)
         arm = self.branches[condition_value(values[self.condition], self.condition)]
         yield arm, select_inputs(arm, values)
 
-
-def _named_call(b: DynamicIf) -> NamedCall:
-    """Return the function that computes the outputs by name from checked inputs by name."""
-    gives, condition, prefix = b.output_names, b.condition, b.prefix
-    arms = {
-        taken: (exe.run, [p.name for p in exe.input_ports]) for taken, exe in b.branches.items()
-    }
-    first = None if prefix is None else (prefix.run, [p.name for p in prefix.input_ports])
-
-    def call(feeds: dict[str, Any]) -> dict[str, Any]:
-        values = dict(feeds)
-        if first is not None:
-            run, needs = first
-            values |= run({name: values[name] for name in needs})
-        run, needs = arms[condition_value(values[condition], condition)]
-        values |= run({name: values[name] for name in needs})
-        return {name: values[name] for name in gives}
-
-    return call
+    def named_call(self, feeds: dict[str, Any]) -> dict[str, Any]:
+        values = self.run_prefix(feeds)
+        ((arm, own),) = self.select_parts(values)
+        values |= arm.run(own)
+        return {name: values[name] for name in self.output_names}

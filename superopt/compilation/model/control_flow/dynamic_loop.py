@@ -36,12 +36,11 @@ TRIAL_CALLS = 3  # that are compared; the first call may compile
 
 @dataclass(frozen=True, slots=True)
 class DynamicLoop(ControlFlow):
-    """The whole model at a Loop; see ControlFlow. names: of the loop's values. prefix: computes
-    what the loop and the rest read; None if these are inputs. body: a step. rest: the nodes after
-    the loop, or None. call_whole: runs the whole model in ONNX Runtime; also where there is no
-    step, for the shapes of its slices are unknown. trials: the seconds of the programs and of ONNX
-    Runtime, in the first calls and in those whose number is a power of 2: programs may be compiled
-    later. calls: their numbers."""
+    """The whole model at a Loop; see ControlFlow. names: of the loop's values. body: a step. rest:
+    the nodes after the loop, or None. call_whole: runs the whole model in ONNX Runtime; also where
+    there is no step, for the shapes of its slices are unknown. trials: the seconds of the programs
+    and of ONNX Runtime, in the first calls and in those whose number is a power of 2: programs may
+    be compiled later. calls: their numbers."""
 
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
@@ -51,12 +50,8 @@ class DynamicLoop(ControlFlow):
     body: Executable
     rest: Executable | None
     call_whole: NamedCall
-    named_call: NamedCall = field(init=False)
     trials: list[tuple[float, float]] = field(init=False, default_factory=list)
     calls: Iterator[int] = field(init=False, default_factory=count)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "named_call", self._run_faster)
 
     @property
     def condition(self) -> str:
@@ -67,21 +62,17 @@ class DynamicLoop(ControlFlow):
         named = ((PREFIX, self.prefix), (BODY, self.body), (REST, self.rest))
         return {name: exe for name, exe in named if exe is not None}
 
-    def selected_executables(
-        self, feeds: Mapping[str, Any]
+    def select_parts(
+        self, values: Mapping[str, Any]
     ) -> Iterator[tuple[Executable, dict[str, Any]]]:
         """Yield the executables with their inputs; a step with those of the first one."""
-        values = dict(feeds)
-        if self.prefix is not None:
-            own = select_inputs(self.prefix, values)
-            yield self.prefix, own
-            values |= self.prefix.run(own)
         if self._step_limit(values):
             yield self.body, self._first_inputs(values)
             if self.rest is not None:
-                yield self.rest, select_inputs(self.rest, values | self._run_steps(values))
+                after = {**values, **self._run_steps(values)}
+                yield self.rest, select_inputs(self.rest, after)
 
-    def _run_faster(self, feeds: dict[str, Any]) -> dict[str, Any]:
+    def named_call(self, feeds: dict[str, Any]) -> dict[str, Any]:
         number = next(self.calls)
         if len(self.trials) > TRIAL_CALLS and number & (number - 1):
             is_slower = median(a / b for a, b in self.trials[-TRIAL_CALLS:]) > 1
@@ -99,9 +90,7 @@ class DynamicLoop(ControlFlow):
     def _run_programs(self, feeds: dict[str, Any]) -> dict[str, Any] | None:
         """Return the outputs; None if ONNX Runtime should compute them: without a step, or where a
         step has no program."""
-        values = dict(feeds)
-        if self.prefix is not None:
-            values |= self.prefix.run(select_inputs(self.prefix, values))
+        values = self.run_prefix(feeds)
         if not self._step_limit(values) or self._has_slow_step(values):
             return None
         values |= self._run_steps(values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from superopt.compilation.frontend.input_arrays import (
     as_input_array,
     check_values,
     sorted_sizes,
+    symbolic_dims,
 )
 from superopt.compilation.model.onnxruntime_calls import onnxruntime_fallback
 from superopt.compilation.model.size_classes import bind_size_class
@@ -24,6 +25,7 @@ from superopt.compilation.model.states.state_programs import (
     submit_state_class,
 )
 from superopt.errors import UsageError
+from superopt.loading.given_sizes import SizeNames, as_integer
 
 if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
@@ -254,18 +256,6 @@ def _grown_length(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     return next((n for m, n in zip(before, after, strict=True) if n > m), 0)
 
 
-def _check_sizes(sizes: Mapping[str, int], ports: Sequence[InputPort]) -> None:
-    """Raise UsageError for sizes that are not those of states."""
-    names = sorted({d for p in ports for d in p.shape or () if isinstance(d, str)})
-    for name, n in sizes.items():
-        if name not in names or not isinstance(n, int) or n < 0:
-            raise UsageError(
-                f"sizes has {name} = {n!r}",
-                f"the symbolic sizes of states are {', '.join(names) or 'none'}",
-                "give an integer >= 0 for one of these",
-            )
-
-
 def bind_state(
     exe: Executable, state: Mapping[str, str], sizes: Mapping[str, int], capacity: int | None
 ) -> StatefulCall:
@@ -274,8 +264,8 @@ def bind_state(
         raise UsageError(
             f"state is {state!r}", "it maps names of outputs to those of inputs", "name a state"
         )
-    if capacity is not None and (not isinstance(capacity, int) or capacity < 1):
-        raise UsageError(f"capacity is {capacity!r}", "it must be an integer >= 1", "give one")
+    if capacity is not None:
+        capacity = as_integer("capacity", capacity, least=1)
     ports = {p.name: p for p in exe.input_ports}
     for output, name in state.items():
         if output not in exe.output_names:
@@ -296,7 +286,9 @@ def bind_state(
         raise UsageError(
             "an input is the state of two outputs", f"state is {dict(state)}", "bind one of these"
         )
-    _check_sizes(sizes, [ports[name] for name in state.values()])
+    own = symbolic_dims([ports[name] for name in state.values()])
+    known = SizeNames(sorted(own), "sizes", inputs={n: p.type_text for n, p in ports.items()})
+    sizes = known.check_some(sizes)
     return StatefulCall(
-        exe, {out: StateBuffer(ports[name]) for out, name in state.items()}, dict(sizes), capacity
+        exe, {out: StateBuffer(ports[name]) for out, name in state.items()}, sizes, capacity
     )
