@@ -13,7 +13,7 @@ from superopt.plan.graph.lower_loops import lower_loops
 from superopt.plan.graph.partition import Segment, segment_graph
 from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.linking.link import is_linked, link_program
-from superopt.plan.lowering.growing_states import GrowingState
+from superopt.plan.lowering.state_memories import State
 from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
 from superopt.plan.program.program import Program
@@ -37,7 +37,7 @@ def plan_segment_program(
     options: Mapping[str, Option],
     allowed: AllowedTransforms,
     simplified_segments: MutableMapping[object, SimplifiedSegment],
-    states: tuple[GrowingState, ...] = (),
+    states: tuple[State, ...] = (),
 ) -> Program:
     """Return the program of a segment. options: of problems, by key. simplified_segments: memo of
     graphs, independent of sizes; new ones are added. states: outputs in the memory of inputs.

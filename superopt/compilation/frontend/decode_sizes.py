@@ -2,7 +2,8 @@
 that of the first call.
 
 A decoder is found by its types: an output is an input that has grown along one axis, from `past` to
-past + sequence. The next call takes it as its past, with one more token.
+past + sequence. The next call takes it as its past, with one more token. If the states of a call
+are named, and do not grow, the sizes that only other inputs have are 1 in the next call.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from superopt.te.expr.symbolic_int import SIZE_LEVELS
 from superopt.te.expr.tensor import TensorType
 
 
-def decode_sizes(model: Model, sizes: Mapping[str, int]) -> list[dict[str, int]]:
+StateNames = tuple[tuple[str, str], ...]  # of outputs, each with the input that it continues
+
+
+def decode_sizes(
+    model: Model, sizes: Mapping[str, int], states: StateNames = ()
+) -> list[dict[str, int]]:
     """Return the sizes of calls with one more token after a call at these sizes: of the next call,
-    and with a long past. None if the model is not a decoder whose past grows."""
+    and with a long past. None if the model is not a decoder, or these are its sizes already."""
     found = next(_growing_inputs(model.graph), None)
     if found is None:
-        return []
+        one_token = {**sizes, **dict.fromkeys(_call_sizes(model.graph, states), 1)}
+        return [] if not states or one_token == sizes else [one_token]
     past, sequence, kept = found
     total = sizes[past] + sizes[sequence]
     # the length of an attention mask may have a name of its own
@@ -34,10 +41,21 @@ def decode_sizes(model: Model, sizes: Mapping[str, int]) -> list[dict[str, int]]
     ]
 
 
-def is_decode_step(model: Model, sizes: Mapping[str, int]) -> bool:
+def is_decode_step(model: Model, sizes: Mapping[str, int], states: StateNames = ()) -> bool:
     """True if these are the sizes of a decoder's call with one more token after others."""
     found = next(_growing_inputs(model.graph), None)
-    return found is not None and sizes[found[0]] > 0 and sizes[found[1]] == 1
+    if found is None:
+        return bool(states) and all(sizes[n] == 1 for n in _call_sizes(model.graph, states))
+    return sizes[found[0]] > 0 and sizes[found[1]] == 1
+
+
+def _call_sizes(g: graph.Graph, states: StateNames) -> set[str]:
+    """Return the symbolic sizes that only inputs have that are no states."""
+    held = {name for _, name in states}
+    used: dict[bool, set[str]] = {True: set(), False: set()}
+    for i in g.inputs:
+        used[i.name in held].update(*map(index.symbols, i.type.shape or ()))
+    return used[False] - used[True]
 
 
 def _growing_inputs(g: graph.Graph) -> Iterator[tuple[str, str, frozenset[str]]]:

@@ -51,6 +51,11 @@ def input_limits(g: ir_graph.Graph) -> dict[ir_graph.Input, tuple[ValueLimit, ..
     return {i: tuple(some) for i, some in out.items()}
 
 
+def is_checked(positions: ir_graph.Value) -> bool:
+    """True if values are checked before a call wherever an operator limits them."""
+    return _follow(positions) is not None
+
+
 def _input_limit(x: _Shifted, limit: _Limit) -> ValueLimit:
     """Return the limit of an input if shifted values have a limit."""
     least = "" if x.is_clamped else str(index.dim(index.as_index(limit.least) - x.low))

@@ -73,7 +73,7 @@ def compile_size_class(
             assumed = substitution_guards(tuple(sizes), substitution)
         formulas = _joint_formulas(steps, sizes, assumed)
         LOG.info("a program for all sizes with %s", " and ".join(formulas.guards) or "any values")
-        then = decode_sizes(compiler.model, sizes)
+        then = decode_sizes(compiler.model, sizes, compiler.states)
         return SizeClass(formulas, partial(_same, steps), partial(_same, c.model), then)
     return None
 
@@ -105,7 +105,7 @@ def related_compiler(
     which it is right; None if not all nodes have kernels there, or there are no conditions."""
     # kernels of one token are matrix-vector products, which are fastest where sizes of 1 are fixed
     units = {name for name, n in sizes.items() if n == 1}
-    fixed = units if is_decode_step(compiler.model, sizes) else set()
+    fixed = units if is_decode_step(compiler.model, sizes, compiler.states) else set()
     if 0 not in sizes.values() and not fixed and not fallback_nodes(compiler.partition(sizes)):
         return None
     if not any(sizes.values()) or (made := with_class_sizes(compiler.model, sizes, fixed)) is None:

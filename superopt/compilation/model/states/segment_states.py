@@ -1,5 +1,5 @@
 """The states of a segment: outputs that are in the memory of inputs, by the names of the model's
-outputs and inputs (plan/lowering/growing_states.py)."""
+outputs and inputs (plan/lowering/state_memories.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from superopt.compilation.frontend.value_limits import is_checked
 from superopt.compilation.model.states.state_programs import CAPACITY, StateNames
 from superopt.plan.lowering.growing_states import GrowingState, added_values, grown_axis
+from superopt.plan.lowering.state_memories import State
+from superopt.plan.lowering.updated_states import (
+    UpdatedState,
+    is_updated_in_place,
+    match_cache_write,
+)
 from superopt.te.expr.node import Size
 from superopt.te.expr.symbolic_int import example_sizes
 
@@ -23,15 +30,15 @@ def with_states(c: Compiler, names: StateNames) -> Compiler:
     return replace(c, states=names, sized_compilers={}, plan_cache={})
 
 
-def segment_states(c: Compiler, s: Segment) -> tuple[GrowingState, ...]:
-    """Return the states of a segment that is the whole model. Raises NotImplementedError if none
-    grows."""
+def segment_states(c: Compiler, s: Segment) -> tuple[State, ...]:
+    """Return the states of a segment that is the whole model. Raises NotImplementedError if none is
+    written in place."""
     if not c.states:
         return ()
     binding = c.model_binding(s)
     if binding is None or CAPACITY not in example_sizes():
         raise NotImplementedError("states of a part of a model, or of a program for fixed sizes")
-    found = tuple(_growing_states(c, binding))
+    found = tuple(_states_in_place(c, binding))
     if not found:
         raise NotImplementedError("no state is its input and more elements")
     return found
@@ -42,17 +49,27 @@ def bind_states(c: Compiler, s: Segment) -> ModelBinding | None:
     binding = c.model_binding(s)
     if binding is None or not c.states:
         return binding
-    by_number = {x.output: x.axis for x in _growing_states(c, binding)}
+    by_number = {
+        x.output: x.axis if isinstance(x, GrowingState) else None
+        for x in _states_in_place(c, binding)
+    }
     axes = {name: by_number[n] for name, n in binding.output_numbers.items() if n in by_number}
     return replace(binding, state_axes=axes)
 
 
-def _growing_states(c: Compiler, binding: ModelBinding) -> Iterator[GrowingState]:
+def _states_in_place(c: Compiler, binding: ModelBinding) -> Iterator[State]:
     g, takes = c.model.graph, binding.input_numbers
     numbers = {i.name: n for n, i in enumerate(g.inputs)}
     outputs = dict(zip(c.output_names(), g.outputs, strict=True))
     for output, name in c.states:
         given = g.inputs[numbers[name]]
+        if is_updated_in_place(g, given, outputs[output]):
+            write = match_cache_write(outputs[output])
+            is_safe = write is not None and (write.positions is None or is_checked(write.positions))
+            if is_safe and numbers[name] in takes:
+                number = takes.index(numbers[name])
+                yield UpdatedState(number, binding.output_numbers[output])
+            continue
         axis = grown_axis(given.type, outputs[output].type)
         if axis is None:
             continue

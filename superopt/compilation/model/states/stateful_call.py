@@ -161,8 +161,8 @@ class StatefulCall:
             return None
         specs, axes = step.named_output_specs() or {}, step.binding.state_axes
         self._check_lengths(given, specs)
-        needed = max(specs[output][0][axis] for output, axis in axes.items())
-        if needed > self.reserved:
+        growing = (specs[output][0][axis] for output, axis in axes.items() if axis is not None)
+        if (needed := max(growing, default=1)) > self.reserved:
             self.reserved = self.capacity or max(int(BUFFER_GROWTH * needed), MIN_CAPACITY)
         for output, axis in axes.items():
             held = self.states[output]
