@@ -14,6 +14,7 @@ from superopt.plan.graph.partition import Segment, segment_graph
 from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.linking.link import is_linked, link_program
 from superopt.plan.lowering.state_memories import State
+from superopt.plan.lowering.updated_states import UpdatedState, replace_scatters
 from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
 from superopt.plan.program.program import Program
@@ -72,7 +73,8 @@ def plan_segment_program(
     key = s.nodes, s.outputs
     if key not in simplified_segments:
         with without_symbolic_sizes():
-            lowered = lower_loops(segment_graph(s), threads)
+            updated = [x for x in states if isinstance(x, UpdatedState)]
+            lowered = lower_loops(replace_scatters(segment_graph(s), updated), threads)
         simplified_segments[key] = SimplifiedSegment(lowered)
     simple = simplified_segments[key]
     if states and is_linked(simple.graph_with_loops):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from superopt.compilation.frontend.graph_ports import input_port
 from superopt.compilation.frontend.input_arrays import InputPort, ValueLimit
 from superopt.ir import graph as ir_graph
+from superopt.ir.node_attributes import node_attributes
 from superopt.onnx_io.import_.model import Model
-from superopt.plan.graph.scatter_nodes import node_attributes
 from superopt.te.expr import index
 from superopt.te.expr.node import Dim, Expr
 

@@ -3,15 +3,17 @@ outputs and inputs (plan/lowering/state_memories.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from superopt.compilation.frontend.value_limits import is_checked
 from superopt.compilation.model.states.state_programs import CAPACITY, StateNames
+from superopt.ir import graph
 from superopt.plan.lowering.growing_states import GrowingState, added_values, grown_axis
 from superopt.plan.lowering.state_memories import State
 from superopt.plan.lowering.updated_states import (
+    CacheWrite,
     UpdatedState,
     is_updated_in_place,
     match_cache_write,
@@ -44,6 +46,23 @@ def segment_states(c: Compiler, s: Segment) -> tuple[State, ...]:
     return found
 
 
+def state_writes(c: Compiler) -> Collection[graph.Node]:
+    """Return the nodes that are not computed, because states are written in place."""
+    if not c.states:
+        return ()
+    key = "state writes"
+    if key not in c.plan_cache:
+        written: set[graph.Node | None] = set()
+        for output, name in c.states:
+            v = _output(c, output)
+            write = _write_in_place(c, _input(c, name), v)
+            if write is not None:
+                written |= {graph.producer(x) for x in (v, *write.between)}
+        c.plan_cache[key] = written
+    found: Collection[graph.Node] = c.plan_cache[key]
+    return found
+
+
 def bind_states(c: Compiler, s: Segment) -> ModelBinding | None:
     """Return how a segment gives the model's outputs, with the axes along which states grow."""
     binding = c.model_binding(s)
@@ -59,29 +78,41 @@ def bind_states(c: Compiler, s: Segment) -> ModelBinding | None:
 
 def _states_in_place(c: Compiler, binding: ModelBinding) -> Iterator[State]:
     g, takes = c.model.graph, binding.input_numbers
-    numbers = {i.name: n for n, i in enumerate(g.inputs)}
-    outputs = dict(zip(c.output_names(), g.outputs, strict=True))
     for output, name in c.states:
-        given = g.inputs[numbers[name]]
-        if is_updated_in_place(g, given, outputs[output]):
-            write = match_cache_write(outputs[output])
-            is_safe = write is not None and (write.positions is None or is_checked(write.positions))
-            if is_safe and numbers[name] in takes:
-                number = takes.index(numbers[name])
-                yield UpdatedState(number, binding.output_numbers[output])
+        given, v = _input(c, name), _output(c, output)
+        number = g.inputs.index(given)
+        place = takes.index(number) if number in takes else None
+        if place is not None and _write_in_place(c, given, v) is not None:
+            yield UpdatedState(place, binding.output_numbers[output])
             continue
-        axis = grown_axis(given.type, outputs[output].type)
+        axis = grown_axis(given.type, v.type)
         if axis is None:
             continue
         assert given.type.shape is not None
         if given.type.shape[axis] == 0:  # the graph does not show what else follows from the input
             if not _is_extended_in_file(c, output, name):
                 continue
-        elif not added_values(outputs[output], given, axis):
+        elif not added_values(v, given, axis):
             continue
-        number = takes.index(numbers[name]) if numbers[name] in takes else None
         length = given.type.shape[axis]
-        yield GrowingState(number, binding.output_numbers[output], axis, length, Size(CAPACITY))
+        yield GrowingState(place, binding.output_numbers[output], axis, length, Size(CAPACITY))
+
+
+def _write_in_place(c: Compiler, given: graph.Value, v: graph.Value) -> CacheWrite | None:
+    """Return how an output is an input with new elements, if these alone can be written, at
+    positions that are checked before a call."""
+    write = match_cache_write(v)
+    if write is None or not is_updated_in_place(c.model.graph, given, v):
+        return None
+    return write if write.positions is None or is_checked(write.positions) else None
+
+
+def _input(c: Compiler, name: str) -> graph.Input:
+    return next(i for i in c.model.graph.inputs if i.name == name)
+
+
+def _output(c: Compiler, name: str) -> graph.Value:
+    return c.model.graph.outputs[c.output_names().index(name)]
 
 
 def _is_extended_in_file(c: Compiler, output: str, name: str) -> bool:
