@@ -26,7 +26,7 @@ def limit_loops(
     parameters, before the result. is_summed: the axis is that of a reduction. reads: None for the
     kernel's result; for a stage a tensor that no other stage reads.
     """
-    sizes = {a.name: a.extent for a in _all_axes(kernel.body)}
+    sizes = {a.name: a.extent for a in all_axes(kernel.body)}
 
     def tile_of(s: For) -> Dim | None:
         """Return how many elements an iteration has; None if the loop is not limited."""
@@ -49,13 +49,13 @@ def limit_loops(
     return replace(kernel, body=body, params=(*kernel.params[:-1], *new, kernel.params[-1]))
 
 
-def _all_axes(body: Sequence[Stmt]) -> Iterator[Axis]:
+def all_axes(body: Sequence[Stmt]) -> Iterator[Axis]:
     """Yield the axes of loops and tiles."""
     for s in body:
         match s:
             case For(axis, inner):
                 yield axis
-                yield from _all_axes(inner)
+                yield from all_axes(inner)
             case Store():
                 yield from s.axes
             case Update():

@@ -14,6 +14,7 @@ from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.llvm.calls import Ref
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
 from superopt.kernels.loops.limit_loops import limit_loops
+from superopt.kernels.loops.limit_rows import limit_rows
 from superopt.kernels.loops.place_stores import place_stores
 from superopt.kernels.loops.tile import Kernel
 from superopt.plan.lowering.polyphase import StridedPart
@@ -149,9 +150,13 @@ def _limit_kernel(
     built: BuiltKernel, limit: KeyLimit, buffers: Mapping[Tensor, Tensor]
 ) -> BuiltKernel:
     """Return the kernel with a limit, if its loops allow it."""
-    end = replace_tensors(limit.end, buffers)
-    keys = None if limit.keys is None else buffers.get(limit.keys, limit.keys)
+    held = _parameters(built, buffers)
+    end = replace_tensors(limit.end, held)
+    keys = None if limit.keys is None else held.get(limit.keys, limit.keys)
     made = limit_loops(built.kernel, limit.axis, end, is_summed=limit.is_summed, reads=keys)
+    if made is not None and limit.rows is not None:
+        rows = [held.get(x, x) for x in limit.rows]
+        made = limit_rows(made, limit.axis.extent, end, rows)
     return built if made is None else _with_more_reads(built, made)
 
 
@@ -159,9 +164,16 @@ def _place_kernel(
     built: BuiltKernel, placement: Placement, buffers: Mapping[Tensor, Tensor]
 ) -> BuiltKernel:
     """Return the kernel with its result stored at positions in memory."""
-    positions = buffers.get(placement.positions, placement.positions)
+    positions = _parameters(built, buffers).get(placement.positions, placement.positions)
     place = partial(placement.place, positions=positions)
     return _with_more_reads(built, place_stores(built.kernel, placement.axis, place))
+
+
+def _parameters(built: BuiltKernel, buffers: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+    """Return the parameters of a kernel, which may have been built for an equal problem, by the
+    tensors that they stand for; and the buffers of other tensors."""
+    own = dict(zip(built.reads, built.kernel.params, strict=False))
+    return {**own, **{t: own.get(b, b) for t, b in buffers.items()}}
 
 
 def _with_more_reads(built: BuiltKernel, made: Kernel) -> BuiltKernel:
