@@ -139,9 +139,7 @@ class _Graph:
         dims = self.size(x, 0), self.size(x, 1), self.integers(size.heads), self.integers(size.head)
         return self.op("Transpose", self.reshape(x, *dims), perm=[0, 2, 1, 3])
 
-    def model(
-        self, name: str, opset: int = OPSET, ir_version: int = IR_VERSION
-    ) -> onnx.ModelProto:
+    def model(self, name: str, opset: int = OPSET, ir_version: int = IR_VERSION) -> onnx.ModelProto:
         self.weights["zero"] = np.zeros(1, np.int64)
         held = [numpy_helper.from_array(x, n) for n, x in self.weights.items()]
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, held)
@@ -274,7 +272,12 @@ def group_query_decoder(
             )  # fmt: skip
             for name, cache in zip(names, both, strict=True):
                 g.output(cache, f"present.{name}", *dims)
-            dims_of_heads = g.size(y, 0), g.size(y, 1), g.integers(size.heads), g.integers(size.head)
+            dims_of_heads = (
+                g.size(y, 0),
+                g.size(y, 1),
+                g.integers(size.heads),
+                g.integers(size.head),
+            )
             return g.op("Transpose", g.reshape(y, *dims_of_heads), perm=[0, 2, 1, 3])
 
         x = _layer(g, size, x, attend)

@@ -17,7 +17,6 @@ from superopt.te.expr.node import Expr, Size
 from superopt.te.expr.symbolic_int import SIZE_LEVELS
 from superopt.te.expr.tensor import TensorType
 
-
 StateNames = tuple[tuple[str, str], ...]  # of outputs, each with the input that it continues
 
 

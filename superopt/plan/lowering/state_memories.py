@@ -25,9 +25,7 @@ class StateMemory:
     after: Tensor
 
 
-def state_memories(
-    g: ir_graph.Graph, states: Sequence[State]
-) -> dict[ir_graph.Value, StateMemory]:
+def state_memories(g: ir_graph.Graph, states: Sequence[State]) -> dict[ir_graph.Value, StateMemory]:
     """Return the memory of each input and output that is a state. Raises NotImplementedError if one
     cannot be in the memory of its input."""
     out: dict[ir_graph.Value, StateMemory] = {}

@@ -126,14 +126,18 @@ def _match_scatter(n: ir_graph.Node) -> CacheWrite | None:
     before = ir_graph.producer(data)
     if before is None or before.op.name != "Transpose" or before.inputs[0] is None:
         return None
-    order, back = before.attr("perm"), after.attr("perm")
-    assert isinstance(order, tuple)
-    assert isinstance(back, tuple)
+    order, back = (_permutation(x) for x in (before, after))
     if [order[d] for d in back] != list(range(len(order))):
         return None
     new = ir_graph.node(after.op, [updates], perm=back)
     between = data, ir_graph.result(scatter, 0)
     return CacheWrite(before.inputs[0], new, positions, order[axis], element_axis, between=between)
+
+
+def _permutation(n: ir_graph.Node) -> tuple[int, ...]:
+    perm = n.attr("perm")
+    assert isinstance(perm, tuple)
+    return tuple(d for d in perm if isinstance(d, int))
 
 
 def _written_axis(

@@ -12,10 +12,10 @@ from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_
 from superopt.kernels.algorithms.digests import kernel_digest, problem_digest
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.llvm.calls import Ref
+from superopt.kernels.loops.data_dependent.limit_loops import limit_loops
+from superopt.kernels.loops.data_dependent.limit_rows import limit_rows
+from superopt.kernels.loops.data_dependent.place_stores import place_stores
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
-from superopt.kernels.loops.limit_loops import limit_loops
-from superopt.kernels.loops.limit_rows import limit_rows
-from superopt.kernels.loops.place_stores import place_stores
 from superopt.kernels.loops.tile import Kernel
 from superopt.plan.lowering.polyphase import StridedPart
 from superopt.plan.lowering.updated_states import Placement, UpdatedState

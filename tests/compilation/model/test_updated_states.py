@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,11 @@ def keep_caches(run: Run, capacity: int = CAPACITY) -> Callable[[Feeds], np.ndar
     return step
 
 
+def logits_of(call: StatefulCall, feeds: Feeds) -> np.ndarray:
+    logits: np.ndarray = call.run(feeds)["logits"]
+    return logits
+
+
 def is_in_place(call: StatefulCall) -> bool:
     return all(s.memory is not None for s in call.states.values())
 
@@ -105,7 +111,7 @@ def test_200_tokens_are_those_of_onnxruntime(kind: str) -> None:
     exe = superopt.compile(m, threads=1)
     call = exe.bind_state(STATE, sizes={"capacity": CAPACITY})
     for _ in range(2):
-        assert greedy(kind, lambda feeds: call.run(feeds)["logits"], STEPS) == wanted
+        assert greedy(kind, partial(logits_of, call), STEPS) == wanted
         assert is_in_place(call)
         call.reset()
     assert exe.shape_policy.fallback is None
@@ -166,7 +172,7 @@ def test_programs_come_from_the_disk_cache(tmp_path: Path) -> None:
     for _ in range(2):
         exe = superopt.compile(path, threads=1)
         call = exe.bind_state(STATE, sizes={"capacity": 64})
-        texts.append(greedy("tensor_scatter", lambda feeds: call.run(feeds)["logits"], 30))
+        texts.append(greedy("tensor_scatter", partial(logits_of, call), 30))
         assert is_in_place(call)
     assert texts[0] == texts[1]
 
@@ -201,7 +207,11 @@ def cache_model(
 ) -> onnx.ModelProto:  # fmt: skip
     """Nodes that write `new` into `past` at `at`, and read the cache."""
     total = helper.make_node("ReduceSum", ["present"], ["y"], keepdims=0)
-    inputs = {"past": (F, [2, 3, 8, 4]), "new": (F, [*new]), "at": (TensorProto.INT64, [*positions])}
+    inputs = {
+        "past": (F, [2, 3, 8, 4]),
+        "new": (F, [*new]),
+        "at": (TensorProto.INT64, [*positions]),
+    }
     made = model([*nodes, total], inputs, ["y", "present", *more], constants)
     made.opset_import[0].version, made.ir_version = 24, 12
     return made
@@ -259,15 +269,18 @@ SCATTERS = {
 }  # fmt: skip
 
 
-def scatter_model(steps: Sequence[tuple[str, list[str], dict[str, object]]], *about: object,
-                  more: Sequence[onnx.NodeProto] = (), outputs: Sequence[str] = ()) -> onnx.ModelProto:  # fmt: skip
+Steps = Sequence[tuple[str, list[str], dict[str, object]]]
+
+
+def scatter_model(
+    steps: Steps, new: Sequence[int], positions: Sequence[int],
+    more: Sequence[onnx.NodeProto] = (), outputs: Sequence[str] = (),
+) -> onnx.ModelProto:  # fmt: skip
     nodes = [
         helper.make_node(op, names, ["present" if n == len(steps) - 1 else str(n)], **attrs)
         for n, (op, names, attrs) in enumerate(steps)
     ]
-    new, positions = about
-    shape = np.array(new)
-    return cache_model([*nodes, *more], new, positions, outputs, shape=shape)  # type: ignore[arg-type]
+    return cache_model([*nodes, *more], new, positions, outputs, shape=np.array(new))
 
 
 @pytest.mark.parametrize("kind", SCATTERS)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import cast as typing_cast
 
-from superopt.kernels.loops.limit_loops import all_axes
+from superopt.kernels.loops.data_dependent.limit_loops import all_axes
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update, flat_statements
 from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr.dtype import I64
 from superopt.te.expr.node import Axis, Const, Dim, Expr, Load
 from superopt.te.expr.tensor import Tensor, apply, cast, compare, const, select
 
-NEUTRAL = {"sum": 0.0, "max": float("-inf")}  # what masked elements are in reductions
+NEUTRAL: Mapping[str, float] = {
+    "sum": 0.0,
+    "max": float("-inf"),
+}  # what masked elements are in reductions
 
 
 def limit_rows(kernel: Kernel, extent: Dim, end: Expr, rows: Collection[Tensor]) -> Kernel:
@@ -95,5 +97,5 @@ class _RowLimit:
             return s
         (at,) = {x.index[-1] for x in found}
         is_valid = compare("lt", cast(at, I64), self.end)
-        neutral = Const(typing_cast(float, NEUTRAL[s.fn]), s.value.dtype)
+        neutral = Const(NEUTRAL[s.fn], s.value.dtype)
         return replace(s, value=select(is_valid, s.value, neutral))
