@@ -252,13 +252,20 @@ def tensor_scatter_decoder(
 
 
 def group_query_decoder(
-    size: Size = Size(), seed: int = 0, capacity: int | str = "capacity"
+    size: Size = Size(), seed: int = 0, capacity: int | str = "capacity", from_mask: bool = False
 ) -> onnx.ModelProto:
-    """A decoder with caches of a fixed capacity in GroupQueryAttention."""
+    """A decoder with caches of a fixed capacity in GroupQueryAttention. from_mask: lengths are
+    computed from an attention mask, as exports for onnxruntime-genai do."""
     g = _Graph(np.random.default_rng(seed))
     x = _add_embedding(g, size)
-    last = g.input("seqlens_k", I32, "batch_size")
-    total = g.input("total_sequence_length", I32)
+    if from_mask:
+        mask = g.input("attention_mask", I64, "batch_size", "total_sequence_length")
+        count = g.op("ReduceSum", mask, g.integers(1), keepdims=0)
+        last = g.op("Cast", g.op("Sub", count, g.integers(1)), to=I32)
+        total = g.op("Cast", g.op("Gather", g.op("Shape", mask), g.constant(np.int64(1))), to=I32)
+    else:
+        last = g.input("seqlens_k", I32, "batch_size")
+        total = g.input("total_sequence_length", I32)
     for n in range(size.layers):
 
         def attend(q: str, k: str, v: str, n: int = n) -> str:

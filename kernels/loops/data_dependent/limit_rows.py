@@ -15,10 +15,8 @@ from superopt.te.expr.dtype import I64
 from superopt.te.expr.node import Axis, Const, Dim, Expr, Load
 from superopt.te.expr.tensor import Tensor, apply, cast, compare, const, select
 
-NEUTRAL: Mapping[str, float] = {
-    "sum": 0.0,
-    "max": float("-inf"),
-}  # what masked elements are in reductions
+# What masked elements are in reductions.
+NEUTRAL: Mapping[str, float] = {"sum": 0.0, "max": float("-inf")}
 
 
 def limit_rows(kernel: Kernel, extent: Dim, end: Expr, rows: Collection[Tensor]) -> Kernel:

@@ -2,8 +2,8 @@
 that of the first call.
 
 A decoder is found by its types: an output is an input that has grown along one axis, from `past` to
-past + sequence. The next call takes it as its past, with one more token. If the states of a call
-are named, and do not grow, the sizes that only other inputs have are 1 in the next call.
+past + sequence. The next call takes it as its past, with one more token. Or states are named, and
+the call writes some elements into caches of a fixed capacity: the next one writes one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from superopt.ir import graph
 from superopt.onnx_io.import_.model import Model
+from superopt.plan.lowering.updated_states import match_cache_write
 from superopt.te.expr import index
 from superopt.te.expr.node import Expr, Size
 from superopt.te.expr.symbolic_int import SIZE_LEVELS
@@ -27,8 +28,11 @@ def decode_sizes(
     and with a long past. None if the model is not a decoder, or these are its sizes already."""
     found = next(_growing_inputs(model.graph), None)
     if found is None:
-        one_token = {**sizes, **dict.fromkeys(_call_sizes(model.graph, states), 1)}
-        return [] if not states or one_token == sizes else [one_token]
+        tokens = _token_sizes(model, states)
+        written = {sizes[name] for name in tokens if sizes[name] > 1}
+        masks = _call_sizes(model.graph, states) - tokens  # their lengths grow
+        longer = {name: sizes[name] + (sizes[name] in written) for name in masks}
+        return [{**sizes, **longer, **dict.fromkeys(tokens, 1)}] if written else []
     past, sequence, kept = found
     total = sizes[past] + sizes[sequence]
     # the length of an attention mask may have a name of its own
@@ -44,8 +48,18 @@ def is_decode_step(model: Model, sizes: Mapping[str, int], states: StateNames = 
     """True if these are the sizes of a decoder's call with one more token after others."""
     found = next(_growing_inputs(model.graph), None)
     if found is None:
-        return bool(states) and all(sizes[n] == 1 for n in _call_sizes(model.graph, states))
+        tokens = _token_sizes(model, states)
+        return bool(tokens) and all(sizes[name] == 1 for name in tokens)
     return sizes[found[0]] > 0 and sizes[found[1]] == 1
+
+
+def _token_sizes(model: Model, states: StateNames) -> set[str]:
+    """Return the symbolic sizes by which caches of a fixed capacity are written in a call."""
+    names = [v.name for v in model.source.model.graph.outputs]
+    values = (model.graph.outputs[names.index(output)] for output, _ in states)
+    writes = (w for v in values if (w := match_cache_write(v)) is not None)
+    dims = (w.new.type.shape[w.axis] for w in writes if w.new.type.shape is not None)
+    return set[str]().union(*map(index.symbols, dims))
 
 
 def _call_sizes(g: graph.Graph, states: StateNames) -> set[str]:

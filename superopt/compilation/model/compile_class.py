@@ -96,17 +96,23 @@ def _candidates(
             yield compiler.with_model(found[0]), {}, found[1]
     if not is_empty:
         yield compiler, {}, None
+    if compiler.states and related is None:  # a cache may be as large as before at sizes like these
+        related = related_compiler(compiler, sizes, is_needed=True)
+        if related is not None:
+            yield (*related, None)
 
 
 def related_compiler(
-    compiler: Compiler, sizes: Mapping[str, int]
+    compiler: Compiler, sizes: Mapping[str, int], *, is_needed: bool = False
 ) -> tuple[Compiler, Guards] | None:
     """Return the compiler of the model for a class that has these sizes, and the conditions under
-    which it is right; None if not all nodes have kernels there, or there are no conditions."""
+    which it is right; None if not all nodes have kernels there, or there are no conditions.
+    is_needed: also if all nodes have kernels without conditions."""
     # kernels of one token are matrix-vector products, which are fastest where sizes of 1 are fixed
     units = {name for name, n in sizes.items() if n == 1}
     fixed = units if is_decode_step(compiler.model, sizes, compiler.states) else set()
-    if 0 not in sizes.values() and not fixed and not fallback_nodes(compiler.partition(sizes)):
+    is_needed |= 0 in sizes.values() or bool(fixed)
+    if not is_needed and not fallback_nodes(compiler.partition(sizes)):
         return None
     if not any(sizes.values()) or (made := with_class_sizes(compiler.model, sizes, fixed)) is None:
         return None

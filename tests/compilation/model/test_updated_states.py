@@ -20,7 +20,7 @@ from scripts.decoder_models import (
 )
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.states.stateful_call import StatefulCall
-from superopt.errors import UsageError
+from superopt.errors import SuperoptError, UsageError
 from tests.support.compilation.models import F, model
 from tests.support.onnx_io.decoder_operators import DRAWS, grouped_query_attention
 
@@ -36,6 +36,7 @@ DECODERS = {
     "scatter_nd": fixed_decoder,
     "tensor_scatter": tensor_scatter_decoder,
     "group_query": group_query_decoder,
+    "group_query_mask": partial(group_query_decoder, from_mask=True),
 }
 
 
@@ -67,6 +68,7 @@ def feeds_of(kind: str, tokens: Sequence[int], past: int) -> Feeds:
             "seqlens_k": np.array([total - 1], np.int32),
             "total_sequence_length": np.array(total, np.int32),
         },
+        "group_query_mask": {"attention_mask": np.ones((1, total), np.int64)},
     }  # fmt: skip
     return {"input_ids": np.array(tokens)[None], "position_ids": at[None], **more[kind]}
 
@@ -145,6 +147,7 @@ FULL = {
     "scatter_nd": "'cache_position' has the value 64",
     "tensor_scatter": "'write_indices' has the value 64",
     "group_query": "'seqlens_k' has the value 64",
+    "group_query_mask": "would have the length 65",
 }
 
 
@@ -157,7 +160,7 @@ def test_a_full_cache_is_an_error_before_it_is_written(kind: str) -> None:
     call.run(feeds_of(kind, [3], 63))
     before = {n: x.copy() for n, x in call.state.items()}
     for tokens, past in (([5], 64), ([5, 6], 63)):
-        with pytest.raises(UsageError, match="has the value"):
+        with pytest.raises(SuperoptError, match="has the value|have the length|no greater than"):
             call.run(feeds_of(kind, tokens, past))
     with pytest.raises(UsageError, match=FULL[kind]):
         call.run(feeds_of(kind, [5], 64))
@@ -299,6 +302,12 @@ def test_a_cache_that_others_read_before_it_is_written_is_copied() -> None:
     inner = helper.make_node("ReduceMax", ["1"], ["old"], keepdims=0)
     check_writes(scatter_model(steps, new, positions, more=[inner], outputs=["old"]), new, at,
                  in_place=False)  # fmt: skip
+
+
+def test_positions_along_the_axis_of_vectors_are_copied() -> None:
+    """Keys that are the last axis: vectors of them would be stored at positions."""
+    node = helper.make_node("TensorScatter", ["past", "new", "at"], ["present"], axis=3)
+    check_writes(cache_model([node], [2, 3, 8, 1], [2]), [2, 3, 8, 1], [[0, 3], [2, 1]], False)
 
 
 def test_positions_that_are_not_checked_are_not_written_in_place() -> None:

@@ -212,13 +212,20 @@ class StatefulCall:
             shape, dtype = specs[name]
             _check_state(name, held.port, shape, dtype)
             length = out[name] = _grown_length(given[held.port.name].shape, shape)
-            if self.capacity is not None and length > self.capacity:
+            capacity = self.capacity or self._given_size(held.port, shape)
+            if capacity is not None and length > capacity:
                 raise UsageError(
                     f"state {held.port.name!r} would have the length {length}",
-                    f"its capacity is {self.capacity}",
+                    f"its capacity is {capacity}",
                     "call reset, or bind with a larger capacity",
                 )
         return out
+
+    def _given_size(self, port: InputPort, shape: tuple[int, ...]) -> int | None:
+        """Return the size that was given for an axis along which a state would now be longer."""
+        pairs = zip(port.shape or (), shape, strict=False)
+        known = ((self.sizes[d], n) for d, n in pairs if isinstance(d, str) and d in self.sizes)
+        return next((own for own, n in known if n > own), None)
 
     def _run_elsewhere(self, given: Mapping[str, Any], is_in_place: bool) -> dict[str, Any]:
         """Run what is not kernels alone; the states are copied. is_in_place: programs at other
