@@ -160,7 +160,7 @@ def test_a_full_cache_is_an_error_before_it_is_written(kind: str) -> None:
     call.run(feeds_of(kind, [3], 63))
     before = {n: x.copy() for n, x in call.state.items()}
     for tokens, past in (([5], 64), ([5, 6], 63)):
-        with pytest.raises(SuperoptError, match="has the value|have the length|no greater than"):
+        with pytest.raises(SuperoptError, match=r"has the value|have the length|no greater than"):
             call.run(feeds_of(kind, tokens, past))
     with pytest.raises(UsageError, match=FULL[kind]):
         call.run(feeds_of(kind, [5], 64))
