@@ -149,6 +149,7 @@ class StatefulCall:
         if not classes.is_supported:
             return None
         step = programs.find({**sizes, CAPACITY: self.reserved}) if self.reserved else None
+        reserved = self.reserved if step is not None else 0
         if step is None:
             longest = max((*sizes.values(), MIN_CAPACITY))
             example = {**sizes, CAPACITY: EXAMPLE_GROWTH * longest}
@@ -167,6 +168,8 @@ class StatefulCall:
         for output, axis in axes.items():
             held = self.states[output]
             held.reserve(given[held.port.name], axis, self.reserved)
+        if self.reserved == reserved:
+            return step
         return programs.find({**sizes, CAPACITY: self.reserved})
 
     def _compiles(self, programs: StatePrograms) -> bool:
@@ -180,7 +183,9 @@ class StatefulCall:
         """Run a program that is the whole model. given: the inputs by name."""
         assert step.binding is not None
         specs, axes = step.named_output_specs() or {}, step.binding.state_axes
-        lengths = self._check_lengths(given, specs)
+        # those of states in place were checked before memory was reserved
+        is_checked = axes.keys() >= self.states.keys()
+        lengths = {} if is_checked else self._check_lengths(given, specs)
         inputs, written = dict(given), {}
         for output, held in self.states.items():
             if output in axes:
