@@ -159,10 +159,11 @@ def _written_axis(
     if expanded is None or expanded.op.name != "Expand" or positions is None:
         return None
     own = tuple(size if d == axis else 1 for d, size in enumerate(given))
-    others = [d for d in range(len(whole)) if d != axis]
-    is_rows = shape == given and positions.type.shape == own
-    is_rows &= all(given[d] == whole[d] for d in others)
-    return (axis, positions, axis) if is_rows else None
+    first = len(own) - len(positions.type.shape or ())  # Expand adds axes before the others
+    if shape != given or first > axis or positions.type.shape != own[first:]:
+        return None
+    is_rows = all(n == given[d] for d, n in enumerate(whole) if d != axis)
+    return (axis, positions, axis - first) if is_rows else None
 
 
 def is_updated_in_place(g: ir_graph.Graph, given: ir_graph.Value, v: ir_graph.Value) -> bool:
@@ -170,7 +171,9 @@ def is_updated_in_place(g: ir_graph.Graph, given: ir_graph.Value, v: ir_graph.Va
     write = match_cache_write(v)
     if write is None or write.past is not given or given.type != v.type:
         return False
-    readers = ir_graph.users(g)
+    readers = {
+        x: [n for n in some if n.op.name != "Shape"] for x, some in ir_graph.users(g).items()
+    }
     is_only = all(len(readers.get(x, ())) == 1 for x in (given, *write.between))
     return is_only and g.outputs.count(v) == 1 and not {given, *write.between} & {*g.outputs}
 

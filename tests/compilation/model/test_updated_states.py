@@ -269,6 +269,10 @@ SCATTERS = {
         [("Expand", ["at", "shape"], {}), ("ScatterElements", ["past", "0", "new"], {"axis": 2})],
         [2, 3, 2, 4], [1, 1, 2, 1], [[[[[0], [1]]]], [[[[7], [-4]]]]],
     ),
+    "elements at positions without leading axes": (
+        [("Expand", ["at", "shape"], {}), ("ScatterElements", ["past", "0", "new"], {"axis": -2})],
+        [2, 3, 2, 4], [2, 1], [[[0], [1]], [[7], [-4]]],
+    ),
 }  # fmt: skip
 
 
@@ -302,6 +306,19 @@ def test_a_cache_that_others_read_before_it_is_written_is_copied() -> None:
     inner = helper.make_node("ReduceMax", ["1"], ["old"], keepdims=0)
     check_writes(scatter_model(steps, new, positions, more=[inner], outputs=["old"]), new, at,
                  in_place=False)  # fmt: skip
+
+
+def test_a_cache_whose_shape_is_read_is_written_in_place() -> None:
+    """The shape is the same before and after the write."""
+    nodes = [
+        helper.make_node("Shape", ["past"], ["shape"]),
+        helper.make_node("Cast", ["shape"], ["sizes"], to=F),
+        helper.make_node("TensorScatter", ["past", "new", "at"], ["present"], axis=2),
+    ]
+    m = cache_model(nodes, [2, 3, "n", 4], [2], ["sizes"])
+    check_writes(m, [2, 3, 2, 4], [[0, 6], [4, 1]])
+    m.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "capacity"
+    check_writes(m, [2, 3, 2, 4], [[0, 6], [4, 1]])
 
 
 def test_positions_along_the_axis_of_vectors_are_copied() -> None:
