@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Greedy decoding with a GPT-2-size decoder: superopt, onnxruntime and OpenVINO in turns.
 
-    scripts/bench_decoder.py [--kind growing|fixed] [--small] [--steps 200] [--prompt 32]
-                             [--threads 1] [--vocabulary 50257] [--layers 12]
-                             [--block 32 [--zero-points]]
+    scripts/bench_decoder.py [--kind growing|fixed|tensor_scatter|group_query] [--small]
+                             [--capacity 512] [--steps 200] [--prompt 32] [--threads 1]
+                             [--vocabulary 50257] [--layers 12] [--block 32 [--zero-points]]
 
 Weights are random, and in a file of external data; with --block of 4 bits (MatMulNBits). In each
 step every runtime computes one token of its own sequence. Printed for each runtime: seconds until
@@ -13,7 +13,10 @@ that were compiled after the first token, whether the tokens are those of onnxru
 bound: the bytes of weights that a token reads by the measured bandwidth of the memory.
 
 Caches stay in each runtime: superopt has `bind_state`, onnxruntime OrtValues that are not copied,
-OpenVINO the states of its stateful transformation. OpenVINO computes in float32.
+OpenVINO the states of its stateful transformation. OpenVINO computes in float32. All kinds but the
+first have caches of a fixed capacity, by default the tokens of the run. onnxruntime writes those of
+TensorScatter and GroupQueryAttention in place: an input and an output are one OrtValue. OpenVINO
+2026 reads neither of these models.
 """
 
 from __future__ import annotations
@@ -38,12 +41,25 @@ import onnx
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from decoder_models import SMALL, Size, fixed_decoder, growing_decoder  # noqa: E402
+from decoder_models import (  # noqa: E402
+    SMALL,
+    Size,
+    fixed_decoder,
+    group_query_decoder,
+    growing_decoder,
+    tensor_scatter_decoder,
+)
 
 MIB = 1 << 20
 READS = 5  # of an array as large as the weights; the fastest counts
 UNIT_BYTES = 512  # of which `memory_reader` reads a multiple
 NEXT_TOKENS = 4  # that are printed one by one
+MODELS = {
+    "growing": growing_decoder,
+    "fixed": fixed_decoder,
+    "tensor_scatter": tensor_scatter_decoder,
+    "group_query": group_query_decoder,
+}
 
 
 class Decoder(Protocol):
@@ -68,7 +84,8 @@ class SuperoptDecoder:
 
 
 class OnnxruntimeDecoder:
-    """Caches stay OrtValues, which are not copied."""
+    """Caches stay OrtValues, which are not copied. Operators of caches of a fixed capacity write
+    them in place."""
 
     def __init__(self, path: Path, empty: Mapping[str, np.ndarray], threads: int) -> None:
         import onnxruntime
@@ -79,9 +96,20 @@ class OnnxruntimeDecoder:
         self.session = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self.make = onnxruntime.OrtValue.ortvalue_from_numpy
         self.cache = {name: self.make(x) for name, x in empty.items()}
+        names = {i.name for i in self.session.get_inputs()}
+        self.is_in_place = not names.isdisjoint(("write_indices", "seqlens_k"))
 
     def logits(self, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
         given = {name: self.make(x) for name, x in feeds.items()}
+        if self.is_in_place:
+            bound = self.session.io_binding()
+            bound.bind_output("logits")
+            for name, x in {**given, **self.cache}.items():
+                bound.bind_ortvalue_input(name, x)
+            for name, x in self.cache.items():
+                bound.bind_ortvalue_output(present_name(name), x)
+            self.session.run_with_iobinding(bound)
+            return np.asarray(bound.get_outputs()[0].numpy()[0, -1])
         names = ["logits", *map(present_name, self.cache)]
         first, *rest = self.session.run_with_ort_values(names, {**given, **self.cache})
         self.cache = dict(zip(self.cache, rest, strict=True))
@@ -138,10 +166,21 @@ def empty_caches(size: Size, capacity: int) -> dict[str, np.ndarray]:
 def step_feeds(kind: str, tokens: np.ndarray, past: int) -> dict[str, np.ndarray]:
     """The inputs of a step except the caches. past: tokens before it."""
     at = np.arange(past, past + len(tokens))
+    total = past + len(tokens)
     feeds = {"input_ids": tokens[None], "position_ids": at[None]}
-    if kind == "fixed":
-        return {**feeds, "cache_position": at}
-    return {**feeds, "attention_mask": np.ones((1, past + len(tokens)), np.int64)}
+    more: dict[str, dict[str, np.ndarray]] = {
+        "growing": {"attention_mask": np.ones((1, total), np.int64)},
+        "fixed": {"cache_position": at},
+        "tensor_scatter": {
+            "write_indices": np.array([past]),
+            "nonpad_kv_seqlen": np.array([total]),
+        },
+        "group_query": {
+            "seqlens_k": np.array([total - 1], np.int32),
+            "total_sequence_length": np.array(total, np.int32),
+        },
+    }
+    return {**feeds, **more[kind]}
 
 
 class Greedy:
@@ -150,7 +189,7 @@ class Greedy:
 
     def __init__(self, name: str, path: Path, a: argparse.Namespace, size: Size) -> None:
         begin = time.perf_counter()
-        capacity = a.prompt + a.steps if a.kind == "fixed" else 0
+        capacity = a.capacity or a.prompt + a.steps if a.kind != "growing" else 0
         self.kind, self.past = a.kind, 0
         self.clock = time.process_time if a.threads == 1 else time.perf_counter
         self.fed = np.random.default_rng(1).integers(0, size.vocabulary, a.prompt)
@@ -230,8 +269,13 @@ def memory_bandwidth(size: int, threads: int) -> float:
 
 
 def write_model(path: Path, a: argparse.Namespace, size: Size) -> None:
-    made = growing_decoder(size) if a.kind == "growing" else fixed_decoder(size)
-    onnx.save(made, path, save_as_external_data=True, location="weights.bin", size_threshold=1024)
+    onnx.save(
+        MODELS[a.kind](size),
+        path,
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=1024,
+    )
 
 
 def in_turns(path: Path, a: argparse.Namespace, size: Size, names: list[str]) -> None:
@@ -271,10 +315,11 @@ def in_turns(path: Path, a: argparse.Namespace, size: Size, names: list[str]) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kind", choices=("growing", "fixed"), default="growing")
+    parser.add_argument("--kind", choices=MODELS, default="growing")
     parser.add_argument("--small", action="store_true", help="2 layers of width 128")
     parser.add_argument("--layers", type=int)
     parser.add_argument("--vocabulary", type=int)
+    parser.add_argument("--capacity", type=int, help="of caches, if they do not grow")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
@@ -298,7 +343,8 @@ def main() -> None:
             run.step()
         print(peak_bytes())
         return
-    names = [*RUNTIMES] if find_spec("openvino") else ["superopt", "onnxruntime"]
+    has_openvino = find_spec("openvino") and a.kind in ("growing", "fixed")
+    names = [*RUNTIMES] if has_openvino else ["superopt", "onnxruntime"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "decoder.onnx"
         write_model(path, a, size)

@@ -4,6 +4,8 @@
 transformers do: shapes are computed in the graph, the causal mask is a slice of a constant.
 `fixed_decoder` writes them into caches of a fixed capacity, as exports of a static cache do:
 ScatterND at the positions of the call, and a mask that hides what was not written yet.
+`tensor_scatter_decoder` and `group_query_decoder` have such caches, too, with the operators that
+are meant for them: TensorScatter and Attention of ONNX, GroupQueryAttention of com.microsoft.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-F32, I64 = TensorProto.FLOAT, TensorProto.INT64
+F32, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 OPSET, IR_VERSION = 17, 8
+CACHE_OPSET, CACHE_IR_VERSION = 24, 12  # of TensorScatter
 DEVIATION_OF_4_BITS = 4.6  # of the integers from 0 to 15
 LOWEST = float(np.finfo(np.float32).min)  # what exports add to scores that the mask hides
 
@@ -136,13 +139,13 @@ class _Graph:
         dims = self.size(x, 0), self.size(x, 1), self.integers(size.heads), self.integers(size.head)
         return self.op("Transpose", self.reshape(x, *dims), perm=[0, 2, 1, 3])
 
-    def model(self, name: str) -> onnx.ModelProto:
+    def model(self, name: str, opset: int = OPSET, ir_version: int = IR_VERSION) -> onnx.ModelProto:
         self.weights["zero"] = np.zeros(1, np.int64)
         held = [numpy_helper.from_array(x, n) for n, x in self.weights.items()]
         graph = helper.make_graph(self.nodes, name, self.inputs, self.outputs, held)
         domains = dict.fromkeys(n.domain for n in self.nodes)
-        opsets = [helper.make_opsetid(name, 1 if name else OPSET) for name in domains]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+        opsets = [helper.make_opsetid(name, 1 if name else opset) for name in domains]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
 
 
 def growing_decoder(size: Size = Size(), seed: int = 0, mask_size: str = "") -> onnx.ModelProto:
@@ -221,6 +224,80 @@ def fixed_decoder(
     return g.model("fixed")
 
 
+def tensor_scatter_decoder(
+    size: Size = Size(), seed: int = 0, capacity: int | str = "capacity", mode: str = "linear"
+) -> onnx.ModelProto:
+    """A decoder with caches of a fixed capacity: TensorScatter writes them from `write_indices` on,
+    and Attention reads the first `nonpad_kv_seqlen` keys of each sequence. mode: of TensorScatter.
+    """
+    g = _Graph(np.random.default_rng(seed))
+    x = _add_embedding(g, size)
+    at = g.input("write_indices", I64, "batch_size")
+    valid = g.input("nonpad_kv_seqlen", I64, "batch_size")
+    for n in range(size.layers):
+
+        def attend(q: str, k: str, v: str, n: int = n) -> str:
+            both = []
+            for name, new in (("key", k), ("value", v)):
+                dims = ("batch_size", size.heads, capacity, size.head)
+                old = g.input(f"past_key_values.{n}.{name}", F32, *dims)
+                cache = g.op("TensorScatter", old, new, at, axis=2, mode=mode)
+                both.append(g.output(cache, f"present.{n}.{name}", *dims))
+            causal = int(mode == "linear")  # places in a circular cache are in no order
+            return g.op("Attention", q, *both, "", "", "", valid, is_causal=causal)
+
+        x = _layer(g, size, x, attend)
+    _finish(g, size, x)
+    return g.model("tensor_scatter", CACHE_OPSET, CACHE_IR_VERSION)
+
+
+def group_query_decoder(
+    size: Size = Size(), seed: int = 0, capacity: int | str = "capacity", from_mask: bool = False
+) -> onnx.ModelProto:
+    """A decoder with caches of a fixed capacity in GroupQueryAttention. from_mask: lengths are
+    computed from an attention mask, as exports for onnxruntime-genai do."""
+    g = _Graph(np.random.default_rng(seed))
+    x = _add_embedding(g, size)
+    if from_mask:
+        mask = g.input("attention_mask", I64, "batch_size", "total_sequence_length")
+        count = g.op("ReduceSum", mask, g.integers(1), keepdims=0)
+        last = g.op("Cast", g.op("Sub", count, g.integers(1)), to=I32)
+        total = g.op("Cast", g.op("Gather", g.op("Shape", mask), g.constant(np.int64(1))), to=I32)
+    else:
+        last = g.input("seqlens_k", I32, "batch_size")
+        total = g.input("total_sequence_length", I32)
+    for n in range(size.layers):
+
+        def attend(q: str, k: str, v: str, n: int = n) -> str:
+            dims = ("batch_size", size.heads, capacity, size.head)
+            names = [f"{n}.key", f"{n}.value"]
+            old = [g.input(f"past_key_values.{name}", F32, *dims) for name in names]
+            flat = (_join_heads(g, size, x) for x in (q, k, v))
+            y, *both = g.ops(
+                "GroupQueryAttention", (*flat, *old, last, total), 3, domain="com.microsoft",
+                num_heads=size.heads, kv_num_heads=size.heads,
+            )  # fmt: skip
+            for name, cache in zip(names, both, strict=True):
+                g.output(cache, f"present.{name}", *dims)
+            dims_of_heads = (
+                g.size(y, 0),
+                g.size(y, 1),
+                g.integers(size.heads),
+                g.integers(size.head),
+            )
+            return g.op("Transpose", g.reshape(y, *dims_of_heads), perm=[0, 2, 1, 3])
+
+        x = _layer(g, size, x, attend)
+    _finish(g, size, x)
+    return g.model("group_query")
+
+
+def _join_heads(g: _Graph, size: Size, x: str) -> str:
+    """[batch, heads, seq, head] as [batch, seq, width]."""
+    y = g.op("Transpose", x, perm=[0, 2, 1, 3])
+    return g.reshape(y, g.size(y, 0), g.size(y, 1), g.integers(size.width))
+
+
 def _add_embedding(g: _Graph, size: Size) -> str:
     """The sum of the embeddings of tokens and positions."""
     ids = g.input("input_ids", I64, "batch_size", "sequence_length")
@@ -237,8 +314,7 @@ def _layer(g: _Graph, size: Size, x: str, attend: Callable[[str, str, str], str]
         g.heads(part, size)
         for part in g.ops("Split", [qkv, g.integers(wide, wide, wide)], 3, axis=2)
     )
-    y = g.op("Transpose", attend(q, k, v), perm=[0, 2, 1, 3])
-    y = g.reshape(y, g.size(y, 0), g.size(y, 1), g.integers(wide))
+    y = _join_heads(g, size, attend(q, k, v))
     x = g.op("Add", g.dense(y, wide, wide, size), x)
     y = g.gelu(g.dense(g.norm(x, wide), wide, 4 * wide, size))
     return g.op("Add", x, g.dense(y, 4 * wide, wide, size))

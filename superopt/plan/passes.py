@@ -15,10 +15,10 @@ from functools import partial
 
 from superopt.ir import graph as ir_graph
 from superopt.plan.lowering.graph_tensors import GraphTensors
-from superopt.plan.lowering.growing_states import state_memories
 from superopt.plan.lowering.image_layouts import image_copies
 from superopt.plan.lowering.outputs import copy_image_outputs, materialized_tensors, output_tensors
 from superopt.plan.lowering.scatter_into import find_scatter_into
+from superopt.plan.lowering.state_memories import state_memories
 from superopt.plan.program.assign_buffers import assign_buffers, assign_streams
 from superopt.plan.program.plan import Plan, Settings
 from superopt.plan.program.program import Program

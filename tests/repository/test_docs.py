@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import superopt
-from scripts.decoder_models import Size, growing_decoder
+from scripts.decoder_models import Size, growing_decoder, tensor_scatter_decoder
 from tests.support.optimization import models
 from tests.support.paths import ROOT
 
@@ -46,6 +46,8 @@ def test_examples_run(
     (tmp_path / "out").mkdir()
     onnx.save(models.model(models.PLAIN), str(tmp_path / "model.onnx"))
     onnx.save(growing_decoder(TINY_DECODER), str(tmp_path / "decoder.onnx"))
+    fixed = tensor_scatter_decoder(TINY_DECODER)
+    onnx.save(fixed, str(tmp_path / "decoder_with_capacity.onnx"))
     for name in ("optimize", "tune"):
         monkeypatch.setattr(superopt, name, short(getattr(superopt, name)))
     array = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)

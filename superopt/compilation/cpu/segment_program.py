@@ -13,7 +13,8 @@ from superopt.plan.graph.lower_loops import lower_loops
 from superopt.plan.graph.partition import Segment, segment_graph
 from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.linking.link import is_linked, link_program
-from superopt.plan.lowering.growing_states import GrowingState
+from superopt.plan.lowering.state_memories import State
+from superopt.plan.lowering.updated_states import UpdatedState, replace_scatters
 from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
 from superopt.plan.program.program import Program
@@ -37,7 +38,7 @@ def plan_segment_program(
     options: Mapping[str, Option],
     allowed: AllowedTransforms,
     simplified_segments: MutableMapping[object, SimplifiedSegment],
-    states: tuple[GrowingState, ...] = (),
+    states: tuple[State, ...] = (),
 ) -> Program:
     """Return the program of a segment. options: of problems, by key. simplified_segments: memo of
     graphs, independent of sizes; new ones are added. states: outputs in the memory of inputs.
@@ -72,7 +73,8 @@ def plan_segment_program(
     key = s.nodes, s.outputs
     if key not in simplified_segments:
         with without_symbolic_sizes():
-            lowered = lower_loops(segment_graph(s), threads)
+            updated = [x for x in states if isinstance(x, UpdatedState)]
+            lowered = lower_loops(replace_scatters(segment_graph(s), updated), threads)
         simplified_segments[key] = SimplifiedSegment(lowered)
     simple = simplified_segments[key]
     if states and is_linked(simple.graph_with_loops):

@@ -22,12 +22,13 @@ _MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class ValueLimit:
-    """Limits of the elements of an integer input: formulas of symbolic sizes, "" for none. what:
-    the reason, for messages."""
+    """Limits of the elements of an integer input, or of their sums along an axis: formulas of
+    symbolic sizes, "" for none. what: the reason, for messages."""
 
     least: str
     greatest: str
     what: str
+    summed_axis: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,13 @@ def numeric_limits(port: InputPort, sizes: Mapping[str, int]) -> list[tuple[floa
     return [(number(x.least, -np.inf), number(x.greatest, np.inf)) for x in port.limits]
 
 
+def value_range(array: np.ndarray, summed_axis: int | None) -> tuple[int, int]:
+    """Return the least and the greatest element, or sum along an axis, of an integer array with
+    elements."""
+    values = array if summed_axis is None else array.sum(summed_axis, dtype=np.int64)
+    return int(values.min()), int(values.max())
+
+
 def check_values(
     ports: Sequence[InputPort], arrays: Sequence[Any], sizes: Mapping[str, int]
 ) -> None:
@@ -150,13 +158,14 @@ def check_values(
     for port, array in zip(ports, arrays, strict=True):
         if not port.limits or not isinstance(array, np.ndarray) or not array.size:
             continue
-        low, high = int(array.min()), int(array.max())
         for limit, (least, greatest) in zip(port.limits, numeric_limits(port, sizes), strict=True):
+            low, high = value_range(array, limit.summed_axis)
             if low < least or high > greatest:
                 start = f"from {least} " if least > -np.inf else ""
+                kind = "value" if limit.summed_axis is None else "sum"
                 raise UsageError(
-                    f"input {port.name!r} has the value {low if low < least else high}",
-                    f"{limit.what}: values {start}up to {greatest} are possible",
+                    f"input {port.name!r} has the {kind} {low if low < least else high}",
+                    f"{limit.what}: {kind}s {start}up to {greatest} are possible",
                     "pass other values, or larger caches",
                 )
 

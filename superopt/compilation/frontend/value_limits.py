@@ -1,7 +1,8 @@
 """Limits of the values of integer inputs: where new keys are written into a cache, how many keys
 are valid, which positions are rotated. A call with other values is refused before kernels run.
 
-An operand is followed back to the input that it is computed from by adding sizes and constants.
+An operand is followed back to the input that it is computed from by adding sizes and constants, or
+to an attention mask of which it is the sum.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ _UNCHANGED = frozenset({"Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "
 
 @dataclass(frozen=True, slots=True)
 class _Shifted:
-    """The values of `source` plus numbers from `low` to `high`. is_clamped: negative ones are
-    replaced by 0."""
+    """The values of `source`, or their sums along an axis, plus numbers from `low` to `high`.
+    is_clamped: negative ones are replaced by 0."""
 
     source: ir_graph.Input
     low: Expr
     high: Expr
     is_clamped: bool = False
+    summed_axis: int | None = None
 
 
 def model_ports(model: Model) -> tuple[InputPort, ...]:
@@ -51,15 +53,20 @@ def input_limits(g: ir_graph.Graph) -> dict[ir_graph.Input, tuple[ValueLimit, ..
     return {i: tuple(some) for i, some in out.items()}
 
 
+def is_checked(positions: ir_graph.Value) -> bool:
+    """True if values are checked before a call wherever an operator limits them."""
+    return _follow(positions) is not None
+
+
 def _input_limit(x: _Shifted, limit: _Limit) -> ValueLimit:
     """Return the limit of an input if shifted values have a limit."""
     least = "" if x.is_clamped else str(index.dim(index.as_index(limit.least) - x.low))
     if limit.most is None:
-        return ValueLimit(least, "", limit.what)
+        return ValueLimit(least, "", limit.what, x.summed_axis)
     greatest = str(index.dim(index.as_index(limit.most) - x.high))
     if x.is_clamped:  # 0 must be allowed
         greatest = f"({greatest}) if ({limit.most}) >= 0 else {NONE_ALLOWED}"
-    return ValueLimit(least, greatest, limit.what)
+    return ValueLimit(least, greatest, limit.what, x.summed_axis)
 
 
 def _follow(v: ir_graph.Value | None) -> _Shifted | None:
@@ -73,6 +80,8 @@ def _follow(v: ir_graph.Value | None) -> _Shifted | None:
         return None
     if n.op.name in _UNCHANGED:
         return _follow(n.inputs[0])
+    if n.op.name == "ReduceSum":
+        return _follow_sum(n)
     if n.op.name not in ("Add", "Sub", "Max") or len(n.inputs) != 2:
         return None
     x = _follow(n.inputs[0])
@@ -87,6 +96,15 @@ def _follow(v: ir_graph.Value | None) -> _Shifted | None:
     if x.is_clamped and index.dim(low) != 0:
         return None
     return replace(x, low=index.as_index(x.low + low), high=index.as_index(x.high + high))
+
+
+def _follow_sum(n: ir_graph.Node) -> _Shifted | None:
+    """Return the input of which a value is the sum along an axis; None if it is another sum."""
+    v, axes = n.inputs[0], n.attr("axes")
+    x = _follow(v) if isinstance(v, ir_graph.Input) else None
+    if x is None or not isinstance(axes, tuple) or len(axes) != 1 or not isinstance(axes[0], int):
+        return None
+    return replace(x, summed_axis=axes[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def compile_size_class(
         steps = tuple(in_model_sizes(s, sizes, relation) for s in steps)
         formulas = _joint_formulas(steps, sizes, relation)
         LOG.info("a program for all sizes with %s", " and ".join(formulas.guards) or "any values")
-        then = decode_sizes(compiler.model, sizes)
+        then = decode_sizes(compiler.model, sizes, compiler.states)
         return SizeClass(formulas, partial(_same, steps), partial(_same, c.model), then)
     return None
 
@@ -98,17 +98,23 @@ def class_candidates(
             yield compiler.with_model(found[0]), found[1]
     if not is_empty:
         yield compiler, SizeRelation.of_sizes(sizes)
+    if compiler.states and related is None:  # a cache may be as large as before at sizes like these
+        related = related_compiler(compiler, sizes, is_needed=True)
+        if related is not None:
+            yield related
 
 
 def related_compiler(
-    compiler: Compiler, sizes: Mapping[str, int]
+    compiler: Compiler, sizes: Mapping[str, int], *, is_needed: bool = False
 ) -> tuple[Compiler, SizeRelation] | None:
     """Return the compiler of the model with its sizes related by guards, for a class that has these
-    sizes; None if not all nodes have kernels there, or there are no guards."""
+    sizes; None if not all nodes have kernels there, or there are no guards. is_needed: also if all
+    nodes have kernels without guards."""
     # kernels of one token are matrix-vector products, which are fastest where sizes of 1 are fixed
     units = {name for name, n in sizes.items() if n == 1}
-    fixed = units if is_decode_step(compiler.model, sizes) else set()
-    if 0 not in sizes.values() and not fixed and not fallback_nodes(compiler.partition(sizes)):
+    fixed = units if is_decode_step(compiler.model, sizes, compiler.states) else set()
+    is_needed |= 0 in sizes.values() or bool(fixed)
+    if not is_needed and not fallback_nodes(compiler.partition(sizes)):
         return None
     if not any(sizes.values()) or (made := relate_by_guards(compiler.model, sizes, fixed)) is None:
         return None

@@ -57,7 +57,7 @@ from superopt.compilation.model.save_programs import saved_model_of
 from superopt.compilation.model.saved_model import write_saved_model
 from superopt.compilation.model.shape_policy import ShapePolicy, SizeRanges, Specialize
 from superopt.compilation.model.size_classes import SizeClass, SizeClasses
-from superopt.compilation.model.states.segment_states import with_states
+from superopt.compilation.model.states.segment_states import state_writes, with_states
 from superopt.compilation.model.steps import ModelBinding, Step, Variant
 from superopt.cost.store import Store
 from superopt.errors import ModelError, OutOfMemory, RuntimeMismatch
@@ -322,6 +322,8 @@ class Compiler:
         given = {name: sizes[name] for name in self.model.size_bindings if name in sizes}
         steps, sizes = self.generator.max_unrolled_steps, self._known_sizes(sizes)
         symbolic = self.plans_classes
+        if n in state_writes(self):
+            return ""
         why = self.fallback_reasons.get(n) or unsupported_reason(n, sizes, steps, symbolic)
         why = why or index_reason(n, given)
         if why or self.prefer_kernels or not (slow := slow_reason(n, sizes)):

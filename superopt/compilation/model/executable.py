@@ -176,9 +176,9 @@ class Executable(ModelPrograms):
             decode.reset()  # for the next text
 
         On a CPU a state that grows at the end of an axis stays in memory with room for more: a call
-        writes the new elements there. Another state has two buffers, of which a call reads one and
-        writes the other. Before the first call states are zeros, of length 0 along symbolic axes
-        whose size no input has.
+        writes the new elements there. A cache that is written at positions is written in place.
+        Another state has two buffers, of which a call reads one and writes the other. Before the
+        first call states are zeros, of length 0 along symbolic axes whose size no input has.
 
         state: names of inputs by those of outputs. sizes: of symbolic axes of states, such as the
         capacity of a cache. capacity: the greatest length of a state that grows; a call that would

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 ModelCall = Callable[[Sequence[Any]], dict[str, Any]]
 CheckedCall = Callable[[Sequence[Any]], "dict[str, Any] | None"]
-ValueRange = tuple[int, float, float]  # number of an input, its least and its greatest value
+# Of an input, its number, the axis along which it is summed, the least and the greatest value.
+ValueRange = tuple[int, int | None, float, float]
 InputKind = tuple[str, np.dtype | None, tuple[int, ...]]
 _NDARRAY_TYPE = np.ndarray
 
@@ -94,21 +95,25 @@ def _input_kinds(ports: Sequence[InputPort], arrays: Sequence[Any]) -> tuple[Inp
 
 
 def value_limits(ports: Sequence[InputPort], sizes: Mapping[str, int] | None) -> list[ValueRange]:
-    """Return the range of each input that has limits; sizes: None if they are not known."""
+    """Return the ranges of each input that has limits; sizes: None if they are not known."""
     out: list[ValueRange] = []
     for n, port in enumerate(ports):
         if port.limits and sizes is None:
-            out.append((n, np.inf, -np.inf))  # nothing is allowed: the slow path decides
+            out.append((n, None, np.inf, -np.inf))  # nothing is allowed: the slow path decides
         elif port.limits and sizes is not None:
-            least, greatest = zip(*numeric_limits(port, sizes), strict=True)
-            out.append((n, max(least), min(greatest)))
+            by_axis: dict[int | None, list[tuple[float, float]]] = {}
+            for x, numbers in zip(port.limits, numeric_limits(port, sizes), strict=True):
+                by_axis.setdefault(x.summed_axis, []).append(numbers)
+            for axis, some in by_axis.items():
+                least, greatest = zip(*some, strict=True)
+                out.append((n, axis, max(least), min(greatest)))
     return out
 
 
 def are_in_range(arrays: Sequence[np.ndarray], limits: Sequence[ValueRange]) -> bool:
     """True if all values of the inputs that have limits are allowed."""
-    for n, least, greatest in limits:
-        a = arrays[n]
+    for n, axis, least, greatest in limits:
+        a = arrays[n] if axis is None else arrays[n].sum(axis, dtype=np.int64)
         if a.size and (a.min() < least or a.max() > greatest):
             return False
     return True

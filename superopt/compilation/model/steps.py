@@ -32,12 +32,12 @@ class ModelBinding:
 
     input_numbers: of the model's inputs; output_numbers: by the names of the model's outputs,
     numbers of the segment's outputs. state_axes: of outputs that are in the memory of inputs, the
-    axis along which they grow.
+    axis along which they grow; None if they are as large as the inputs.
     """
 
     input_numbers: tuple[int, ...]
     output_numbers: Mapping[str, int]
-    state_axes: Mapping[str, int] = field(default_factory=dict)
+    state_axes: Mapping[str, int | None] = field(default_factory=dict)
 
 
 class MemoryHolder(ABC):

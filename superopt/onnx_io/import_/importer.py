@@ -8,6 +8,7 @@ values from there.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -55,7 +56,7 @@ from superopt.onnx_io.import_.symbols import FileDim, Symbols, dim_names
 from superopt.onnx_io.import_.type_inference import infer_result_types, type_lookup
 from superopt.onnx_io.read.source import Source
 from superopt.ops import OPS
-from superopt.te.analysis.size_oracle import SizeOracle
+from superopt.te.analysis.size_oracle import SizeOracle, use_size_oracle
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.node import Size
@@ -172,7 +173,8 @@ def _import_expanded_node(state: ImportState, n: oir.Node, position: int) -> Non
     if n.domain == ML:
         results = tuple(expand_node(n, operands, version))
     else:
-        results = tuple(expand_contrib_node(n, operands, partial(known_size, state)))
+        with nullcontext() if state.oracle is None else use_size_oracle(state.oracle):
+            results = tuple(expand_contrib_node(n, operands, partial(known_size, state)))
     results = results[: len(n.outputs)]
     if len(results) < len(n.outputs):
         raise InferError(f"{len(n.outputs)} results, of which {len(results)} are known")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.ir import graph
-from superopt.plan.graph.scatter_nodes import node_attributes
+from superopt.ir.node_attributes import node_attributes
 from superopt.te.analysis.bind_sizes import evaluate_shape
 from superopt.te.expr import index
 from superopt.te.expr.dtype import INDEX

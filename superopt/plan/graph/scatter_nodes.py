@@ -15,6 +15,7 @@ import numpy as np
 from superopt.ir import graph
 from superopt.ir.constant_values import is_constant
 from superopt.ir.evaluate import evaluate
+from superopt.ir.node_attributes import node_attributes
 from superopt.ir.op import Op, Payload
 from superopt.kernels.algorithms.scatter import ScatterProblem, block_elements, scatter_kernel
 from superopt.kernels.llvm.calls import Call, Ref
@@ -158,13 +159,3 @@ def _fill_value(data: graph.Value) -> int | float | None:
 def _static_shape(t: TensorType) -> tuple[int, ...] | None:
     shape = tuple(d for d in t.shape or () if isinstance(d, int))
     return shape if t.shape is not None and len(shape) == len(t.shape) else None
-
-
-def node_attributes(n: graph.Node) -> dict[str, Any]:
-    """Return the attributes of a node, with or without a tensor expression."""
-    if not n.op.opaque:
-        return dict(n.attrs)
-    payload = n.attr("payload")
-    assert isinstance(payload, Payload)
-    content: Any = payload.content
-    return {k: a.value for k, a in content.attributes.items()}

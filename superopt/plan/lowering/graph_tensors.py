@@ -11,10 +11,12 @@ import numpy as np
 from superopt.ir import graph
 from superopt.ir.op import expression
 from superopt.plan.lowering.dilated_conv_split import split_windows
-from superopt.plan.lowering.growing_states import StateMemory, first_part
+from superopt.plan.lowering.growing_states import GrowingState, new_parts
 from superopt.plan.lowering.nbits_weights import has_constant_nbits_weights, nbits_product
 from superopt.plan.lowering.polyphase import StridedPart, split_phases
 from superopt.plan.lowering.scatter_into import ScatterInto
+from superopt.plan.lowering.state_memories import StateMemory, first_part
+from superopt.plan.lowering.updated_states import Placement, match_cache_write
 from superopt.te.analysis.affine import rebuild
 from superopt.te.analysis.bind_sizes import bind, bind_dim
 from superopt.te.analysis.inline import make_index, substitute_axes
@@ -37,12 +39,14 @@ class GraphTensors:
     """by_value: the tensor of each value. constants: the constant tensors and their loaders.
     copies: copies of inputs, kept only if they need a border. parts: for tensors without an
     expression, the parts written into them. overwriting_parts: parts that are written over others.
-    nodes: the node of each tensor. memories: of inputs and outputs that are states."""
+    placements: of parts that are written at positions in memory. nodes: the node of each tensor.
+    memories: of inputs and outputs that are states."""
 
     sizes: Mapping[str, int]
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
     parts: dict[Tensor, tuple[StridedPart, ...]] = field(default_factory=dict)
     overwriting_parts: set[Tensor] = field(default_factory=set)
+    placements: dict[Tensor, Placement] = field(default_factory=dict)
     scatters: Mapping[graph.Node, ScatterInto] = field(default_factory=dict)
     memories: Mapping[graph.Value, StateMemory] = field(default_factory=dict)
     by_value: dict[graph.Value, Tensor | Const] = field(default_factory=dict)
@@ -87,7 +91,8 @@ class GraphTensors:
     def add(self, n: graph.Node) -> None:
         """Add the results of a node with a tensor expression."""
         states = [v for v in graph.results(n) if v in self.memories]
-        if not all(self.memories[v].state.length for v in states) or not states:
+        held = [self.memories[v].state for v in states]
+        if not states or any(isinstance(s, GrowingState) and s.length == 0 for s in held):
             self.add_results(n)
         for v in states:
             self.by_value[v] = self.state_output(n, v)
@@ -96,14 +101,30 @@ class GraphTensors:
         """Return an output as the first part of its memory, into which its new elements are
         written."""
         memory = self.memories[v]
+        if not isinstance(memory.state, GrowingState):
+            self.parts[memory.after] = (self.placed_part(n, v),)
+            return first_part(memory.after, self.shape(v))
         given = next((i for i, m in self.memories.items() if m is memory and i is not v), None)
         axis, parts = memory.state.axis, []
-        for new, begin in memory.new_parts(v, given):
+        for new, begin in new_parts(memory.state, v, given):
             if 0 not in self.shape(new):
                 at = tuple(begin if d == axis else 0 for d in range(memory.after.rank))
                 parts.append(self.written_part(n, self.leaf(new), self.shape(new), at))
         self.parts[memory.after] = tuple(parts)
         return first_part(memory.after, self.shape(v))
+
+    def placed_part(self, n: graph.Node, v: graph.Value) -> StridedPart:
+        """Return the elements that are written into a state, at positions in memory."""
+        write = match_cache_write(v)
+        assert write is not None
+        shape = self.shape(write.new)
+        out = self.written_part(n, self.leaf(write.new), shape, (0,) * len(shape))
+        if write.positions is not None:
+            at = self.leaf(write.positions)
+            if not isinstance(at, Tensor):
+                raise NotImplementedError("a constant position")
+            self.placements[out.tensor] = write.placement(at, self.shape(v)[write.axis])
+        return out
 
     def add_results(self, n: graph.Node) -> None:
         if n in self.scatters:

@@ -15,7 +15,8 @@ from superopt.te.expr.tensor import Tensor, compute
 
 def materialized_tensors(outputs: Sequence[Tensor], tensors: GraphTensors) -> set[Tensor]:
     """Return the tensors that must be in memory."""
-    return {*outputs, *(x.tensor for some in tensors.parts.values() for x in some)}
+    positions = {x.positions for x in tensors.placements.values() if x.positions.body is not None}
+    return {*outputs, *(x.tensor for some in tensors.parts.values() for x in some), *positions}
 
 
 def output_tensors(graph: ir_graph.Graph, tensors: GraphTensors) -> list[Tensor]:

@@ -13,7 +13,7 @@ from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.processor import ZEN5, Processor
 from superopt.plan.lowering.graph_tensors import GraphTensors
-from superopt.plan.lowering.growing_states import GrowingState
+from superopt.plan.lowering.state_memories import State
 from superopt.plan.program.program import Program
 from superopt.plan.program.storage_types import StorageTypes
 from superopt.plan.program.streams import StreamOrder
@@ -38,7 +38,7 @@ class Settings:
     allow_dilated_winograd: bool = True
     processor: Processor = ZEN5
     target: Target = CPU
-    states: tuple[GrowingState, ...] = ()
+    states: tuple[State, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,5 +102,15 @@ class Plan:
         return self.target.storage_dtype is not None
 
     def written_parts(self) -> dict[Tensor, list[Tensor]]:
-        """Return, for each tensor that is written in parts, the tensors of its parts."""
-        return {t: [x.tensor for x in some] for t, some in self.tensors.parts.items()}
+        """Return, for each tensor that is written in parts, the tensors of its parts, each after
+        its positions in memory."""
+        placements = self.tensors.placements
+        return {
+            t: [
+                y
+                for x in some
+                for y in ([placements[x.tensor].positions] if x.tensor in placements else [])
+                + [x.tensor]
+            ]
+            for t, some in self.tensors.parts.items()
+        }

@@ -38,10 +38,16 @@ def _lines(p: Plan) -> Iterator[str]:
         )
         notes = ", ".join(_notes(p, t))
         yield equation(definition) + (f"   # {notes}" if notes else "")
+    placed = p.tensors.placements
     for t, parts in p.tensors.parts.items():
         written = [
             f"{names.name(x.tensor)} at {x.begin}"
             + ("" if set(x.step) <= {1} else f" step {x.step}")
+            + (
+                f" at positions in {names.name(at.positions)}"
+                if (at := placed.get(x.tensor))
+                else ""
+            )
             for x in parts
         ]
         yield f"{names.name(t)}: {t.type} is written by " + ", ".join(written)

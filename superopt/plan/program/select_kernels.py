@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import prod
 
@@ -11,9 +12,13 @@ from superopt.kernels.algorithms.build import BuiltKernel, build_kernels, input_
 from superopt.kernels.algorithms.digests import kernel_digest, problem_digest
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.llvm.calls import Ref
+from superopt.kernels.loops.data_dependent.limit_loops import limit_loops
+from superopt.kernels.loops.data_dependent.limit_rows import limit_rows
+from superopt.kernels.loops.data_dependent.place_stores import place_stores
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
-from superopt.kernels.loops.limit_loops import limit_loops
+from superopt.kernels.loops.tile import Kernel
 from superopt.plan.lowering.polyphase import StridedPart
+from superopt.plan.lowering.updated_states import Placement, UpdatedState
 from superopt.plan.program.buffer_reads import read_from_buffers
 from superopt.plan.program.plan import Plan, Settings, Step
 from superopt.plan.program.storage_types import StorageTypes
@@ -97,6 +102,8 @@ def select_kernels(p: Plan) -> None:
                 built[about] = key, kernels[0]
         for limit in limits.get(t, ()):
             kernels[-1] = _limit_kernel(kernels[-1], limit, buffers)
+        if t in p.tensors.placements:
+            kernels[-1] = _place_kernel(kernels[-1], p.tensors.placements[t], buffers)
         for made in kernels:
             target = made.writes
             if target is root:
@@ -105,6 +112,21 @@ def select_kernels(p: Plan) -> None:
             reads = tuple(tensor_of.get(v.buffer, v.buffer) for v in read)
             offsets = tuple(v.offset for v in read)
             p.steps.append(Step(made.kernel, reads, target, key, t, offsets))
+    _check_state_order(p)
+
+
+def _check_state_order(p: Plan) -> None:
+    """Raise NotImplementedError if a step reads a state that is updated in place as it was before
+    the call, or positions that are not computed yet."""
+    updated = {m.before for m in p.tensors.memories.values() if isinstance(m.state, UpdatedState)}
+    missing = {step.target for step in p.steps}
+    for step in p.steps:
+        if not updated.isdisjoint(step.reads):
+            raise NotImplementedError("a state that is read after it was written")
+        placement = p.tensors.placements.get(step.result)
+        if placement is not None and placement.positions in missing:
+            raise NotImplementedError("positions that are computed after they are used")
+        missing.discard(step.target)
 
 
 def _kernel_of_tensors(built: BuiltKernel, reads: Sequence[Tensor], writes: Tensor) -> BuiltKernel:
@@ -128,11 +150,34 @@ def _limit_kernel(
     built: BuiltKernel, limit: KeyLimit, buffers: Mapping[Tensor, Tensor]
 ) -> BuiltKernel:
     """Return the kernel with a limit, if its loops allow it."""
-    end = replace_tensors(limit.end, buffers)
-    keys = None if limit.keys is None else buffers.get(limit.keys, limit.keys)
+    held = _parameters(built, buffers)
+    end = replace_tensors(limit.end, held)
+    keys = None if limit.keys is None else held.get(limit.keys, limit.keys)
     made = limit_loops(built.kernel, limit.axis, end, is_summed=limit.is_summed, reads=keys)
-    if made is None:
-        return built
+    if made is not None and limit.rows is not None:
+        rows = [held.get(x, x) for x in limit.rows]
+        made = limit_rows(made, limit.axis.extent, end, rows)
+    return built if made is None else _with_more_reads(built, made)
+
+
+def _place_kernel(
+    built: BuiltKernel, placement: Placement, buffers: Mapping[Tensor, Tensor]
+) -> BuiltKernel:
+    """Return the kernel with its result stored at positions in memory."""
+    positions = _parameters(built, buffers).get(placement.positions, placement.positions)
+    place = partial(placement.place, positions=positions)
+    return _with_more_reads(built, place_stores(built.kernel, placement.axis, place))
+
+
+def _parameters(built: BuiltKernel, buffers: Mapping[Tensor, Tensor]) -> dict[Tensor, Tensor]:
+    """Return the parameters of a kernel, which may have been built for an equal problem, by the
+    tensors that they stand for; and the buffers of other tensors."""
+    own = dict(zip(built.reads, built.kernel.params, strict=False))
+    return {**own, **{t: own.get(b, b) for t, b in buffers.items()}}
+
+
+def _with_more_reads(built: BuiltKernel, made: Kernel) -> BuiltKernel:
+    """Return a kernel that was changed so that it has more parameters, before the result."""
     more = made.params[len(built.kernel.params) - 1 : -1]
     named = replace(made, name=f"k{kernel_digest(made)}")
     return BuiltKernel(named, (*built.reads, *more), built.writes)

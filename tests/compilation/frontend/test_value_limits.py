@@ -49,6 +49,20 @@ def rotary_case() -> Case:
     return case
 
 
+def masked_case() -> Case:
+    """GroupQueryAttention whose lengths are the sums of an attention mask."""
+    case = grouped_case()
+    case.integer_inputs = {"mask": (I64, ("b", "c"))}
+    case.constants = {"one": np.array([1]), "capacity": np.array(CAPACITY, np.int32)}
+    case.nodes, (attention,) = [], case.nodes
+    case.add("ReduceSum", ["mask", "one"], ["count"], keepdims=0)
+    case.add("Sub", ["count", "one"], ["last64"])
+    case.add("Cast", ["last64"], ["last"], to=I32)
+    attention.input[6] = "capacity"
+    case.nodes.append(attention)
+    return case
+
+
 def scatter_case() -> Case:
     """Rows written at given positions, by three operators."""
     case = Case("scatter")
@@ -81,6 +95,7 @@ ALLOWED = [
     (cache_case, 8, {"at": 0, "valid": 0}),
     (grouped_case, 1, {"last": 7, "total": 8}),
     (grouped_case, 8, {"last": 7, "total": 8}),
+    (masked_case, 1, {"mask": 1}),
     (rotary_case, 3, {"places": 5}),
     (scatter_case, 1, {"at": 7, "i": 7, "j": 15, "k": 7}),
     (scatter_case, 1, {"at": -8, "i": -8, "j": -16, "k": -8}),
@@ -92,6 +107,7 @@ REFUSED = [
     (cache_case, 1, {"at": 0, "valid": 9}, "'valid' has the value 9", "Attention has fewer keys"),
     (grouped_case, 1, {"last": 8, "total": 9}, "'last' has the value 8", "up to 7"),
     (grouped_case, 9, {"last": 0, "total": 9}, "'last' has the value 0", "the cache has no room"),
+    (masked_case, 1, {"mask": 2}, "'mask' has the sum 16", "sums up to 8 are possible"),
     (rotary_case, 3, {"places": 6}, "'places' has the value 6", "from 0 up to 5"),
     (scatter_case, 1, {"at": 8, "i": 0, "j": 0, "k": 0}, "'at' has the value 8", "from -8 up to 7"),
     (
@@ -133,6 +149,16 @@ def test_a_repeated_call_checks_values() -> None:
     assert exe.last_call is not None
     with pytest.raises(UsageError, match="'at' has the value 8"):
         exe.run(feeds(case, 1, at=8, valid=8))
+
+
+def test_a_repeated_call_checks_sums() -> None:
+    case = masked_case()
+    exe = superopt.compile(case.model(), threads=1, specialize="never")
+    for _ in range(3):
+        exe.run(feeds(case, 1, mask=1))
+    assert exe.last_call is not None
+    with pytest.raises(UsageError, match="'mask' has the sum 16"):
+        exe.run(feeds(case, 1, mask=2))
 
 
 def test_circular_writes_have_no_greatest_index() -> None:

@@ -216,7 +216,7 @@ def test_caches_of_a_fixed_capacity() -> None:
     for name, x in before.items():
         assert np.array_equal(decode.state[name], x)
     assert exe.shape_policy.fallback is None
-    assert len(exe.variants) == 2
+    assert not exe.variants  # programs that write states in place alone
 
 
 def test_states_are_those_of_calls_with_all_inputs(decoder: superopt.Executable) -> None:

@@ -27,10 +27,12 @@ class StateBuffer:
     current: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
     spare: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
 
-    def reserve(self, before: np.ndarray, axis: int, capacity: int) -> np.ndarray:
+    def reserve(self, before: np.ndarray, axis: int | None, capacity: int) -> np.ndarray:
         """Return memory with so many elements along an axis, whose first part is `before`: the
-        state, or what it is before the first call."""
-        shape = (*before.shape[:axis], capacity, *before.shape[axis + 1 :])
+        state, or what it is before the first call. axis: None for memory of its size."""
+        shape = before.shape
+        if axis is not None:
+            shape = (*shape[:axis], capacity, *shape[axis + 1 :])
         is_here = self.memory is not None and self.memory.shape == shape
         if self.memory is None or not is_here:
             self.memory = np.empty(shape, before.dtype)

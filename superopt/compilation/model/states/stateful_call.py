@@ -151,6 +151,7 @@ class StatefulCall:
         if not classes.is_supported:
             return None
         step = programs.find({**sizes, CAPACITY: self.reserved}) if self.reserved else None
+        reserved = self.reserved if step is not None else 0
         if step is None:
             longest = max((*sizes.values(), MIN_CAPACITY))
             example = {**sizes, CAPACITY: EXAMPLE_GROWTH * longest}
@@ -163,12 +164,14 @@ class StatefulCall:
             return None
         specs, axes = step.named_output_specs() or {}, step.binding.state_axes
         self._check_lengths(given, specs)
-        needed = max(specs[output][0][axis] for output, axis in axes.items())
-        if needed > self.reserved:
+        growing = (specs[output][0][axis] for output, axis in axes.items() if axis is not None)
+        if (needed := max(growing, default=1)) > self.reserved:
             self.reserved = self.capacity or max(int(BUFFER_GROWTH * needed), MIN_CAPACITY)
         for output, axis in axes.items():
             held = self.states[output]
             held.reserve(given[held.port.name], axis, self.reserved)
+        if self.reserved == reserved:
+            return step
         return programs.find({**sizes, CAPACITY: self.reserved})
 
     def _compiles(self, programs: StatePrograms) -> bool:
@@ -182,7 +185,9 @@ class StatefulCall:
         """Run a program that is the whole model. given: the inputs by name."""
         assert step.binding is not None
         specs, axes = step.named_output_specs() or {}, step.binding.state_axes
-        lengths = self._check_lengths(given, specs)
+        # those of states in place were checked before memory was reserved
+        is_checked = axes.keys() >= self.states.keys()
+        lengths = {} if is_checked else self._check_lengths(given, specs)
         inputs, written = dict(given), {}
         for output, held in self.states.items():
             if output in axes:
@@ -214,13 +219,20 @@ class StatefulCall:
             shape, dtype = specs[name]
             _check_state(name, held.port, shape, dtype)
             length = out[name] = _grown_length(given[held.port.name].shape, shape)
-            if self.capacity is not None and length > self.capacity:
+            capacity = self.capacity or self._given_size(held.port, shape)
+            if capacity is not None and length > capacity:
                 raise UsageError(
                     f"state {held.port.name!r} would have the length {length}",
-                    f"its capacity is {self.capacity}",
+                    f"its capacity is {capacity}",
                     "call reset, or bind with a larger capacity",
                 )
         return out
+
+    def _given_size(self, port: InputPort, shape: tuple[int, ...]) -> int | None:
+        """Return the size that was given for an axis along which a state would now be longer."""
+        pairs = zip(port.shape or (), shape, strict=False)
+        known = ((self.sizes[d], n) for d, n in pairs if isinstance(d, str) and d in self.sizes)
+        return next((own for own, n in known if n > own), None)
 
     def _run_elsewhere(self, given: Mapping[str, Any], is_in_place: bool) -> dict[str, Any]:
         """Run what is not kernels alone; the states are copied. is_in_place: programs at other

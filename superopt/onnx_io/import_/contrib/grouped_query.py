@@ -160,7 +160,7 @@ def _capacity(n: oir.Node, past: graph.Value | None, total: Dim | None) -> Dim:
     """Return the length of the caches. Raises InferError if it is not known."""
     before: Dim = 0 if past is None else shape_of(past, 4)[2]
     if total is not None:
-        return max_size(before, total)
+        return max_size(total, before)
     past_dim, present_dim = (_declared_length(v) for v in (n.inputs[3], *n.outputs[1:2]))
     if past is not None and past_dim is not None and past_dim == present_dim:
         return before

@@ -31,12 +31,14 @@ class KeyLimit:
     """Elements along an axis of a definition, or of its reduction, that need not be computed: those
     from `end` on, an i64 expression of the definition's axes. is_summed: the axis is that of the
     reduction. keys: None; or the axis is that of a stage of the definition, the only one that reads
-    this tensor."""
+    this tensor. rows: None; or the tensors in memory, with the axis last, of which stages of the
+    definition compute the weights that are summed."""
 
     axis: Axis
     end: Expr
     is_summed: bool = False
     keys: Tensor | None = None
+    rows: tuple[Tensor, ...] | None = None
 
 
 def find_key_limits(
@@ -65,15 +67,24 @@ def find_key_limits(
         over = load.index[-1]
         assert isinstance(over, Axis)
         own = substitute_axes(end, dict(zip(row.axes, load.index, strict=True)))
-        add(t, KeyLimit(over, own, is_summed=True))
         fused = load.tensor not in definitions
         stages = kernel_stages(row, definitions)[:-1] if fused else []
+        found = [
+            s
+            for s in (*stages, *kernel_inputs(row, definitions))
+            if s.rank == row.rank
+            and match_contraction(definitions.get(s, s), constants) is not None
+            and _reads_below(row, s, end, definitions)
+        ]
+        others = {t.shape[-1], *(a.extent for s in found if s in stages for a in _summed_axes(s))}
+        rows = tuple(s for s in found if s in definitions)
+        is_unique = fused and over.extent not in others
+        add(t, KeyLimit(over, own, is_summed=True, rows=rows if is_unique else None))
         reader = t if fused else load.tensor
-        for s in (*stages, *kernel_inputs(row, definitions)):
+        for s in found:
             scores, in_memory = definitions.get(s, s), s in definitions
             c = match_contraction(scores, constants)
-            if c is None or s.rank != row.rank or not _reads_below(row, s, end, definitions):
-                continue
+            assert c is not None
             if in_memory and (s in kept or readers[s] != [reader]):
                 continue
             if in_memory:
@@ -86,6 +97,11 @@ def find_key_limits(
             if copy and c.b.tensor not in kept and readers[c.b.tensor] == [own_reader]:
                 add(c.b.tensor, copy)
     return out
+
+
+def _summed_axes(t: Tensor) -> Sequence[Axis]:
+    c = reduction(t)
+    return () if c is None else c.axes
 
 
 def _limit_of_copy(

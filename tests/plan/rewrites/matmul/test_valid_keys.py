@@ -65,14 +65,15 @@ def count_loops_with_end(program: Program) -> int:
 
 
 # Heads, heads of keys, queries, capacity, loops that end at the valid keys: of scores and values,
-# and of the copy of the keys that several queries read.
+# and of the copy of the keys that several queries read; of the maximum, exponentials, sum and
+# weights of rows, and of fused scores, in a kernel that has all of these.
 FORMS = [
-    (4, 4, 1, 70, 2),
+    (4, 4, 1, 70, 6),
     (8, 2, 1, 70, 3),
-    (4, 4, 5, 130, 3),
-    (6, 2, 5, 65, 3),
-    (4, 2, 40, 300, 3),
-    (2, 1, 70, 900, 3),
+    (4, 4, 5, 130, 8),
+    (6, 2, 5, 65, 8),
+    (4, 2, 40, 300, 8),
+    (2, 1, 70, 900, 8),
     (8, 1, 3, 3000, 3),
 ]
 

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update, flat_statements
+from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import I64
 from superopt.te.expr.node import Axis, Dim, Expr
-from superopt.te.expr.tensor import Tensor, cast, compare, const, select
+from superopt.te.expr.tensor import Tensor, apply, cast, compare, const, select
+
+BLOCK_ELEMENTS = 64  # of a parallel loop over elements, for each part of a thread
 
 
 def limit_loops(
@@ -23,7 +26,7 @@ def limit_loops(
     parameters, before the result. is_summed: the axis is that of a reduction. reads: None for the
     kernel's result; for a stage a tensor that no other stage reads.
     """
-    sizes = {a.name: a.extent for a in _all_axes(kernel.body)}
+    sizes = {a.name: a.extent for a in all_axes(kernel.body)}
 
     def tile_of(s: For) -> Dim | None:
         """Return how many elements an iteration has; None if the loop is not limited."""
@@ -46,13 +49,13 @@ def limit_loops(
     return replace(kernel, body=body, params=(*kernel.params[:-1], *new, kernel.params[-1]))
 
 
-def _all_axes(body: Sequence[Stmt]) -> Iterator[Axis]:
+def all_axes(body: Sequence[Stmt]) -> Iterator[Axis]:
     """Yield the axes of loops and tiles."""
     for s in body:
         match s:
             case For(axis, inner):
                 yield axis
-                yield from _all_axes(inner)
+                yield from all_axes(inner)
             case Store():
                 yield from s.axes
             case Update():
@@ -93,12 +96,40 @@ def _limit_loop(
         return None
     if tile == 1 and s.kind == "serial":
         return replace(s, until=end)
+    if tile == 1 and not is_summed:
+        return _limit_parallel_loop(s, end)
     begin = cast(te_index.as_index(s.axis * tile), I64)
     if is_summed:  # blocks of terms do not overlap, and each ends where all do
         body = _limit_block(s.body, f"{s.axis.name.removesuffix('.o')}.i", end - begin)
         return None if body is None else replace(s, body=body)
     once = select(compare("lt", begin, end), const(1, I64), const(0, I64))
     return replace(s, body=(For(Axis(f"{s.axis.name}.if", 1), s.body, until=once),))
+
+
+def _limit_parallel_loop(s: For, end: Expr) -> For:
+    """Return a parallel loop over blocks, each of which ends where all do: threads take fewer and
+    larger parts, and a block behind the end costs one comparison."""
+    name, extent = s.axis.name, te_index.as_index(s.axis.extent)
+    block = Axis(f"{name}.b", te_index.dim(-(-extent // BLOCK_ELEMENTS)))
+    each = Axis(f"{name}.e", BLOCK_ELEMENTS)
+    begin = te_index.as_index(block * BLOCK_ELEMENTS)
+    at: dict[Axis, Expr] = {s.axis: te_index.as_index(begin + each)}
+    last = apply("min", end, cast(extent, I64))
+    inner = For(each, tuple(_substitute(x, at) for x in s.body), until=last - cast(begin, I64))
+    return For(block, (inner,), s.kind)
+
+
+def _substitute(s: Stmt, at: Mapping[Axis, Expr]) -> Stmt:
+    """Return a statement with expressions in place of axes."""
+
+    def expr(e: Expr) -> Expr:
+        return substitute_axes(e, at)
+
+    if isinstance(s, For):
+        until = None if s.until is None else expr(s.until)
+        return replace(s, body=tuple(_substitute(x, at) for x in s.body), until=until)
+    limits = tuple((expr(i), expr(n)) for i, n in s.limits)
+    return replace(s, index=tuple(map(expr, s.index)), value=expr(s.value), limits=limits)
 
 
 def _limit_block(body: tuple[Stmt, ...], name: str, end: Expr) -> tuple[Stmt, ...] | None:

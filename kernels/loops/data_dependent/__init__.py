@@ -1,0 +1,1 @@
+"""Loops and stores of kernels that depend on values in memory."""
