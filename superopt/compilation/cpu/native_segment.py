@@ -187,13 +187,18 @@ class SymbolicSegment:
         specs = tuple(zip(known.output_shapes, self.output_dtypes, strict=True))
         return NativeSegment(code, specs, self.load_segment, self.binding, self.kept_outputs)
 
+    def call_kernels(self, arrays: Sequence[np.ndarray], known: SizedProgram) -> None:
+        """Compute the outputs. arrays: the inputs, then the outputs; known: the values of the
+        formulas."""
+        memory, workspace, words, _ = known
+        self.code.call((*arrays, np.array(words, np.int64)), memory, workspace)
+
     def run_once(self, known: SizedProgram, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return the model's outputs by name for its inputs, in order; the segment is the whole
         model. known: the values of its formulas."""
-        memory, workspace, words, shapes = known
         kept, binding = self.kept_outputs, self.binding
         assert binding is not None
-        out = [new_array(*spec) for spec in zip(shapes, self.output_dtypes, kept, strict=True)]
-        given = [arrays[n] for n in binding.input_numbers]
-        self.code.call((*given, *out, np.array(words, np.int64)), memory, workspace)
+        specs = zip(known.output_shapes, self.output_dtypes, kept, strict=True)
+        out = [new_array(*spec) for spec in specs]
+        self.call_kernels([*[arrays[n] for n in binding.input_numbers], *out], known)
         return {name: out[n] for name, n in binding.output_numbers.items()}
