@@ -20,6 +20,7 @@ MIN_STREAMED_BYTES = 1 << 20  # of a buffer that does not stay in L2
 # vectors have smaller caches. With 512 KiB, panels of 0.6 MB came late: products of 7 x 7 pixels
 # reached 85 % of peak, and reach 94 % with prefetches.
 MIN_PREFETCHED_CONSTANT_BYTES = {64: 1 << 20, 32: 1 << 18, 16: 1 << 18}
+MIN_DECODED_BYTES = 1 << 16  # of a constant of integers that is read once
 MIN_SCATTERED_BYTES = 1 << 18  # of a buffer that is read in many distant places at a time
 PAGE_BYTES = 4096
 LINE_BYTES = 64  # bytes that memory gives at a time
@@ -54,28 +55,35 @@ def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
 
     For a constant whose part is read several times before the next one: that next part; else the
     bytes soon after. What is read once in sequence is prefetched only if it is integers, which take
-    time to decode: one row times 4096 x 4096 weights of 4 bits took 1.47 ms, and takes 1.12 ms. For
-    other buffers, only strided reads (windows that do not touch), or reads in many places at a time
-    (where tables define sums).
+    time to decode: one row times 4096 x 4096 weights of 4 bits took 1.47 ms, and takes 1.12 ms.
+    Such a constant does not stay in L2 if it is smaller, either: the weights of other products are
+    read before it is read again. For other buffers, only strided reads (windows that do not touch),
+    or reads in many places at a time (where tables define sums).
     """
     fixed = {p.buffer for p in kernel.packs}
     parts = bool(kernel.tables)
     other = MIN_SCATTERED_BYTES if parts else MIN_STREAMED_BYTES
+    constant = MIN_PREFETCHED_CONSTANT_BYTES[width]
+    decoded = min(constant, MIN_DECODED_BYTES)
     large = {
         p
         for p in kernel.params
-        if _buffer_bytes(p) > (MIN_PREFETCHED_CONSTANT_BYTES[width] if p in fixed else other)
+        if _buffer_bytes(p)
+        > (other if p not in fixed else constant if p.dtype.is_float else decoded)
     }
     out: dict[Tensor, Prefetch] = {}
-    for load, loops, own in _buffer_reads(kernel.body, large, ()) if large else ():
+    for load, loops, axes, over in _buffer_reads(kernel.body, large, ()) if large else ():
+        own = (*axes, *over)
         buffer = load.tensor
         if buffer in fixed:
             used = set().union(*map(index_axes, load.index))
             tile = prod(hint(a.size) for a in own if a in used)
             told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
             part = _elements_between_repeats(told, tile) * max(buffer.dtype.bits // 8, 1)
-            rows = prod(hint(a.size) for a in own if a not in used)
+            rows = prod(hint(a.size) for a in axes if a not in used)
             one_pass = part >= _buffer_bytes(buffer) and rows <= MAX_SINGLE_PASS_ROWS
+            if not one_pass and _buffer_bytes(buffer) <= constant:
+                continue
             if one_pass and buffer.dtype.is_float:
                 continue  # one sequential stream: prefetching costs more than it saves
             if part > MAX_PANEL_BYTES:
@@ -181,15 +189,15 @@ LoopUse = tuple[Axis, bool, bool]  # is it unrolled? does the address depend on 
 
 def _buffer_reads(
     body: Sequence[Stmt], buffers: Collection[Tensor], loops: tuple[For, ...]
-) -> Iterator[tuple[Load, tuple[For, ...], tuple[Axis, ...]]]:
-    """Yield reads of these buffers, with their loops and tile axes."""
+) -> Iterator[tuple[Load, tuple[For, ...], tuple[Axis, ...], tuple[Axis, ...]]]:
+    """Yield reads of these buffers, with their loops, tile axes, and those of a sum in the tile."""
     for s in body:
         if isinstance(s, For):
             yield from _buffer_reads(s.body, buffers, (*loops, s))
             continue
         for load in loads(s.value):
             if load.tensor in buffers:
-                yield load, loops, (*s.axes, *getattr(s, "over", ()))
+                yield load, loops, tuple(s.axes), tuple(getattr(s, "over", ()))
 
 
 def _elements_between_repeats(loops: Sequence[LoopUse], tile: int) -> int:
