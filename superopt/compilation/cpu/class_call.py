@@ -76,15 +76,15 @@ class ClassCalls:
         exe, key = self.executable(), self.pattern.sizes(shapes)
         if exe is None or key is None:
             return None
-        sizes = dict(key)
+        sizes, policy = dict(key), exe.shape_policy
         limits = value_limits(self.ports, sizes) if self.has_limits else []
         if limits and not are_in_range(arrays, limits):
             return None
-        if key in exe.shape_policy.fallback_reasons:
+        if policy.fallback_reasons and key in policy.fallback_reasons:
             return run_counted(exe, key, arrays)
         variant, was_looked_up = exe.variants.get(key), self.seen.get(shapes)
         if variant is None and was_looked_up is None:
-            exe.shape_policy.add_sizes(key)
+            policy.add_sizes(key)
             self._keep(self.seen, MAX_SEEN_SHAPES, shapes, False)
             for own in exe.size_classes.classes:
                 if (known := own.formulas.find(sizes)) is not None:

@@ -134,9 +134,11 @@ class ShapePolicy:
 
     def add_sizes(self, sizes: Sizes) -> None:
         """A call has sizes that the last calls did not have."""
+        ranges = self.size_ranges
         for name, n in sizes:
-            least, greatest = self.size_ranges.get(name, (n, n))
-            self.size_ranges[name] = min(least, n), max(greatest, n)
+            least, greatest = ranges.get(name, (n, n))
+            if not least < n < greatest:
+                ranges[name] = min(least, n), max(greatest, n)
         if sizes not in self.recent_sizes:
             self.recent_sizes.append(sizes)
 
