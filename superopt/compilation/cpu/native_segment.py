@@ -212,5 +212,8 @@ class SymbolicSegment:
                 size *= n
             small = size < MIN_REUSED_BYTES
             out.append(_empty(shape, dtype) if small else new_array(shape, dtype, some))
-        self.call_kernels([*[arrays[n] for n in binding.input_numbers], *out], known)
+        memory, workspace, words, _ = known  # as in `call_kernels`
+        packed = _from_buffer(self.pack_words(*words), _WORD_TYPE)
+        given = [arrays[n] for n in binding.input_numbers]
+        self.code.call((*given, *out, packed), memory, workspace)
         return {name: out[n] for name, n in binding.output_numbers.items()}

@@ -110,7 +110,7 @@ def repeated_step(
 ) -> RepeatedStep | None:
     """Return the program of a class that has run with this capacity, for further calls; None if it
     does not keep all states in place, or each call must check more. states: by output."""
-    kernels = own.whole_step
+    kernels: object = own.whole_step
     if not isinstance(kernels, SizedKernels) or (binding := kernels.binding) is None:
         return None
     held = {s.port.name: s for s in states.values()}
