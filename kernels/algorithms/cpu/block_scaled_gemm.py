@@ -4,6 +4,10 @@
 
     block_sums  few rows: sums of each block in registers, scaled once
                 p[m, n, b] = sum(x[m, b, k] * q[b, k, n]);  y[m, n] = sum(p[m, n, b] * s[b, n])
+    folded_zeros
+                the same for q - z, where z[b, n] is no constant number: c is the middle of all q
+                p[m, n, b] = sum(x[m, b, k] * (q[b, k, n] - c));  r[m, b] = sum(x[m, b, k])
+                y[m, n] = sum((p[m, n, b] - (z[b, n] - c) * r[m, b]) * s[b, n])
     block_gemm  many rows: a panel of weights is decoded into a cache, and read for all rows
                 w[b, k, n] = q[b, k, n] * s[b, n];          y[m, n] = sum(x[m, b, k] * w[b, k, n])
 
@@ -34,8 +38,8 @@ from superopt.kernels.loops.schedule import (
 )
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import index_axes, loads, operands, with_operands
-from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
-from superopt.te.expr.tensor import Tensor
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor, const
 
 PANEL_VECTORS = 4  # of columns: enough accumulators of one row to hide the latency of an FMA
 MIN_GEMM_ROWS = 16  # from which decoding a panel once pays
@@ -77,6 +81,18 @@ def match_block_scaled(t: Tensor) -> BlockScaledProduct | None:
     return None
 
 
+def _split_zero_point(found: BlockScaledProduct, column: Axis) -> tuple[Expr, Expr] | None:
+    """Return the integers and their zero points, both less the middle of all integers, if the
+    product's weights are differences of these; zero points are of blocks and columns."""
+    match found.q:
+        case Apply("sub", (Apply("cast", (Apply("bitand", (_, Const(mask))),)) as q, z)) if (
+            _loaded_axes(z) == {found.block, column}
+        ):
+            middle = const((int(mask) + 1) // 2, found.reduce.dtype)
+            return q - middle, z - middle
+    return None
+
+
 def row_axes(t: Tensor) -> tuple[Axis, ...]:
     """Return the axes of the rows of a block-scaled product; none for another tensor."""
     return () if match_block_scaled(t) is None else t.axes[:-1]
@@ -98,7 +114,10 @@ def recognise(p: Problem) -> BlockScaledProduct | None:
 
 def options(p: Problem, found: BlockScaledProduct) -> Iterator[Option]:
     """Yield options, best first."""
-    few = Option.make("block_sums", rows=_fitting_rows(p, p.processor.block_sum_rows))
+    few_rows = _fitting_rows(p, p.processor.block_sum_rows)
+    # products are distributed over sums
+    folds = p.allow_winograd and _split_zero_point(found, p.tensor.axes[-1]) is not None
+    few = Option.make("folded_zeros" if folds else "block_sums", rows=few_rows)
     rows, vectors = p.processor.block_tile
     many = [
         Option.make("block_gemm", rows=_fitting_rows(p, rows), vectors=vectors, blocks=n)
@@ -136,8 +155,8 @@ def schedule(p: Problem, found: BlockScaledProduct, option: Option) -> Choice:
     lanes = min(p.lanes, columns)
     panel = min(PANEL_VECTORS * lanes, columns // lanes * lanes)
     loops = _Loops(tile, option["rows"], lanes, panel)
-    if option.algorithm == "block_sums":
-        form = partial(_block_sums, loops)
+    if option.algorithm != "block_gemm":
+        form = partial(_block_sums, loops, option.algorithm == "folded_zeros")
     else:
         form = partial(_block_gemm, loops, option["vectors"], option["blocks"])
     root, schedules = form(p.tensor)
@@ -146,7 +165,7 @@ def schedule(p: Problem, found: BlockScaledProduct, option: Option) -> Choice:
 
 
 BLOCK_SCALED_GEMM = Algorithm(
-    ("block_sums", "block_gemm"),
+    ("block_sums", "folded_zeros", "block_gemm"),
     "products with weights of few bits, scaled in blocks",
     recognise,
     options,
@@ -173,38 +192,53 @@ class _Loops:
         return steps, [*others, f"{self.tile_axis}.o"], [f"{self.tile_axis}.i"]
 
 
-def _block_sums(loops: _Loops, t: Tensor) -> Form:
-    """Return the tensor by sums of blocks, and its schedules."""
+def _block_sums(loops: _Loops, folds_zeros: bool, t: Tensor) -> Form:
+    """Return the tensor by sums of blocks, and its schedules. folds_zeros: take zero points times
+    the sum of a block's terms from its sum."""
     found = match_block_scaled(t)
     assert found is not None
+    zeros = _split_zero_point(found, t.axes[-1]) if folds_zeros else None
+    q = found.q if zeros is None else zeros[0]
     axes = (*t.axes, found.block)
-    own = tuple(Axis(f"i{d}", a.extent) for d, a in enumerate(axes))
-    body = Apply("mul", (found.x, found.q), found.reduce.dtype)
-    sums = Reduce("sum", found.inner, body, found.reduce.dtype)
-    moved = substitute_axes(sums, dict(zip(axes, own, strict=True)))
-    partial_sums = Tensor("partial", moved.dtype, tuple(a.extent for a in own), own, moved)
-    scaled = Apply("mul", (Load(partial_sums, axes, moved.dtype), found.s), moved.dtype)
-    root = _with_sum(t, found.reduce, Reduce("sum", (found.block,), scaled, moved.dtype))
+    partial_sums = _block_sum("partial", axes, found.inner, found.x * q)
+    total: Expr = partial_sums[axes]
+    row_sums: Tensor | None = None
+    if zeros is not None:
+        row_axes = (*t.axes[:-1], found.block)
+        row_sums = _block_sum("row_sums", row_axes, found.inner, found.x)
+        total = total - zeros[1] * row_sums[row_axes]
+    root = _with_sum(t, found.reduce, Reduce("sum", (found.block,), total * found.s, total.dtype))
 
     n, (word, field) = t.axes[-1].name, (a.name for a in found.inner)
     steps, outer, tile = loops.split_rows(t)
     steps += [Split(n, loops.panel), Split(f"{n}.i", loops.lanes)]
     tile = [*tile, f"{n}.i.o", f"{n}.i.i"]
     steps += [Reorder((f"{n}.o", *outer, found.block.name, *tile)), *map(Unroll, tile[:-1])]
-    how = (*steps, Vectorize(tile[-1]), Parallel(f"{n}.o"))
+    schedules = {root: (*steps, Vectorize(tile[-1]), Parallel(f"{n}.o"))}
 
+    own = partial_sums.axes
     names = dict(zip((a.name for a in t.axes), (a.name for a in own), strict=False))
     rows = [names[a.name] for a in t.axes[:-1] if a.name == loops.tile_axis]
     others = [names[a.name] for a in t.axes[:-1] if a.name != loops.tile_axis]
     n = names[n]
     tile = [*rows, f"{n}.o", f"{n}.i"]
     unrolled = [word] if found.inner[0].size <= MAX_UNROLLED_WORDS else []
-    of_block: Schedule = (
+    at_block = ComputeAt(root.name, found.block.name)
+    schedules[partial_sums] = (
         Split(n, loops.lanes), Reorder((*others, own[-1].name, word, *tile, field)),
-        *map(Unroll, (*unrolled, *tile[:-1], field)), Vectorize(tile[-1]),
-        ComputeAt(root.name, found.block.name),
+        *map(Unroll, (*unrolled, *tile[:-1], field)), Vectorize(tile[-1]), at_block,
     )  # fmt: skip
-    return root, {root: how, partial_sums: of_block}
+    if row_sums is not None:
+        schedules[row_sums] = (Vectorize(field), at_block)
+    return root, schedules
+
+
+def _block_sum(name: str, axes: tuple[Axis, ...], inner: tuple[Axis, ...], term: Expr) -> Tensor:
+    """Return the sum of a term over the inner axes, a tensor along the other ones."""
+    own = tuple(Axis(f"i{d}", a.extent) for d, a in enumerate(axes))
+    sums = Reduce("sum", inner, term, term.dtype)
+    moved = substitute_axes(sums, dict(zip(axes, own, strict=True)))
+    return Tensor(name, moved.dtype, tuple(a.extent for a in own), own, moved)
 
 
 def _block_gemm(loops: _Loops, vectors: int, blocks: int, t: Tensor) -> Form:

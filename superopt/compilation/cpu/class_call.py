@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.size_classes import SizeClass
     from superopt.compilation.model.steps import Variant
-    from superopt.plan.program.size_formulas import SizedProgram
 
 T = TypeVar("T")
 MAX_KEPT_CALLS = 256  # sizes whose words and shapes of outputs are kept
@@ -72,23 +71,26 @@ class ClassCalls:
 
     def _call_new(self, shapes: Shapes, arrays: Sequence[Any]) -> dict[str, Any] | None:
         """Return the outputs for inputs of these shapes, which are not in `calls`; None if
-        `Executable.run` must decide."""
-        exe, key = self.executable(), self.pattern.sizes(shapes)
-        if exe is None or key is None:
+        `Executable.run` must decide. Raises ValueError if inputs cannot have these shapes."""
+        exe, key = self.executable(), self.pattern.find_sizes(shapes)
+        if exe is None:
             return None
-        sizes = dict(key)
+        sizes, policy = dict(key), exe.shape_policy
         limits = value_limits(self.ports, sizes) if self.has_limits else []
         if limits and not are_in_range(arrays, limits):
             return None
-        if key in exe.shape_policy.fallback_reasons:
+        if policy.fallback_reasons and key in policy.fallback_reasons:
             return run_counted(exe, key, arrays)
         variant, was_looked_up = exe.variants.get(key), self.seen.get(shapes)
         if variant is None and was_looked_up is None:
-            exe.shape_policy.add_sizes(key)
+            policy.add_sizes(key)
             self._keep(self.seen, MAX_SEEN_SHAPES, shapes, False)
             for own in exe.size_classes.classes:
                 if (known := own.formulas.find(sizes)) is not None:
-                    return _run_class(exe, own, known, sizes, arrays)
+                    step = own.whole_step
+                    if isinstance(step, SymbolicSegment) and step.binding is not None:
+                        return step.run_once(known, arrays)
+                    return _run_class(exe, own, sizes, arrays)
             return run_counted(exe, key, arrays)
         if variant is None:
             if not was_looked_up and _use_cached(exe, key):
@@ -105,7 +107,7 @@ class ClassCalls:
 
     def _keep(self, kept: dict[Shapes, T], limit: int, shapes: Shapes, value: T) -> None:
         """Keep a value, unless another thread keeps one now; forget the oldest beyond a limit."""
-        if self.lock.acquire(blocking=False):
+        if self.lock.acquire(False):
             if len(kept) >= limit and shapes not in kept:
                 del kept[next(iter(kept))]
             kept[shapes] = value
@@ -123,17 +125,10 @@ def repeated_class_call(exe: Executable) -> RepeatedCall | None:
 
 
 def _run_class(
-    exe: Executable,
-    own: SizeClass,
-    known: SizedProgram,
-    sizes: Mapping[str, int],
-    arrays: Sequence[Any],
+    exe: Executable, own: SizeClass, sizes: Mapping[str, int], arrays: Sequence[Any]
 ) -> dict[str, Any] | None:
-    """Return the outputs at sizes of a class; known: the values of its formulas. None if its code
-    is not loaded, or does not run without checks."""
-    step = own.whole_step
-    if isinstance(step, SymbolicSegment) and step.binding is not None:
-        return step.run_once(known, arrays)
+    """Return the outputs at sizes of a class of several steps. None if its code is not loaded, or
+    does not run without checks."""
     variant = own.variant(sizes) if own.loaded else None
     call = None if variant is None else _variant_call(exe, variant)
     return None if call is None else call(arrays)

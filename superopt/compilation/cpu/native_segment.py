@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from superopt.compilation.model.steps import KernelStep, MemoryHolder, ModelBinding, ValueArrays
 from superopt.compilation.runtime.output_buffers import (
+    MIN_REUSED_BYTES,
     ArraySpec,
     KeptArrays,
     new_array,
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from superopt.plan.program.program import Program
     from superopt.plan.program.size_formulas import SizedProgram, SizeFormulas
 
+_WORD_TYPE = np.dtype(np.int64)
+_empty, _from_buffer = np.empty, np.frombuffer
 RunProgram = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
@@ -168,9 +172,11 @@ class SymbolicSegment:
     binding: ModelBinding | None = None
     image: ProgramImage | None = None
     kept_outputs: KeptArrays = field(init=False)
+    pack_words: Callable[..., bytes] = field(init=False)  # the words that the code reads
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kept_outputs", no_kept_arrays(len(self.output_dtypes)))
+        object.__setattr__(self, "pack_words", Struct(f"{len(self.formulas.words)}q").pack)
 
     def is_running(self) -> bool:
         return self.code.is_running()
@@ -193,13 +199,27 @@ class SymbolicSegment:
         specs = tuple(zip(known.output_shapes, self.output_dtypes, strict=True))
         return NativeSegment(code, specs, self.load_segment, self.binding, self.kept_outputs)
 
+    def call_kernels(self, arrays: Sequence[np.ndarray], known: SizedProgram) -> None:
+        """Compute the outputs. arrays: the inputs, then the outputs; known: the values of the
+        formulas."""
+        memory, workspace, words, _ = known
+        packed = _from_buffer(self.pack_words(*words), _WORD_TYPE)
+        self.code.call((*arrays, packed), memory, workspace)
+
     def run_once(self, known: SizedProgram, arrays: Sequence[Any]) -> dict[str, Any]:
         """Return the model's outputs by name for its inputs, in order; the segment is the whole
         model. known: the values of its formulas."""
-        memory, workspace, words, shapes = known
         kept, binding = self.kept_outputs, self.binding
         assert binding is not None
-        out = [new_array(*spec) for spec in zip(shapes, self.output_dtypes, kept, strict=True)]
+        out = []
+        for shape, dtype, some in zip(known.output_shapes, self.output_dtypes, kept, strict=True):
+            size = dtype.itemsize
+            for n in shape:
+                size *= n
+            small = size < MIN_REUSED_BYTES
+            out.append(_empty(shape, dtype) if small else new_array(shape, dtype, some))
+        memory, workspace, words, _ = known  # as in `call_kernels`
+        packed = _from_buffer(self.pack_words(*words), _WORD_TYPE)
         given = [arrays[n] for n in binding.input_numbers]
-        self.code.call((*given, *out, np.array(words, np.int64)), memory, workspace)
+        self.code.call((*given, *out, packed), memory, workspace)
         return {name: out[n] for name, n in binding.output_numbers.items()}

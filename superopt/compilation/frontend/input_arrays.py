@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from types import CodeType
 from typing import Any
 
@@ -61,6 +62,15 @@ def has_symbolic_sizes(ports: Sequence[InputPort]) -> bool:
     return any(isinstance(d, str) for p in ports for d in p.shape or ())
 
 
+def static_bytes(port: InputPort) -> int | None:
+    """Return the bytes of an input; None if they are not the same in all calls."""
+    shape, dtype = port.shape, port.dtype
+    if shape is None or dtype is None or dtype.hasobject:
+        return None
+    sizes = [d for d in shape if isinstance(d, int)]
+    return prod(sizes) * dtype.itemsize if len(sizes) == len(shape) else None
+
+
 def check_sizes(ports: Sequence[InputPort], sizes: Any, option: str = "shapes") -> dict[str, int]:
     """Return the symbolic sizes by name. Raises UsageError for values that are not sizes, for names
     that inputs do not have, and if some are missing. option: the argument that has them."""
@@ -76,17 +86,12 @@ def symbolic_dims(ports: Sequence[InputPort]) -> set[str]:
     return {d for p in ports for d in p.shape or () if isinstance(d, str)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ShapePattern:
-    """The dimensions of all inputs: numbers and names of sizes. names: in order; places: of each,
-    the numbers of an input and of an axis. fixed: places with numbers. repeated: further places of
-    sizes, with their numbers."""
+    """The dimensions of all inputs: numbers and names of sizes. find_sizes: of shapes; raises
+    ValueError if the inputs cannot have them."""
 
-    ranks: tuple[int, ...]
-    names: tuple[str, ...]
-    places: tuple[tuple[int, int], ...]
-    fixed: tuple[tuple[int, int, int], ...]
-    repeated: tuple[tuple[int, int, int], ...]
+    find_sizes: Callable[[Shapes], Sizes]
 
     @classmethod
     def of_ports(cls, ports: Sequence[InputPort]) -> ShapePattern | None:
@@ -94,39 +99,46 @@ class ShapePattern:
         an input is a non-tensor."""
         if any(p.dtype is None or p.shape is None for p in ports):
             return None
-        dims = [(d, n, axis) for n, p in enumerate(ports) for axis, d in enumerate(p.shape or ())]
-        first: dict[str, tuple[int, int]] = {}
-        for d, n, axis in dims:
-            if isinstance(d, str):
-                first.setdefault(d, (n, axis))
-        if not all(name.isidentifier() for name in first):
-            return None
-        names = tuple(sorted(first))
-        return cls(
-            tuple(len(p.shape or ()) for p in ports),
-            names,
-            tuple(first[name] for name in names),
-            tuple((n, axis, d) for d, n, axis in dims if isinstance(d, int)),
-            tuple(
-                (n, axis, names.index(d))
-                for d, n, axis in dims
-                if isinstance(d, str) and first[d] != (n, axis)
-            ),
-        )
+        if all(d.isidentifier() for p in ports for d in p.shape or () if isinstance(d, str)):
+            return cls(_compile_pattern([p.shape or () for p in ports]))
+        return None
 
     def sizes(self, shapes: Shapes) -> Sizes | None:
         """Return the sizes at which the inputs have these shapes; None if they cannot have them."""
-        for shape, rank in zip(shapes, self.ranks, strict=True):
-            if len(shape) != rank:
-                return None
-        for n, axis, value in self.fixed:
-            if shapes[n][axis] != value:
-                return None
-        values = [shapes[n][axis] for n, axis in self.places]
-        for n, axis, k in self.repeated:
-            if shapes[n][axis] != values[k]:
-                return None
-        return tuple(zip(self.names, values, strict=True))
+        try:
+            return self.find_sizes(shapes)
+        except ValueError:
+            return None
+
+
+def _compile_pattern(shapes: Sequence[Sequence[int | str]]) -> Callable[[Shapes], Sizes]:
+    """Return a function as of ShapePattern, in one piece: calls at new sizes wait for it. For
+    shapes [batch, length] and [2, batch]
+
+        def find(shapes):
+            (d0, d1), (d2, d3), = shapes
+            if d2 != 2 or d3 != d0: raise ValueError
+            return ('batch', d0), ('length', d1),
+    """
+    known: dict[str, str] = {}
+    parts, checks, count = [], [], 0
+    for shape in shapes:
+        own = [f"d{count + n}" for n in range(len(shape))]
+        count += len(shape)
+        parts.append(f"({''.join(f'{d}, ' for d in own)})")
+        for d, wanted in zip(own, shape, strict=True):
+            same = str(wanted) if isinstance(wanted, int) else known.setdefault(wanted, d)
+            if same != d:
+                checks.append(f"{d} != {same}")
+    lines = [
+        "def find(shapes):",
+        f"    {''.join(f'{part}, ' for part in parts) or '()'} = shapes",
+        f"    if {' or '.join(checks) or 'False'}: raise ValueError",
+        f"    return ({''.join(f'({name!r}, {known[name]}), ' for name in sorted(known))})",
+    ]
+    defined: dict[str, Any] = {"__builtins__": {}, "ValueError": ValueError}
+    exec("\n".join(lines), defined)
+    return defined["find"]  # type: ignore[no-any-return]
 
 
 @cache

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from superopt.compilation.fallback.whole_model import NamedCall
-from superopt.compilation.frontend.input_arrays import InputPort, match_sizes, numeric_limits
+from superopt.compilation.frontend.input_arrays import (
+    InputPort,
+    ShapePattern,
+    match_sizes,
+    numeric_limits,
+)
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
@@ -50,21 +55,26 @@ def repeated_any_size_call(
 ) -> RepeatedCall | None:
     """Return the repeated call of a function that takes inputs by name, of any sizes from 1 on;
     None if the values of an input have limits."""
-    if any(p.limits for p in ports):
+    pattern = ShapePattern.of_ports(ports)
+    if pattern is None or any(p.limits for p in ports):
         return None
+    inputs, find = [(p.name, p.dtype) for p in ports], pattern.sizes
 
     def call(feeds: Mapping[str, Any]) -> dict[str, Any] | None:
-        if type(feeds) is not dict or len(feeds) != len(ports):
+        if type(feeds) is not dict or len(feeds) != len(inputs):
             return None
-        arrays = []
-        for p in ports:
-            a = feeds.get(p.name)
-            if type(a) is not _NDARRAY_TYPE or a.dtype is not p.dtype:
+        shapes = []
+        for name, dtype in inputs:
+            a = feeds.get(name)
+            if type(a) is not _NDARRAY_TYPE or a.dtype is not dtype:
                 return None
-            arrays.append(a)
-        sizes = match_sizes(ports, arrays)
-        if sizes is None or 0 in sizes.values():
+            shapes.append(a.shape)
+        sizes = find(tuple(shapes))
+        if sizes is None:
             return None
+        for _, n in sizes:
+            if not n:
+                return None
         try:
             return named_call(feeds)
         except Exception:  # of many types; the slow path reports the error

@@ -12,7 +12,7 @@ Sleator, Competitive snoopy caching, 1988).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, get_args
@@ -27,6 +27,7 @@ Shapes = Mapping[str, int] | Sequence[Mapping[str, int]]
 
 MAX_REMEMBERED_SIZES: Final = 1 << 14  # sizes
 MAX_SAVED_SIZES: Final = 4  # sizes of classes for which a saved model has constants
+MAX_NEW_SIZES: Final = 64  # sizes that are kept until somebody asks for their ranges
 MAX_SAMPLES: Final = 16  # measurements that an estimate uses
 # The assumed compile time if all programs so far came from the disk cache.
 DEFAULT_COMPILE_SECONDS: Final = 2.0
@@ -57,9 +58,10 @@ class ShapePolicy:
     ONNX Runtime, each with the reason. cached_compile_seconds: returns the compile time of an
     earlier process, None if unknown. compiles_classes: a program is for a class of sizes
     (size_classes.py). sizes_vary: calls had sizes of several classes, also in earlier processes.
-    size_ranges: of the calls of this process; recent_sizes: of their last ones. count_seconds: of
-    runs in ONNX Runtime of segments whose sizes only a run gives. has_all_counts: these are
-    compiled for all levels of such sizes, or are being so.
+    known_ranges: the ranges of the sizes of this process's calls; known_sizes: the last ones;
+    new_sizes: of calls since, which are read when somebody asks. count_seconds: of runs in ONNX
+    Runtime of segments whose sizes only a run gives. has_all_counts: these are compiled for all
+    levels of such sizes, or are being so.
     """
 
     specialize: Specialize = "eager"
@@ -76,8 +78,9 @@ class ShapePolicy:
     fallback_reasons: dict[Sizes, str] = field(default_factory=dict)
     compiles_classes: bool = False
     sizes_vary: bool = False
-    size_ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
-    recent_sizes: deque[Sizes] = field(default_factory=partial(deque, maxlen=MAX_SAVED_SIZES))
+    known_ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    known_sizes: deque[Sizes] = field(default_factory=partial(deque, maxlen=MAX_SAVED_SIZES))
+    new_sizes: list[Sizes] = field(default_factory=list)
     count_seconds: float = 0.0
     has_all_counts: bool = False
     cached_compile_seconds: Callable[[], float | None] = lambda: None
@@ -134,11 +137,30 @@ class ShapePolicy:
 
     def add_sizes(self, sizes: Sizes) -> None:
         """A call has sizes that the last calls did not have."""
-        for name, n in sizes:
-            least, greatest = self.size_ranges.get(name, (n, n))
-            self.size_ranges[name] = min(least, n), max(greatest, n)
-        if sizes not in self.recent_sizes:
-            self.recent_sizes.append(sizes)
+        self.new_sizes.append(sizes)
+        if len(self.new_sizes) > MAX_NEW_SIZES:
+            self._read_new_sizes()
+
+    @property
+    def size_ranges(self) -> Mapping[str, tuple[int, int]]:
+        """The least and the greatest value of each size in the calls of this process."""
+        self._read_new_sizes()
+        return self.known_ranges
+
+    @property
+    def recent_sizes(self) -> Collection[Sizes]:
+        """The sizes of the last calls."""
+        self._read_new_sizes()
+        return self.known_sizes
+
+    def _read_new_sizes(self) -> None:
+        some, self.new_sizes = self.new_sizes, []
+        for sizes in some:
+            for name, n in sizes:
+                least, greatest = self.known_ranges.get(name, (n, n))
+                self.known_ranges[name] = min(least, n), max(greatest, n)
+            if sizes not in self.known_sizes:
+                self.known_sizes.append(sizes)
 
     def add_class(self) -> None:
         """A class of sizes was compiled: start to count again."""

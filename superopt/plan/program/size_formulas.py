@@ -63,6 +63,25 @@ class SizeFormulas:
         return compile_formulas([" and ".join(self.guards) or "True"], len(self.names))
 
     @cached_property
+    def _find(self) -> Callable[[Mapping[str, int]], SizedProgram | None]:
+        """Return what returns the values at sizes, None if a guard fails: in one piece, as calls at
+        new sizes wait for it. It raises KeyError for other names."""
+        shapes = _tuple_text([*map(_tuple_text, self.output_shapes)])
+        lines = [
+            "def find(sizes):",
+            *(f"    s{n} = sizes[{name!r}]" for n, name in enumerate(self.names)),
+            f"    if not ({' and '.join(self.guards) or 'True'}): return None",
+            *(f"    t{n} = {text}" for n, text in enumerate(self.shared)),
+            f"    return new(made, ({self.memory_bytes}, {self.workspace_bytes}, "
+            f"{_tuple_text(self.words)}, {shapes}))",
+        ]
+        defined: dict[str, Any] = {
+            "__builtins__": {}, "max": max, "min": min, "made": SizedProgram, "new": tuple.__new__,
+        }  # fmt: skip
+        exec("\n".join(lines), defined)
+        return defined["find"]  # type: ignore[no-any-return]
+
+    @cached_property
     def _values(self) -> Callable[..., tuple[Any, ...]]:
         shapes = _tuple_text([*map(_tuple_text, self.output_shapes)])
         texts = (self.memory_bytes, self.workspace_bytes, _tuple_text(self.words), shapes)
@@ -80,10 +99,12 @@ class SizeFormulas:
 
     def find(self, sizes: Mapping[str, int]) -> SizedProgram | None:
         """Return the values at these sizes if the program is right for them."""
-        if sizes.keys() != self._name_set:
+        if len(sizes) != len(self.names):
             return None
-        values = self._ordered_values(sizes)
-        return SizedProgram(*self._values(*values)) if self._admits_values(values) else None
+        try:
+            return self._find(sizes)
+        except (KeyError, ZeroDivisionError):  # other names; see `_admits_values`
+            return None
 
     def _admits_values(self, values: Sequence[int]) -> bool:
         try:

@@ -9,7 +9,7 @@ import pytest
 
 import superopt
 from superopt.compilation.frontend.compile_options import CompileOptions
-from superopt.compilation.model.control_flow import compile_if
+from superopt.compilation.model.control_flow import compile_if, dynamic_if
 from superopt.compilation.model.control_flow.dynamic_if import DynamicIf
 from superopt.compilation.model.executable import Executable
 from superopt.errors import ModelError, UsageError
@@ -134,6 +134,51 @@ def test_results_are_those_of_the_branch_that_is_taken(name: str, threads: int) 
             np.testing.assert_allclose(x, w, rtol=1e-5, atol=1e-6)
         (step,) = exe.variant(exe.infer_sizes(exe.input_arrays(feeds)))
         assert isinstance(step, DynamicIf)
+
+
+# The branches read what the part before the If computes from a scalar.
+SCALAR = f"""{HEAD} g (float[n,16] x, float k) => (float[n,16] y) <float one = {{1.0}}> {{
+        positive = Greater (k, one)
+        factor = Exp (k)
+        y = If (positive) <
+            then_branch = t () => (float[?,?] a) {{ a = Mul (x, factor) }},
+            else_branch = e () => (float[?,?] a) {{ a = Sub (x, factor) }}>
+    }}"""
+
+
+def test_results_of_a_scalar_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    exe = superopt.compile(text(SCALAR), threads=1)
+    computed: list[float] = []
+    original = Executable.run
+
+    def counted(self: Executable, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        computed.extend(float(feeds["k"]) for _ in range(feeds.keys() == {"k"}))
+        return original(self, feeds)
+
+    monkeypatch.setattr(Executable, "run", counted)
+    k = np.array(0.0, np.float32)
+    for n, value in enumerate((2, 0.5, 2, 0.5, 1, np.nextafter(np.float32(1), np.float32(2)), 2)):
+        k[()] = value  # the same array
+        x = numbers(n + 1)
+        y = exe.run({"x": x, "k": k})["y"]
+        wanted = x * np.exp(k) if k > 1 else x - np.exp(k)
+        np.testing.assert_allclose(y, wanted, rtol=1e-6, atol=1e-6)
+    assert computed == [2, 0.5, 1, np.nextafter(np.float32(1), np.float32(2))]
+    monkeypatch.setattr(dynamic_if, "MAX_KNOWN_PREFIXES", 2)
+    for value in range(6):
+        k[()] = value
+        exe.run({"x": x, "k": k})
+    assert len(computed) == 4 + 6  # what was remembered is dropped
+
+
+def test_results_that_callers_may_change_are_computed_again() -> None:
+    m = text(SCALAR.replace("(float[n,16] y)", "(float[n,16] y, bool positive)"))
+    exe, original = superopt.compile(m, threads=1), session(m)
+    feeds = {"x": numbers(3), "k": np.array(2, np.float32)}
+    for _ in range(3):
+        for w, a in zip(original.run(None, feeds), exe.run(feeds).values(), strict=True):
+            np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-6)
+            a[...] = False  # the caller's own array
 
 
 @pytest.mark.parametrize("name", ["nested", "inside"])

@@ -139,6 +139,21 @@ def test_nothing_is_read_beyond_arrays(product: NBitsProduct, rows: int) -> None
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.parametrize(
+    ("float_class", "algorithm"), [("E1", "block_sums"), ("E2", "folded_zeros")]
+)
+@pytest.mark.parametrize("zero", ["packed", "float"])
+def test_zero_points_are_folded_where_products_may_be_distributed(
+    zero: str, float_class: str, algorithm: str
+) -> None:
+    product = NBitsProduct(224, 72, 32, zero=zero)
+    exe = superopt.compile(product.model([2]), threads=1, float_class=float_class)
+    a = product.draw_rows([2]) + np.float32(3)  # sums of rows are not small
+    product.check(a, exe.run({"a": a})["y"])
+    options = native_step(exe).program.options.values()
+    assert [o.algorithm for o in options] == [algorithm]
+
+
 @pytest.mark.parametrize("float_class", ["E1", "E2"])
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_narrow_floats_are_rounded_once(kind: int, float_class: str) -> None:

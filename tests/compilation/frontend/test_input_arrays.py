@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import superopt
+from superopt.compilation.frontend.input_arrays import (
+    InputPort,
+    ShapePattern,
+    match_sizes,
+    sorted_sizes,
+    static_bytes,
+)
 from superopt.errors import UsageError
 from superopt.loading.array_files import read_inputs, write_npz
 from tests.support.compilation.models import F, I, matmul, model
 
+DIMS = st.lists(st.sampled_from(["n", "m", "batch", 1, 2, 3]), max_size=3)
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 WRONG: dict[str, tuple[dict, str]] = {
     "name": ({"X": X}, "no input 'X'"),
@@ -30,6 +41,37 @@ WRONG: dict[str, tuple[dict, str]] = {
     "words": ({"x": [["a"] * 4]}, "is a list, not an array"),
     "beyond its type": ({"x": [[10**400] * 4]}, "is a list, not an array"),
 }
+
+
+def port(shape: Sequence[int | str], dtype: type | None = np.float32) -> InputPort:
+    return InputPort("x", None if dtype is None else np.dtype(dtype), tuple(shape), "")
+
+
+@given(st.lists(DIMS, max_size=4), st.data())
+def test_a_pattern_finds_the_sizes_of_inputs(
+    dims: list[list[int | str]], data: st.DataObject
+) -> None:
+    ports = [port(shape) for shape in dims]
+    pattern = ShapePattern.of_ports(ports)
+    assert pattern is not None
+    sizes = {name: data.draw(st.integers(0, 3)) for name in ("n", "m", "batch")}
+    shapes = [tuple(d if isinstance(d, int) else sizes[d] for d in shape) for shape in dims]
+    if shapes and data.draw(st.booleans()):  # any other shape of an input
+        k = data.draw(st.integers(0, len(shapes) - 1))
+        shapes[k] = tuple(data.draw(st.lists(st.integers(0, 3), max_size=3)))
+    wanted = match_sizes(ports, [np.empty(shape) for shape in shapes])
+    found = pattern.sizes(tuple(shapes))
+    assert found == (None if wanted is None else sorted_sizes(wanted))
+
+
+def test_expressions_and_values_without_a_type_have_no_pattern() -> None:
+    assert ShapePattern.of_ports([port(["n"]), port(["n + 1"])]) is None
+    assert ShapePattern.of_ports([port(["n"], None)]) is None
+
+
+def test_bytes_of_inputs_whose_sizes_are_fixed() -> None:
+    ports = [port([]), port([2, 3]), port([0, 2], np.int64), port(["n"]), port([1], np.object_)]
+    assert [*map(static_bytes, ports)] == [4, 24, 0, None, None]
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -116,14 +158,14 @@ def test_bfloat16_by_dlpack() -> None:
     nodes = [helper.make_node("Neg", ["x"], ["y"])]
     exe = superopt.compile(model(nodes, {"x": (TensorProto.BFLOAT16, [3, 4])}, ["y"]))
     x = torch.arange(24.0, dtype=torch.bfloat16).view(4, 6) / 8
-    for given in (
+    for part in (
         x[:3, 1:5],
         x[:3, 1:5].contiguous(),
         x.view(6, 4).T[:3, :4],
         x[:1, :4].expand(3, 4),
     ):
-        got = exe(x=given)["y"]
-        np.testing.assert_array_equal(got.astype(np.float32), -given.float().numpy())
+        got = exe(x=part)["y"]
+        np.testing.assert_array_equal(got.astype(np.float32), -part.float().numpy())
     with pytest.raises(UsageError, match="float32"):
         exe(x=x[:3, 1:5].float())
     with pytest.raises(UsageError):

@@ -17,7 +17,7 @@ from scripts.decoder_models import Size, growing_decoder
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.states.state_programs import CAPACITY, StatePrograms
 from superopt.compilation.model.states.stateful_call import StatefulCall
-from superopt.errors import UsageError
+from superopt.errors import SuperoptError, UsageError
 from tests.support.compilation.models import F, model
 
 ort = pytest.importorskip("onnxruntime")
@@ -138,6 +138,57 @@ def test_memory_grows_by_a_factor() -> None:
         assert all(x.shape[2] == past + 1 for x in decode.state.values())
     assert sorted({*reserved}) == [64, 130, 262, 526]
     assert exe.shape_policy.fallback is None
+
+
+def test_further_tokens_repeat_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    exe, run = superopt.compile(DECODER, threads=1), session(DECODER)
+    decode, rng = exe.bind_state(STATE), np.random.default_rng(0)
+    checked: list[int] = []
+    original = StatefulCall._run_checked
+
+    def counted(self: StatefulCall, feeds: Feeds) -> Feeds:
+        checked.append(len(self.state))
+        return original(self, feeds)
+
+    monkeypatch.setattr(StatefulCall, "_run_checked", counted)
+    held = {n: np.zeros((2, SIZE.heads, 0, 8), np.float32) for n in STATE.values()}
+    past, calls = 0, (10, *[1] * 20, 3, *[1] * 5)
+    for count in calls:
+        feeds = chunk(rng, [0, 1], past, count)
+        wanted = run({**feeds, **held})
+        np.testing.assert_allclose(decode.run(feeds)["logits"], wanted["logits"], atol=1e-4)
+        held = {name: wanted[output] for output, name in STATE.items()}
+        past += count
+    assert all(np.allclose(decode.state[n], x, atol=1e-4) for n, x in held.items())
+    assert len(checked) <= 4  # where the number of tokens changes
+    decode.reset(held)
+    repeated = decode.run(chunk(rng, [0, 1], past, 1))["logits"]
+    assert len(checked) <= 5
+    assert np.isfinite(repeated).all()
+
+
+def test_a_repeated_call_checks_its_inputs() -> None:
+    exe = superopt.compile(DECODER, threads=1)
+    decode, rng = exe.bind_state(STATE, capacity=24), np.random.default_rng(0)
+    decode.run(chunk(rng, [0], 0, 20))
+    decode.run(chunk(rng, [0], 20, 1))
+    before = {n: x.copy() for n, x in decode.state.items()}
+    good = chunk(rng, [0], 21, 1)
+    assert decode.repeated is not None
+    for name, wrong in {
+        "input_ids": good["input_ids"].astype(np.int32),
+        "attention_mask": good["attention_mask"][:, 1:],
+        "position_ids": good["position_ids"][0],
+    }.items():
+        with pytest.raises(SuperoptError, match=name):
+            decode.run({**good, name: wrong})
+    with pytest.raises(UsageError, match="capacity is 24"):
+        decode.run(chunk(rng, [0], 21, 4))
+    with pytest.raises(UsageError, match="is a state"):
+        decode.run({**good, **decode.state})
+    assert all(np.array_equal(decode.state[n], x) for n, x in before.items())
+    decode.run(good)
+    assert all(x.shape[2] == 22 for x in decode.state.values())
 
 
 def test_a_program_is_right_where_the_capacity_is_enough() -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -10,6 +11,7 @@ from onnx import helper
 
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.llvm.prefetch import (
+    DOT_DISTANCE_BYTES,
     MAX_PANEL_BYTES,
     STREAM_DISTANCE_BYTES,
     STRIDED_DISTANCE_BYTES,
@@ -21,7 +23,8 @@ from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.schedule import parse_schedule
 from superopt.kernels.runtime.target_cpu import LEVELS
 from superopt.te.expr.dtype import F32
-from superopt.te.expr.node import Axis
+from superopt.te.expr.node import Axis, Size
+from superopt.te.expr.symbolic_int import symbolic_sizes
 from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 from tests.support.compilation.models import F, model
 from tests.support.kernels.build import planned
@@ -155,3 +158,24 @@ def test_a_prefetch_is_emitted_in_the_loops_that_it_is_planned_for(
         text = kernel_text(lower_kernel("k", inputs, outputs, schedules, packed=packed), 32)
         counts.append(text.count("call void @llvm.prefetch"))
     assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize(("rows", "hint", "wanted"), [(1, 1024, 1), (1, 256, 0), (6, 1024, 0)])
+def test_rows_of_symbolic_number_are_prefetched_for_dot_products(
+    rows: int, hint: int, wanted: int
+) -> None:
+    """hint: the number in the example; at 256 they stay in L2."""
+    with symbolic_sizes({"n": hint}):
+        q, keys = Tensor("q", F32, (rows, 64)), Tensor("keys", F32, (Size("n"), 64))
+        y = compute(
+            (rows, Size("n")), lambda m, n: reduce_sum(64, lambda k: q[m, k] * keys[n, k]), name="y"
+        )
+        how = "reorder(i1, i0); unroll(i0); vectorize(k0)" if rows > 1 else "vectorize(k0)"
+        kernel = lower_kernel("k", [q, keys], [y], {y: parse_schedule(how)})
+        kernel = replace(kernel, sizes=("n",))
+        found = plan_prefetches(kernel, 64)
+        text = kernel_text(kernel, 64)
+    assert [(t.name, a.distance_bytes) for t, a in found.items()] == [
+        ("keys", DOT_DISTANCE_BYTES)
+    ] * wanted
+    assert text.count("call void @llvm.prefetch") == 4 * wanted  # a row has four lines

@@ -63,6 +63,30 @@ def test_guards_admit_the_sizes_with_the_same_decisions(
         assert made.admits(sizes) == ((x < y, x == y) == (less, equal))
 
 
+@given(st.lists(EXPRESSIONS, min_size=2, max_size=4), EXPRESSIONS, SIZES, SIZES)
+def test_values_are_found_where_the_guards_hold(
+    es: list[Expr], a: Expr, hints: dict[str, int], sizes: dict[str, int]
+) -> None:
+    with symbolic_sizes(hints) as environment:
+        assert (extent(a) < 9) in (True, False)
+    guards = tuple(
+        ("" if holds else "not ") + formula_text(g, NAMES)
+        for g, holds in environment.guards.items()
+    )
+    texts = tuple(formula_text(e, NAMES) for e in es)
+    made = SizeFormulas(NAMES, guards, (*texts, "t0"), "t0", "t1", (texts,), texts[:2])
+    found = made.find(sizes)
+    assert (found is not None) == made.admits(sizes)
+    values = tuple(index.evaluate(e, sizes) for e in es)
+    if found is not None:
+        assert found == made.at_sizes(sizes)
+        assert found.words == (*values, values[0])
+        assert (found.memory_bytes, found.workspace_bytes) == values[:2]
+        assert found.output_shapes == (values,)
+    assert made.find({**sizes, "other": 1}) is None
+    assert made.find({NAMES[0]: 1, NAMES[1]: 2, "other": 3}) is None
+
+
 FORMULAS = SizeFormulas(
     ("n", "m"),
     ("(4 <= s0)", "not (s1 == 7)"),

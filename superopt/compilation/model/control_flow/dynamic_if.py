@@ -4,10 +4,12 @@ with the nodes after it. A call runs two of them."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from superopt.compilation.fallback.whole_model import NamedCall
+from superopt.compilation.frontend.input_arrays import static_bytes
 from superopt.errors import ModelError
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from superopt.ir import graph as ir_graph
 
 PREFIX = "prefix"  # the name of the part before an If or Loop
+MAX_PREFIX_BYTES = 64  # of the inputs of a prefix whose results are remembered
+MAX_KNOWN_PREFIXES = 64  # results that are remembered
 BRANCHES = {True: "then", False: "else"}  # the names of the branches
 
 
@@ -110,6 +114,10 @@ class DynamicIf(ControlFlow):
     condition: str
     prefix: Executable | None
     branches: Mapping[bool, Executable]
+    run_arms: NamedCall = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "run_arms", _named_call(self))
 
     @property
     def parts(self) -> Mapping[str, Executable]:
@@ -124,7 +132,60 @@ class DynamicIf(ControlFlow):
         yield arm, select_inputs(arm, values)
 
     def named_call(self, feeds: dict[str, Any]) -> dict[str, Any]:
-        values = self.run_prefix(feeds)
-        ((arm, own),) = self.select_parts(values)
-        values |= arm.run(own)
-        return {name: values[name] for name in self.output_names}
+        return self.run_arms(feeds)
+
+
+def _named_call(b: DynamicIf) -> NamedCall:
+    """Return the function that computes the outputs by name from checked inputs by name."""
+    gives, condition, prefix = b.output_names, b.condition, b.prefix
+    arms = {
+        taken: (exe.run, [p.name for p in exe.input_ports], exe.output_names == gives)
+        for taken, exe in b.branches.items()
+    }
+    first = None if prefix is None else _prefix_call(prefix, condition, gives)
+
+    def call(feeds: dict[str, Any]) -> dict[str, Any]:
+        values = feeds
+        if first is None:
+            taken = condition_value(feeds[condition], condition)
+        else:
+            found, taken = first(feeds)
+            values = {**feeds, **found}
+        run, needs, gives_all = arms[taken]
+        out = run({name: values[name] for name in needs})
+        if gives_all:
+            return out
+        values = {**values, **out}
+        return {name: values[name] for name in gives}
+
+    return call
+
+
+def _prefix_call(
+    prefix: Executable, condition: str, wanted: Collection[str]
+) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], bool]]:
+    """Return a function from values by name to the outputs of the prefix and the condition's value.
+    A prefix of small inputs, such as a sampling rate, is a set of kernels whose results are
+    remembered, if no output is one of the model, in `wanted`: callers may write to that."""
+    run, needs = prefix.run, [p.name for p in prefix.input_ports]
+    known: dict[Any, tuple[dict[str, Any], bool]] = {}
+
+    def call(values: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        found = run({name: values[name] for name in needs})
+        return found, condition_value(found[condition], condition)
+
+    def recall(values: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        key = tuple([values[name].tobytes() for name in needs])
+        found = known.get(key)
+        if found is None:
+            found = call(values)
+            variants = tuple(prefix.variants.values())
+            if variants and all(v.bound_step is not None for v in variants):
+                if len(known) >= MAX_KNOWN_PREFIXES:
+                    known.clear()
+                known[key] = found
+        return found
+
+    sizes = [static_bytes(p) for p in prefix.input_ports]
+    small = all(n is not None for n in sizes) and sum(filter(None, sizes)) <= MAX_PREFIX_BYTES
+    return recall if small and not {*wanted} & {*prefix.output_names} else call

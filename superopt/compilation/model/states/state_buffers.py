@@ -16,16 +16,29 @@ BUFFER_GROWTH = 2.0  # times what is needed, where a state needs a larger buffer
 class StateBuffer:
     """A state, which a call reads and the next one continues.
 
-    array: the state; None before the first call. memory: what it is the first part of, if calls
+    memory: what it is the first part of, of the shape `grown_shape` if that is known, if calls
     write it in place. spare: else, the bytes to which the next call writes, and `current` those
     of `array`.
     """
 
     port: InputPort
-    array: np.ndarray | None = None
     memory: np.ndarray | None = None
     current: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
     spare: np.ndarray = field(default_factory=lambda: np.empty(0, np.uint8))
+    grown_shape: tuple[int, ...] | None = None
+    known_array: np.ndarray | None = None
+
+    @property
+    def array(self) -> np.ndarray | None:
+        """The state; None before the first call."""
+        if self.grown_shape is not None:
+            assert self.memory is not None
+            self.array = _first_part(self.memory, self.grown_shape)
+        return self.known_array
+
+    @array.setter
+    def array(self, array: np.ndarray | None) -> None:
+        self.known_array, self.grown_shape = array, None
 
     def reserve(self, before: np.ndarray, axis: int | None, capacity: int) -> np.ndarray:
         """Return memory with so many elements along an axis, whose first part is `before`: the
@@ -45,8 +58,7 @@ class StateBuffer:
 
     def advance_in_place(self, shape: tuple[int, ...]) -> None:
         """Let the first part of the memory, of this shape, be the state."""
-        assert self.memory is not None
-        self.array = _first_part(self.memory, shape)
+        self.grown_shape = shape
 
     def next_array(
         self, shape: tuple[int, ...], dtype: np.dtype, growth: float = BUFFER_GROWTH

@@ -17,6 +17,7 @@ from superopt.compilation.frontend.input_arrays import (
 )
 from superopt.compilation.model.onnxruntime_calls import onnxruntime_fallback
 from superopt.compilation.model.size_classes import bind_size_class
+from superopt.compilation.model.states.repeated_step import RepeatedStep, repeated_step
 from superopt.compilation.model.states.state_buffers import BUFFER_GROWTH, StateBuffer
 from superopt.compilation.model.states.state_programs import (
     CAPACITY,
@@ -50,6 +51,7 @@ class StatefulCall:
     sizes: Mapping[str, int]
     capacity: int | None
     reserved: int = 0  # elements along the axis, of memory in which states grow
+    repeated: RepeatedStep | None = None  # the program of the last call, with all states in place
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs that are not states, by name. feeds: the inputs that are not states.
@@ -57,6 +59,21 @@ class StatefulCall:
         If it raises an error, the state is as before. Raises UsageError if inputs do not fit, and
         if a state would be longer than the capacity.
         """
+        repeated = self._repeated_step()
+        if repeated is not None and (out := repeated.run(feeds)) is not None:
+            return out
+        self.repeated = None
+        return self._run_checked(feeds)
+
+    def _repeated_step(self) -> RepeatedStep | None:
+        """Return the program of the last call; None if it is not in use any more."""
+        exe, last = self.executable, self.repeated
+        if last is None or exe.is_closed:
+            return None
+        programs = exe.state_programs.get(last.programs.names)
+        return last if programs is last.programs and programs.classes.classes else None
+
+    def _run_checked(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         exe = self.executable
         held = {s.port.name: s for s in self.states.values()}
         for name in held:
@@ -73,7 +90,12 @@ class StatefulCall:
             programs = state_programs(exe, tuple(self._names()))
             step = self._step_in_place(programs, given, sizes)
         if step is not None:
-            return self._run_step(step, given)
+            out = self._run_step(step, given)
+            own = programs.classes.find({**sizes, CAPACITY: self.reserved})
+            if own is not None:
+                made = repeated_step(own, programs, exe.input_ports, self.states, self.reserved)
+                self.repeated = made
+            return out
         given |= {name: np.ascontiguousarray(given[name]) for name in held}
         if not programs.classes.is_supported and self._is_compiled_in_call(sizes):
             with exe.exclusive():
@@ -94,6 +116,7 @@ class StatefulCall:
                 "pass all of them, or none",
             )
         arrays = {name: as_input_array(known[name].port, x) for name, x in (state or {}).items()}
+        self.repeated = None
         for name, held in known.items():
             held.array = None if state is None else np.array(arrays[name])
 

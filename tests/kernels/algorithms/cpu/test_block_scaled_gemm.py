@@ -42,6 +42,29 @@ def test_each_word_is_prefetched_once() -> None:
     assert text.count("call <16 x float> @llvm.x86.avx512.permvar") == 8 * vectors
 
 
+def test_zero_points_take_no_instruction_of_each_weight() -> None:
+    """They are taken from the sum of a block: a vector of weights is a shift, a table look-up and a
+    multiply-add, as without them."""
+    texts = []
+    for zero in ("", "packed"):
+        product = NBitsProduct(256, 192, 32, zero=zero)
+        (kernel,) = planned(product.model([1]), "x86-64-v4").kernels.values()
+        texts.append(kernel_text(kernel, 64))
+    vectors, words = block_scaled_gemm.PANEL_VECTORS, 4
+    assert [t.count("call <16 x float> @llvm.x86.avx512.permvar") for t in texts] == [
+        8 * words * vectors
+    ] * 2
+    subtracted = [t.count("fsub <16 x float>") + t.count("fsub contract <16 x") for t in texts]
+    assert subtracted[1] - subtracted[0] <= 2 * vectors
+
+
+def test_small_weights_are_prefetched_where_one_row_reads_them() -> None:
+    """Those of other products are read before they are read again."""
+    for rows, wanted in ((1, ["u32"]), (64, [])):
+        (kernel,) = planned(NBitsProduct(768, 768).model([rows]), "x86-64-v4").kernels.values()
+        assert [t.dtype.name for t in plan_prefetches(kernel, 64)] == wanted
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("least", [1, 1000])
 @pytest.mark.parametrize("terms", [64, 100_000])
@@ -59,5 +82,6 @@ def test_both_algorithms_compute_any_number_of_rows(
             (variant,) = exe.variants.values()
             (step,) = variant.steps
             assert isinstance(step, NativeSegment)
-            wanted = "block_gemm" if least == 1 else "block_sums"
+            few = "folded_zeros" if product.zero else "block_sums"
+            wanted = "block_gemm" if least == 1 else few
             assert {o.algorithm for o in step.program.options.values()} == {wanted}
