@@ -122,6 +122,21 @@ def test_200_tokens_are_those_of_onnxruntime(kind: str) -> None:
     assert len(programs.classes.classes) == 2
 
 
+def test_a_circular_cache_has_the_last_tokens() -> None:
+    """Calls beyond the capacity write over the oldest tokens."""
+    m, capacity = tensor_scatter_decoder(SIZE, seed=4, mode="circular"), 32
+    call = superopt.compile(m, threads=1).bind_state(STATE, sizes={"capacity": capacity})
+
+    def limit_keys(run: Callable[[Feeds], np.ndarray], feeds: Feeds) -> np.ndarray:
+        valid = np.minimum(feeds["nonpad_kv_seqlen"], capacity)
+        return run({**feeds, "nonpad_kv_seqlen": valid})
+
+    wanted = greedy("tensor_scatter", partial(limit_keys, keep_caches(session(m), capacity)), 80)
+    assert len({*wanted}) > 10
+    assert greedy("tensor_scatter", partial(limit_keys, partial(logits_of, call)), 80) == wanted
+    assert is_in_place(call)
+
+
 @pytest.mark.parametrize("kind", DECODERS)
 def test_a_call_writes_new_elements_only(kind: str) -> None:
     m = DECODERS[kind](SIZE, seed=4, capacity=64)
