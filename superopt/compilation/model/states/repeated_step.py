@@ -55,9 +55,11 @@ class RepeatedStep:
     """The program of a call that keeps all states in place. given: names, types and places among
     the arguments of the other inputs, whose ports are `ports`; fresh: of the other outputs, names,
     places and numbers. capacity: elements of the memory along the axes of states. pattern: of the
-    inputs, then of a state of each group."""
+    inputs, then of a state of each group. formulas: those of the kernels, with the guards of their
+    class."""
 
     kernels: SizedKernels
+    formulas: SizeFormulas
     programs: StatePrograms
     ports: Sequence[InputPort]
     given: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
@@ -84,7 +86,7 @@ class RepeatedStep:
         if key is None or not are_in_range(arrays, value_limits(self.ports, dict(key))):
             return None
         kernels = self.kernels
-        known = kernels.formulas.find({**dict(key), CAPACITY: self.capacity})
+        known = self.formulas.find({**dict(key), CAPACITY: self.capacity})
         if known is None:
             return None
         shapes, dtypes = known.output_shapes, kernels.output_dtypes
@@ -140,7 +142,7 @@ def repeated_step(
         arguments[first + binding.output_numbers[output]] = buffer.memory
     given = tuple((name, t, tuple(places[name])) for name, t in dtypes.items() if t is not None)
     return RepeatedStep(
-        kernels, programs, others, given, tuple((x, first + n, n) for x, n in fresh),
+        kernels, own.formulas, programs, others, given, tuple((x, first + n, n) for x, n in fresh),
         groups, capacity, pattern, arguments,
     )  # fmt: skip
 
