@@ -42,6 +42,9 @@ struct NAME(model) {
     shared_data *shared;
     const struct program *program;
     int64_t sizes[SIZES + 1], words[WORDS + 1], ranges[2 * LIMITS + 1];
+#if LIMITS > 0
+    extent extents[LIMITS];
+#endif
     failure failure;
     size_t bytes[INPUTS + OUTPUTS + 1]; /* of each tensor */
     size_t memory, workspace;
@@ -240,6 +243,10 @@ static int prepare(struct NAME(model) * model, const int64_t sizes[])
         return OTHER_SIZES;
     if (!shapes_of(p)(sizes, dims) || !limit_values(sizes, model->ranges))
         return OTHER_SIZES;
+#if LIMITS > 0
+    for (int k = 0; k < LIMITS; k++)
+        model->extents[k] = limited_extent(k, dims);
+#endif
     for (int n = 0; n < INPUTS + OUTPUTS; n++) {
         int rank = n < INPUTS ? NAME(inputs)[n].rank : NAME(outputs)[n - INPUTS].rank;
         if (!shape_of(n, dims, rank, NULL, &model->bytes[n]))
@@ -351,8 +358,9 @@ static int compute(struct NAME(model) * model, const void *const inputs[], void 
         f->least = model->ranges[2 * k];
         f->greatest = model->ranges[2 * k + 1];
         f->limit = k;
-        if (has_outside(given[n], model->bytes[n] / (size_t)item_bytes[n], NAME(inputs)[n].type,
-                        f->least, f->greatest, &f->value))
+        if (model->bytes[n] > 0
+            && has_outside(given[n], model->extents[k], NAME(inputs)[n].type, f->least, f->greatest,
+                           &f->value))
             return f->code = CODE(VALUE_RANGE);
     }
 #endif

@@ -56,17 +56,42 @@ static int explain_sizes(const int64_t sizes[], failure *f)
 #endif
 
 #if LIMITS > 0
+/* Values of a limit: sums of `length` elements, which are `inner` apart; of one for elements. */
+typedef struct {
+    int64_t outer, length, inner;
+} extent;
+
+static extent limited_extent(int limit, const int64_t dims[])
+{
+    int n = limits[limit].input;
+    extent e = {1, 1, 1};
+    for (int axis = 0; axis < NAME(inputs)[n].rank; axis++) {
+        int64_t d = dims[first_dimensions[n] + axis];
+        if (axis == limits[limit].axis)
+            e.length = d;
+        else
+            *(limits[limit].axis >= 0 && axis > limits[limit].axis ? &e.inner : &e.outer) *= d;
+    }
+    return e;
+}
+
 #define FIND_OUTSIDE(type, number)                                                                 \
-    for (size_t k = 0; k < count; k++) {                                                           \
-        type x = ((const type *)data)[k];                                                          \
-        *value = (number);                                                                         \
+    for (int64_t k = 0; k < e.outer * e.inner; k++) {                                              \
+        const type *at = (const type *)data + k / e.inner * e.length * e.inner + k % e.inner;      \
+        uint64_t sum = 0;                                                                          \
+        for (int64_t n = 0; n < e.length; n++) {                                                   \
+            type x = at[n * e.inner];                                                              \
+            sum += (uint64_t)(number);                                                             \
+        }                                                                                          \
+        *value = (int64_t)sum;                                                                     \
         if (*value < least || *value > greatest)                                                   \
             return 1;                                                                              \
     }                                                                                              \
     return 0
 
-/* Return whether an element is out of range, and one that is; the types are ONNX's. */
-static int has_outside(const void *data, size_t count, int type, int64_t least, int64_t greatest,
+/* Return whether a value of a tensor with elements is out of range, and one that is; the types are
+   ONNX's. */
+static int has_outside(const void *data, extent e, int type, int64_t least, int64_t greatest,
                        int64_t *value)
 {
     switch (type) {
@@ -114,20 +139,21 @@ static int write_failure(const failure *f, char text[], size_t size)
 #if LIMITS > 0
     if (f->code == CODE(VALUE_RANGE)) {
         const char *name = NAME(inputs)[limits[f->limit].input].name;
+        const char *kind = limits[f->limit].axis >= 0 ? "sum" : "value";
         if (f->least == INT64_MIN)
             return snprintf(text, size,
-                            "input %s has the value %" PRId64 ": %s: values up to %" PRId64
+                            "input %s has the %s %" PRId64 ": %s: %ss up to %" PRId64
                             " are possible",
-                            name, f->value, limits[f->limit].what, f->greatest);
+                            name, kind, f->value, limits[f->limit].what, kind, f->greatest);
         if (f->greatest == INT64_MAX)
             return snprintf(text, size,
-                            "input %s has the value %" PRId64 ": %s: values from %" PRId64
+                            "input %s has the %s %" PRId64 ": %s: %ss from %" PRId64
                             " are possible",
-                            name, f->value, limits[f->limit].what, f->least);
+                            name, kind, f->value, limits[f->limit].what, kind, f->least);
         return snprintf(text, size,
-                        "input %s has the value %" PRId64 ": %s: values from %" PRId64
+                        "input %s has the %s %" PRId64 ": %s: %ss from %" PRId64
                         " up to %" PRId64 " are possible",
-                        name, f->value, limits[f->limit].what, f->least, f->greatest);
+                        name, kind, f->value, limits[f->limit].what, kind, f->least, f->greatest);
     }
 #endif
     return snprintf(text, size, "%s", NAME(error)(f->code));

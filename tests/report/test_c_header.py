@@ -32,7 +32,7 @@ def test_a_library_for_fixed_sizes(golden: Callable[[str, str], None]) -> None:
     golden("header.txt", header_text(x))
     text = source_text(x)
     assert "defaults[] = {NONE, 128, NONE};" in text
-    assert 'limits[] = {{0, "within 8"}, {0}};' in text
+    assert 'limits[] = {{0, -1, "within 8"}, {0}};' in text
     assert "out[0] = mul(INT64_C(8), -1, bad);" in text
 
 

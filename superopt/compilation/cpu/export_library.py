@@ -264,7 +264,9 @@ def _value_limits(
 
     for n, port in enumerate(model_ports(model)):
         for limit in port.limits:
-            yield ExportedLimit(n, formula(limit.least), formula(limit.greatest), limit.what)
+            axis = limit.summed_axis
+            axis = -1 if axis is None else axis % len(port.shape or ())
+            yield ExportedLimit(n, formula(limit.least), formula(limit.greatest), limit.what, axis)
 
 
 def _fixed_size(d: Dim, sizes: Mapping[str, int]) -> Dim:

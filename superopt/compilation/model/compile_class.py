@@ -32,7 +32,7 @@ from superopt.onnx_io.import_.size_relation import (
 )
 from superopt.onnx_io.transform.constant_if import constant_conditions, fold_constant_ifs
 from superopt.onnx_io.transform.split_if import first_dynamic_if
-from superopt.plan.graph.index_ranges import index_guards
+from superopt.plan.graph.index_ranges import index_guards, index_reason
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS, fallback_nodes
 from superopt.plan.program.formula_text import shape_formulas
 from superopt.plan.program.size_formulas import SizeFormulas
@@ -182,6 +182,11 @@ def _may_occur(n: int, least: int, greatest: int) -> bool:
     above = min((x for x in SIZE_LEVELS if x > n), default=math.inf)
     is_near = level <= greatest * LEVEL_MARGIN and above * LEVEL_MARGIN > least
     return least < greatest and is_near
+
+
+def has_index_out_of_range(compiler: Compiler, sizes: Mapping[str, int]) -> bool:
+    """True if an index that is computed from sizes is out of range at these."""
+    return any(index_reason(n, sizes) for n in graph.nodes(compiler.model.graph))
 
 
 def prefers_fixed_sizes(compiler: Compiler, sizes: Mapping[str, int]) -> bool:

@@ -42,6 +42,7 @@ from superopt.compilation.model.compile_class import (
     compile_for_any_sizes,
     compile_levels,
     compile_size_class,
+    has_index_out_of_range,
     prefers_fixed_sizes,
 )
 from superopt.compilation.model.control_flow.compile_if import (
@@ -201,11 +202,8 @@ class Compiler:
                 if not has_static_rewrites(self.model) or ort.installed_version() is None:
                     raise
                 self.sized_compilers[tuple(sorted(sizes.items()))] = self
-        if (
-            self.session is None
-            and 0 in sizes.values()
-            and (fallback := self.fallback_variant()) is not None
-        ):
+        is_empty = self.session is None and 0 in sizes.values()
+        if is_empty and (fallback := self.fallback_variant()) is not None:
             return fallback
         if (branch := self.control_flow()) is not None:
             return self._variant([branch])
@@ -265,6 +263,7 @@ class Compiler:
 
     with_states = with_states
     compile_any_sizes = compile_for_any_sizes
+    has_index_out_of_range = has_index_out_of_range
 
     def replan(
         self, sizes: Mapping[str, int], options: Mapping[str, str]
@@ -321,20 +320,15 @@ class Compiler:
         """Return why a node runs in ONNX Runtime; empty if it runs as a kernel."""
         given = {name: sizes[name] for name in self.model.size_bindings if name in sizes}
         steps, sizes = self.generator.max_unrolled_steps, self._known_sizes(sizes)
-        symbolic = self.plans_classes
         if n in state_writes(self):
             return ""
-        why = self.fallback_reasons.get(n) or unsupported_reason(n, sizes, steps, symbolic)
-        why = why or index_reason(n, given)
+        why = self.fallback_reasons.get(n) or index_reason(n, given)
+        why = why or unsupported_reason(n, sizes, steps, self.plans_classes)
         if why or self.prefer_kernels or not (slow := slow_reason(n, sizes)):
             return why
         if ort.installed_version() is None or self.generator.has_fast_kernel(self, n, sizes):
             return ""
         return slow
-
-    def has_index_out_of_range(self, sizes: Mapping[str, int]) -> bool:
-        """True if an index that is computed from sizes is out of range at these."""
-        return any(index_reason(n, sizes) for n in ir_graph.nodes(self.model.graph))
 
     def ort_segment(self, s: Segment, sizes: Mapping[str, int]) -> OrtSegment | Fallback:
         whole = len(s.nodes) == len(ir_graph.nodes(self.model.graph))

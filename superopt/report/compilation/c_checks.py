@@ -81,7 +81,7 @@ def _guard_row(x: ExportedLibrary, holds: bool, compared: ast.Compare) -> str:
     relation, mirrored_relation = _RELATIONS[type(op), holds]
     mirrored = isinstance(first, ast.Constant)
     left, right = (second, first) if mirrored else (first, second)
-    texts = [c_literal(_named(x, ast.unparse(e))) for e in (left, right)]
+    texts = [c_literal(_with_names(x, ast.unparse(e))) for e in (left, right)]
     own = mirrored_relation if mirrored else relation
     names = dict.fromkeys(re.findall(r"\bs(\d+)\b", ast.unparse(compared)))
     places = ", ".join(_place_text(x, int(k)) for k in names)
@@ -107,7 +107,7 @@ def _error_name(op: ast.cmpop, holds: bool, left: ast.expr, right: ast.expr) -> 
     return "UNRELATED_SIZES"
 
 
-def _named(x: ExportedLibrary, text: str) -> str:
+def _with_names(x: ExportedLibrary, text: str) -> str:
     """Return a formula with the names of sizes."""
     return re.sub(r"\bs(\d+)\b", lambda found: x.symbols[int(found[1])], text)
 
@@ -118,8 +118,8 @@ def _place_text(x: ExportedLibrary, symbol: int) -> str:
 
 
 def _limit_table(x: ExportedLibrary) -> Iterator[str]:
-    rows = (f"{{{limit.number}, {c_literal(limit.what)}}}" for limit in x.limits)
-    yield "static const struct { int input; const char *what; } limits[] = " + initializer(
+    rows = (f"{{{p.number}, {p.summed_axis}, {c_literal(p.what)}}}" for p in x.limits)
+    yield "static const struct { int input, axis; const char *what; } limits[] = " + initializer(
         rows, "{0}"
     ) + ";"  # fmt: skip
     yield "static int limit_values(const int64_t s[], int64_t out[])\n{"

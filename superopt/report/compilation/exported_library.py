@@ -53,12 +53,13 @@ class ExportedProgram:
 @dataclass(frozen=True, slots=True)
 class ExportedLimit:
     """A limit of the values of an input. number: of the input. least, greatest: formulas, "" for
-    none. what: the reason, for messages."""
+    none. what: the reason, for messages. summed_axis: of sums along it, or -1."""
 
     number: int
     least: str
     greatest: str
     what: str
+    summed_axis: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import onnx
 import pytest
 from onnx import helper
 
@@ -16,16 +15,21 @@ from superopt.compilation.frontend.decode_sizes import decode_sizes
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.errors import UsageError
 from superopt.onnx_io.import_.size_relation import relate_by_guards
+from tests.support.compilation.decoders import (
+    DECODER,
+    MASK_SIZE,
+    SIZE,
+    STATE,
+    Feeds,
+    check_outputs,
+    feeds_at,
+    session,
+    sizes_at,
+    tokens,
+)
 from tests.support.compilation.models import F, model
 
 ort = pytest.importorskip("onnxruntime")
-
-SIZE = Size(layers=2, width=32, heads=4, vocabulary=50, positions=96)
-DECODER = growing_decoder(SIZE)
-MASK_SIZE = "past_sequence_length___sequence_length"
-STATE = {f"present.{n}.{k}": f"past_key_values.{n}.{k}" for n in range(2) for k in ("key", "value")}
-RELATIVE_TOLERANCE = 2e-5  # of the largest element
-Feeds = dict[str, np.ndarray]
 
 
 @pytest.fixture(autouse=True)
@@ -39,49 +43,6 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[superopt.Execu
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SUPEROPT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield superopt.compile(DECODER, threads=1)
-
-
-def session(m: onnx.ModelProto) -> Callable[[Feeds], Feeds]:
-    """A function that runs a model in onnxruntime."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    made = ort.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [o.name for o in made.get_outputs()]
-    return lambda feeds: dict(zip(names, made.run(None, feeds), strict=True))
-
-
-def tokens(batch: int, past: int, sequence: int) -> Feeds:
-    """The inputs except the past; the mask hides some tokens."""
-    rng = np.random.default_rng((batch, past, sequence))
-    mask = np.ones((batch, past + sequence), np.int64)
-    for row in mask:
-        row[: rng.integers(0, past + sequence)] = 0
-    at = np.broadcast_to(np.arange(past, past + sequence), (batch, sequence))
-    ids = rng.integers(0, SIZE.vocabulary, (batch, sequence))
-    return {"input_ids": ids, "position_ids": at.copy(), "attention_mask": mask}
-
-
-def feeds_at(batch: int, past: int, sequence: int) -> Feeds:
-    rng = np.random.default_rng((past, batch))
-    shape = (batch, SIZE.heads, past, SIZE.head)
-    caches = {name: rng.standard_normal(shape).astype(np.float32) for name in STATE.values()}
-    return {**tokens(batch, past, sequence), **caches}
-
-
-def sizes_at(batch: int, past: int, sequence: int, mask_size: str = MASK_SIZE) -> dict[str, int]:
-    return {
-        "batch_size": batch, "past_sequence_length": past, "sequence_length": sequence,
-        mask_size: past + sequence,
-    }  # fmt: skip
-
-
-def check(got: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
-    assert got.keys() == wanted.keys()
-    for name, x in wanted.items():
-        assert got[name].shape == x.shape
-        limit = RELATIVE_TOLERANCE * np.abs(x).max(initial=1e-6)
-        assert np.abs(got[name] - x).max(initial=0) <= limit, name
 
 
 EXAMPLES = [(1, 20, 1), (1, 3, 1), (2, 5, 9), (1, 0, 7), (3, 0, 20), (1, 0, 70)]
@@ -111,7 +72,7 @@ def test_a_class_is_right_at_all_sizes_that_it_admits(
     assert len(some) >= 3
     for at in some:
         feeds = feeds_at(*at)
-        check(exe.run(feeds), run(feeds))
+        check_outputs(exe.run(feeds), run(feeds))
     assert exe.shape_policy.fallback is None
 
 
@@ -209,7 +170,7 @@ def test_caches_of_a_fixed_capacity() -> None:
     found = greedy(lambda feeds, past: decode.run(with_position(feeds, past))["logits"], prompt, 40)
     assert found == wanted
     for name, x in held.items():
-        check({name: decode.state[name]}, {name: x})
+        check_outputs({name: decode.state[name]}, {name: x})
     before = {name: x.copy() for name, x in decode.state.items()}
     with pytest.raises(UsageError, match="'cache_position' has the value 64"):
         decode.run(with_position(tokens(1, 64, 1), 64))

@@ -16,10 +16,15 @@ import superopt
 from scripts.decoder_models import growing_decoder
 from superopt.compilation.cpu import library_code
 from superopt.errors import UsageError
-from tests.compilation.frontend import test_value_limits
-from tests.compilation.model.test_decoders import DECODER, SIZE, feeds_at, session, sizes_at
-from tests.compilation.model.test_decoders import check as check_decoder
 from tests.support.compilation.concurrent_calls import in_threads
+from tests.support.compilation.decoders import (
+    DECODER,
+    SIZE,
+    check_outputs,
+    feeds_at,
+    session,
+    sizes_at,
+)
 from tests.support.compilation.exporting import (
     CC,
     HERE,
@@ -38,6 +43,7 @@ from tests.support.compilation.exporting import (
     size_array,
 )
 from tests.support.compilation.models import F, model, near, reference
+from tests.support.onnx_io import limit_cases
 
 pytestmark = pytest.mark.skipif(
     CC is None or not HERE, reason="shared objects need Linux on x86-64 and a C compiler"
@@ -84,7 +90,7 @@ def test_related_sizes_are_exported(decoder: InC) -> None:
         feeds = feeds_at(*at)
         shapes = [feeds[p.name].shape for p in decoder.e.inputs]
         assert decoder.infer_sizes(shapes) == (OK, decoder_sizes(decoder, *at))
-        check_decoder(decoder.run(feeds, *decoder_sizes(decoder, *at)), run(feeds))
+        check_outputs(decoder.run(feeds, *decoder_sizes(decoder, *at)), run(feeds))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +127,7 @@ def test_sizes_that_do_not_fit_are_explained(
     assert reserve(decoder.at, size_array(sizes)) == code
     run = session(growing_decoder(SIZE, mask_size="total"))  # the handle is as it was
     feeds = feeds_at(1, 20, 1)
-    check_decoder(decoder.run(feeds, *decoder_sizes(decoder, 1, 20, 1)), run(feeds))
+    check_outputs(decoder.run(feeds, *decoder_sizes(decoder, 1, 20, 1)), run(feeds))
     assert decoder.message() == "nothing is wrong"
 
 
@@ -195,7 +201,7 @@ def test_a_size_that_must_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     exe = superopt.compile(m, threads=1, specialize="never")
     exe.run(feeds_at(1, 20, 1))
     o = InC(exe.export(tmp_path / "m"))
-    check_decoder(
+    check_outputs(
         o.run(feeds_at(1, 30, 1), *decoder_sizes(o, 1, 30, 1)), session(m)(feeds_at(1, 30, 1))
     )
     arrays = [feeds_at(1, 30, 2)[p.name] for p in o.e.inputs]
@@ -207,11 +213,21 @@ def test_a_size_that_must_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     o.close()
 
 
-# of the models of test_value_limits, at all lengths up to the capacity of their caches
-POSSIBLE = {"at": 0, "valid": 8, "last": 7, "total": 8, "places": 0, "i": 0, "j": 0, "k": 0}
+# of the models of limit_cases.py, at all lengths up to the capacity of their caches
+POSSIBLE = {
+    "at": 0,
+    "valid": 8,
+    "last": 7,
+    "total": 8,
+    "places": 0,
+    "mask": 1,
+    "i": 0,
+    "j": 0,
+    "k": 0,
+}
 
 
-@pytest.mark.parametrize(("make", "length", "values", "what", "why"), test_value_limits.REFUSED)
+@pytest.mark.parametrize(("make", "length", "values", "what", "why"), limit_cases.REFUSED)
 def test_values_of_indices_are_checked(
     make: Callable[[], Any], length: int, values: Any, what: str, why: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -219,13 +235,13 @@ def test_values_of_indices_are_checked(
     """C refuses what Python does, for the same reason, before anything is written. Scatters have
     programs for fixed sizes."""
     monkeypatch.setattr(library_code, "MAX_CLASS_COMPILES", 0)
-    case, feeds = make(), test_value_limits.feeds
+    case, feeds = make(), limit_cases.feeds
     exe = superopt.compile(case.model(), threads=1, specialize="never")
-    is_possible = length <= test_value_limits.CAPACITY
+    is_possible = length <= limit_cases.CAPACITY
     good = feeds(case, length if is_possible else 1, **{name: POSSIBLE[name] for name in values})
     expected = exe.run(good)
-    is_fixed = make is test_value_limits.scatter_case
-    sizes = {"b": test_value_limits.BATCH, "s": length, "c": test_value_limits.CAPACITY}
+    is_fixed = make is limit_cases.scatter_case
+    sizes = {"b": limit_cases.BATCH, "s": length, "c": limit_cases.CAPACITY}
     fixed = {name: n for name, n in sizes.items() if name in exe.model.symbols}
     o = InC(exe.export(tmp_path / "m", shapes=fixed if is_fixed else None))
     refused = feeds(case, length, **values)
@@ -292,5 +308,5 @@ def test_the_decoder_of_an_exporter_is_exported(tmp_path: Path) -> None:
     shapes = [feeds[p.name].shape for p in o.e.inputs]
     code, sizes = o.infer_sizes(shapes)
     assert code == OK
-    check_decoder(o.run(feeds, *sizes), wanted)  # the sizes of calls before come first
+    check_outputs(o.run(feeds, *sizes), wanted)  # the sizes of calls before come first
     o.close()
