@@ -31,8 +31,6 @@ class SizedKernels(Protocol):
     @property
     def binding(self) -> ModelBinding | None: ...
     @property
-    def formulas(self) -> SizeFormulas: ...
-    @property
     def output_dtypes(self) -> tuple[np.dtype, ...]: ...
     def call_kernels(self, arrays: Sequence[np.ndarray], known: SizedProgram) -> None:
         """Compute the outputs. arrays: the inputs, then the outputs; known: the values of the
@@ -42,11 +40,13 @@ class SizedKernels(Protocol):
 @dataclass(slots=True)
 class StateGroup:
     """States that have one shape in all calls. output: the number of one of their outputs; axis:
-    along which they grow; shape: the present one."""
+    along which they grow, None if they do not; limit: of the length along it; shape: the present
+    one."""
 
     buffers: list[StateBuffer]
     output: int
-    axis: int
+    axis: int | None
+    limit: int
     shape: tuple[int, ...]
 
 
@@ -55,8 +55,8 @@ class RepeatedStep:
     """The program of a call that keeps all states in place. given: names, types and places among
     the arguments of the other inputs, whose ports are `ports`; fresh: of the other outputs, names,
     places and numbers. capacity: elements of the memory along the axes of states. pattern: of the
-    inputs, then of a state of each group. formulas: those of the kernels, with the guards of their
-    class."""
+    inputs, then of a state of each group. formulas: of the class, whose guards are more than those
+    of its kernels."""
 
     kernels: SizedKernels
     formulas: SizeFormulas
@@ -90,8 +90,9 @@ class RepeatedStep:
         if known is None:
             return None
         shapes, dtypes = known.output_shapes, kernels.output_dtypes
-        if any(shapes[g.output][g.axis] > self.capacity for g in groups):
-            return None
+        for g in groups:
+            if g.axis is not None and shapes[g.output][g.axis] > g.limit:
+                return None
         out = {}
         for name, place, n in self.fresh:
             arguments[place] = out[name] = np.empty(shapes[n], dtypes[n])
@@ -109,9 +110,11 @@ def repeated_step(
     ports: Sequence[InputPort],
     states: Mapping[str, StateBuffer],
     capacity: int,
+    sizes: Mapping[str, int],
 ) -> RepeatedStep | None:
     """Return the program of a class that has run with this capacity, for further calls; None if it
-    does not keep all states in place, or each call must check more. states: by output."""
+    does not keep all states in place, or each call must check more. states: by output. sizes: that
+    states must not exceed, by symbol."""
     kernels: object = own.whole_step
     if not isinstance(kernels, SizedKernels) or (binding := kernels.binding) is None:
         return None
@@ -123,9 +126,7 @@ def repeated_step(
         return None
     if any(s.port.limits for s in held.values()):
         return None
-    groups = _group_states(kernels.formulas, binding, states)
-    if groups is None:
-        return None
+    groups = _group_states(own.formulas, binding, states, capacity, sizes)
     pattern = ShapePattern.of_ports([*others, *(g.buffers[0].port for g in groups)])
     if pattern is None:
         return None
@@ -148,17 +149,21 @@ def repeated_step(
 
 
 def _group_states(
-    formulas: SizeFormulas, binding: ModelBinding, states: Mapping[str, StateBuffer]
-) -> tuple[StateGroup, ...] | None:
-    """Return the states by what makes their shapes equal in all calls; None if the capacity of one
-    is fixed."""
+    formulas: SizeFormulas,
+    binding: ModelBinding,
+    states: Mapping[str, StateBuffer],
+    capacity: int,
+    sizes: Mapping[str, int],
+) -> tuple[StateGroup, ...]:
+    """Return the states by what makes their shapes equal in all calls."""
     found: dict[Any, StateGroup] = {}
     for output, buffer in states.items():
         number, axis = binding.output_numbers[output], binding.state_axes[output]
         assert buffer.array is not None
-        shape = buffer.array.shape
-        if axis is None:
-            return None
-        key = buffer.port.shape, shape, axis, formulas.output_shapes[number]
-        found.setdefault(key, StateGroup([], number, axis, shape)).buffers.append(buffer)
+        dims, shape = buffer.port.shape or (), buffer.array.shape
+        size = None if axis is None else dims[axis]
+        limit = min(capacity, sizes.get(size, capacity)) if isinstance(size, str) else capacity
+        key = dims, shape, axis, formulas.output_shapes[number]
+        made = found.setdefault(key, StateGroup([], number, axis, limit, shape))
+        made.buffers.append(buffer)
     return tuple(found.values())

@@ -93,8 +93,9 @@ class StatefulCall:
             out = self._run_step(step, given)
             own = programs.classes.find({**sizes, CAPACITY: self.reserved})
             if own is not None:
-                made = repeated_step(own, programs, exe.input_ports, self.states, self.reserved)
-                self.repeated = made
+                self.repeated = repeated_step(
+                    own, programs, exe.input_ports, self.states, self.reserved, self.sizes
+                )
             return out
         given |= {name: np.ascontiguousarray(given[name]) for name in held}
         if not programs.classes.is_supported and self._is_compiled_in_call(sizes):
