@@ -42,12 +42,16 @@ class SizedKernels(Protocol):
 @dataclass(slots=True)
 class StateGroup:
     """States that have one shape in all calls. output: the number of one of their outputs; axis:
-    along which they grow; shape: the present one."""
+    along which they grow, None if they do not; shape: the present one."""
 
     buffers: list[StateBuffer]
     output: int
-    axis: int
+    axis: int | None
     shape: tuple[int, ...]
+
+    def fits(self, shape: tuple[int, ...], capacity: int) -> bool:
+        """True if memory with this capacity along the axis has room for this shape."""
+        return shape == self.shape if self.axis is None else shape[self.axis] <= capacity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +94,7 @@ class RepeatedStep:
         if known is None:
             return None
         shapes, dtypes = known.output_shapes, kernels.output_dtypes
-        if any(shapes[g.output][g.axis] > self.capacity for g in groups):
+        if not all(g.fits(shapes[g.output], self.capacity) for g in groups):
             return None
         out = {}
         for name, place, n in self.fresh:
@@ -124,8 +128,6 @@ def repeated_step(
     if any(s.port.limits for s in held.values()):
         return None
     groups = _group_states(kernels.formulas, binding, states)
-    if groups is None:
-        return None
     pattern = ShapePattern.of_ports([*others, *(g.buffers[0].port for g in groups)])
     if pattern is None:
         return None
@@ -149,16 +151,13 @@ def repeated_step(
 
 def _group_states(
     formulas: SizeFormulas, binding: ModelBinding, states: Mapping[str, StateBuffer]
-) -> tuple[StateGroup, ...] | None:
-    """Return the states by what makes their shapes equal in all calls; None if the capacity of one
-    is fixed."""
+) -> tuple[StateGroup, ...]:
+    """Return the states by what makes their shapes equal in all calls."""
     found: dict[Any, StateGroup] = {}
     for output, buffer in states.items():
         number, axis = binding.output_numbers[output], binding.state_axes[output]
         assert buffer.array is not None
         shape = buffer.array.shape
-        if axis is None:
-            return None
         key = buffer.port.shape, shape, axis, formulas.output_shapes[number]
         found.setdefault(key, StateGroup([], number, axis, shape)).buffers.append(buffer)
     return tuple(found.values())
