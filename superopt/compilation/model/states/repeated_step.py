@@ -49,14 +49,18 @@ class StateGroup:
     limit: int
     shape: tuple[int, ...]
 
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """True if the memory of the states has room for this shape."""
+        return shape == self.shape if self.axis is None else shape[self.axis] <= self.limit
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepeatedStep:
     """The program of a call that keeps all states in place. given: names, types and places among
     the arguments of the other inputs, whose ports are `ports`; fresh: of the other outputs, names,
     places and numbers. capacity: elements of the memory along the axes of states. pattern: of the
-    inputs, then of a state of each group. formulas: of the class, whose guards are more than those
-    of its kernels."""
+    inputs, then of a state of each group. formulas: those of the kernels, with the guards of their
+    class."""
 
     kernels: SizedKernels
     formulas: SizeFormulas
@@ -90,9 +94,8 @@ class RepeatedStep:
         if known is None:
             return None
         shapes, dtypes = known.output_shapes, kernels.output_dtypes
-        for g in groups:
-            if g.axis is not None and shapes[g.output][g.axis] > g.limit:
-                return None
+        if not all(g.fits(shapes[g.output]) for g in groups):
+            return None
         out = {}
         for name, place, n in self.fresh:
             arguments[place] = out[name] = np.empty(shapes[n], dtypes[n])
