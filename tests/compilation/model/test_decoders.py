@@ -300,3 +300,8 @@ def test_sizes_are_related_by_guards() -> None:
     assert found.formulas.admits(sizes_at(1, 0, 8))
     assert not found.formulas.admits({**sizes_at(1, 0, 8), MASK_SIZE: 9})
     assert not found.formulas.admits(sizes_at(1, 1, 8))
+    (step,) = found.load_steps() or ()
+    assert step.formulas is not None  # a repeated call asks those of the step
+    assert step.formulas.admits(sizes_at(1, 0, 8))
+    assert not step.formulas.admits({**sizes_at(1, 0, 8), MASK_SIZE: 9})
+    assert not step.formulas.admits(sizes_at(1, 1, 8))

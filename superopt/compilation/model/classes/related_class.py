@@ -44,7 +44,7 @@ def in_model_sizes(step: SymbolicStep, sizes: Mapping[str, int], by: SizeRelatio
         return own
     if own.formulas is not None:
         others = {name: n for name, n in own.example.items() if name not in by.values}
-        formulas = formulas_in_model_sizes(own.formulas, tuple(sizes), by)
+        formulas = related_formulas(own.formulas, sizes, by)  # it admits no more than its class
         return replace(own, formulas=formulas, example={**sizes, **others})
     own = replace(own, shapes=formulas_in_model_sizes(own.shapes, tuple(sizes), by))
     if not isinstance(own, RuntimeSizedCode):
@@ -58,7 +58,7 @@ def with_relation_guards(
     """Return formulas, in the model's sizes, that admit only sizes that are related: of which those
     that are not 0 at the example are positive, and so are the new sizes."""
     names = tuple(sizes)
-    assert made.names == names  # which guards refer to by number
+    assert made.names[: len(names)] == names  # which guards refer to by number
     positive = (f"1 <= s{n}" for n, size in enumerate(sizes.values()) if size)
     guards = (guard_text(e, holds, names) for e, holds in by.guards.items())
     new = (f"1 <= {formula_text(e, names)}" for e in by.values.values())
