@@ -55,8 +55,8 @@ class RepeatedStep:
     """The program of a call that keeps all states in place. given: names, types and places among
     the arguments of the other inputs, whose ports are `ports`; fresh: of the other outputs, names,
     places and numbers. capacity: elements of the memory along the axes of states. pattern: of the
-    inputs, then of a state of each group. formulas: of the class, whose guards are more than those
-    of its kernels."""
+    inputs, then of a state of each group. formulas: those of the kernels, with the guards of their
+    class."""
 
     kernels: SizedKernels
     formulas: SizeFormulas
