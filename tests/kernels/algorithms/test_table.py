@@ -94,6 +94,7 @@ def problems(target: str) -> dict[str, Problem]:
     if target == "cpu":
         models["trees"] = tree_model()
         models |= {f"bits {m}": NBitsProduct(1024, 96).model([m]) for m in (1, 20)}
+        models["bits with zeros"] = NBitsProduct(1024, 96, zero="packed").model([1])
         settings = [Settings(32, processor=AVX2), Settings(64)]
     else:
         settings = [Settings(64, allow_winograd=False, target=gpu_target(storage_dtype=F16))]
