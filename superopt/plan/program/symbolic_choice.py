@@ -37,6 +37,7 @@ class SymbolicProblem:
             tensor=tensor,
             layouts={self.binding.tensor(t): self._layout(x) for t, x in p.layouts.items()},
             constants={self.binding.tensor(t) for t in p.constants},
+            is_example=True,
         )
         self.originals = {new: old for old, new in self.binding.tensors.items()}
 

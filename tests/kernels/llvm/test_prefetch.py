@@ -58,7 +58,7 @@ def test_the_next_part_is_prefetched(name: str, level: str) -> None:
     pads = {"pads": [1] * 4} if op == "Conv" else {}
     m = model([helper.make_node(op, ["x", "w"], ["y"], **pads)], {"x": (F, shape)}, ["y"],
               {"w": drawn(*weight)})  # fmt: skip
-    program, width = planned(m, level), LEVELS[level].width
+    program, width = planned(m, level, "znver5"), LEVELS[level].width
     found = [
         a.distance_bytes
         for k in program.kernels.values()
@@ -115,7 +115,7 @@ def test_strided_reads_are_prefetched(
         helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[stride] * 2),
     ]
     m = model(nodes, {"x": (F, [1, 3, 97, 97])}, ["y"], {"w": drawn(64, 3, 1, 1)})
-    program, width = planned(m, level), LEVELS[level].width
+    program, width = planned(m, level, "znver5"), LEVELS[level].width
     pool = program.kernels[program.calls[-1 if len(program.calls) == 2 else -2].function]
     assert [a.distance_bytes for a in plan_prefetches(pool, width).values()] == wanted
     text = kernel_text(pool, width)
