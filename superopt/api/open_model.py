@@ -123,7 +123,9 @@ def open_file(
         )
 
     key, threads = interface_key(options, digest), device.fallback_threads
-    fallback = FallbackCache(key, path, threads, interface, lambda: load_compiler().model.graph)
+    fallback = FallbackCache(
+        key, path, snapshot.state, threads, interface, lambda: load_compiler().model.graph
+    )
     programs = _CachedPrograms(options, device, digest, load_compiler)
 
     def store_fallback(sizes: Sizes | None) -> None:
