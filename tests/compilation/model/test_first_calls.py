@@ -98,6 +98,20 @@ def test_no_call_compiles(path: Path, compiled_here: list[dict[str, int]]) -> No
     assert not exe.has_compiler
 
 
+@pytest.mark.parametrize(("seconds", "is_used"), [(1.05, True), (1.2, False)])
+def test_a_class_is_used_unless_onnxruntime_is_clearly_faster(
+    seconds: float, is_used: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(specialize, "_measure_pair", lambda *_: (seconds, 1.0))
+    exe = superopt.compile(path)
+    check(exe, 100)
+    assert exe.wait(120)
+    for n in (100, 120):
+        check(exe, n)
+    assert bool(exe.size_classes.classes) == bool(exe.variants) == is_used
+    assert exe.size_classes.is_slower({"n": 120}) != is_used
+
+
 @pytest.mark.usefixtures("faster")
 def test_one_child_compiles_the_classes_of_all_calls(
     path: Path, monkeypatch: pytest.MonkeyPatch, compiled_here: list[dict[str, int]]
