@@ -58,7 +58,7 @@ _COMPILE = """
 import sys, time
 import superopt
 begin = time.monotonic()
-exe = superopt.compile(sys.argv[1], threads=int(sys.argv[2]))
+exe = superopt.compile(sys.argv[1], threads=int(sys.argv[2]), shapes=())
 exe.variant({k: int(v) for k, v in (p.split("=") for p in sys.argv[3:])})
 print(time.monotonic() - begin)
 """
@@ -88,7 +88,7 @@ def measure(path: Path, threads: int, seconds: float, work: Path) -> dict[str, o
     cold, warm = (compile_seconds(path, threads, cache) for _ in range(2))
     session = ort.load_session(path, threads)
     feeds = drawn(session, 0, SIZES)
-    exe = superopt.compile(path, threads=threads)
+    exe = superopt.compile(path, threads=threads, shapes=())
     fast = optimized(path)
     found = in_turns(exe, session, path, feeds, threads, seconds, fast)
     p = exe.profile(feeds, seconds=seconds / 4)

@@ -59,7 +59,7 @@ def measure(case: Case, threads: int, seconds: float, work: Path) -> dict[str, o
     onnx.save(model(case), path)
     session = ort.load_session(path, threads)
     feeds = drawn(session, 0, {}, max(case.whole.values(), default=2))
-    exe = superopt.compile(path, threads=threads, float_class=case.float_class)
+    exe = superopt.compile(path, threads=threads, float_class=case.float_class, shapes=())
     found = in_turns(exe, session, path, feeds, threads, seconds)
     measure_cpu_peak.cache_clear()
     p = exe.profile(feeds, seconds=seconds / 4)

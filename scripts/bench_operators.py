@@ -207,7 +207,7 @@ def main() -> None:
             path = Path(folder) / f"{n}.onnx"
             try:
                 onnx.save(c.model(), path)
-                exe = superopt.compile(path, threads=args.threads)
+                exe = superopt.compile(path, threads=args.threads, shapes=())
                 session = ort.load_session(path, args.threads)
                 feeds = drawn(session, 1, {})
                 found = in_turns(exe, session, path, feeds, args.threads, args.seconds)

@@ -41,7 +41,7 @@ _COMPILE = """
 import sys, time
 begin, used = time.perf_counter(), time.process_time()
 import superopt
-exe = superopt.compile(sys.argv[1], threads=int(sys.argv[2]))
+exe = superopt.compile(sys.argv[1], threads=int(sys.argv[2]), shapes=())
 exe.variant({k: int(v) for k, v in (p.split("=") for p in sys.argv[3:])})
 print(time.perf_counter() - begin, time.process_time() - used)
 """
@@ -131,7 +131,7 @@ def main() -> None:
             cold, *warm = (
                 compile_seconds(path, args.threads, sizes, cache) for _ in range(WARM + 1)
             )
-            exe = superopt.compile(path, threads=args.threads)
+            exe = superopt.compile(path, threads=args.threads, shapes=())
             call, code, more = overhead(exe, sizes)
             print(f"{model.stem:20} {call:10.2f} {code:10.2f} {more:8.2f}", end=" ")
             passed, used = np.array(warm).T

@@ -100,7 +100,7 @@ def main() -> None:
             session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
             how = {"INFERENCE_NUM_THREADS": args.threads, "INFERENCE_PRECISION_HINT": "f32"}
             request = openvino.Core().compile_model(path, "CPU", how).create_infer_request()
-            exe = superopt.compile(path, threads=args.threads)
+            exe = superopt.compile(path, threads=args.threads, shapes=())
         exe.run({"x": np.zeros((100, case.batch, case.hidden), np.float32)})
         for steps in args.steps:
             x = np.random.default_rng(1).standard_normal((steps, case.batch, case.hidden))

@@ -182,7 +182,12 @@ def compared(
     import superopt
 
     peer = session(path, threads)
-    exe = superopt.compile(path, threads=threads, specialize=specialize)  # type: ignore[arg-type]
+    exe = superopt.compile(  # whose first call compiles
+        path,
+        threads=threads,
+        specialize=specialize,
+        shapes=(),  # type: ignore[arg-type]
+    )
     names = [o.name for o in peer.get_outputs()]
     errors = []
     for n in model.sizes:

@@ -69,15 +69,16 @@ def compile(
         streams: For "cuda": the number of CUDA streams for independent branches.
         max_memory: Bytes (or "8GB") that compiling may use; default half of the free memory.
         shapes: Values of symbolic dimensions, by name, or a sequence of these, for which to compile
-            now.
-        specialize: What a call at other sizes does. "background": the first call compiles for its
-            sizes, if `shapes` gave none. A call at further sizes runs in onnxruntime until
+            now. An empty sequence: the first call compiles for its sizes.
+        specialize: What a call at other sizes does. "background": it runs in onnxruntime until
             compiling would have paid off; then the model is compiled in the background, and the
             compiled code is used once it is measured to be faster. The last bits of results may
-            change at that point. "eager": a call at new sizes compiles first. "never": all sizes
-            but `shapes` run in onnxruntime. On a GPU "background" compiles in the call: for the
-            first 16 sizes at once, for others when that would have paid off. Without onnxruntime
-            every mode behaves as "eager".
+            change at that point. If no sizes are compiled, the first call starts that; where the
+            model is not in a file, or has no classes of sizes, it compiles for its sizes. "eager":
+            a call at new sizes compiles first. "never": the first call compiles for its sizes, if
+            `shapes` gave none; all others run in onnxruntime. On a GPU "background" compiles in
+            the call: for the first 16 sizes at once, for others when that would have paid off.
+            Without onnxruntime every mode behaves as "eager".
 
     Returns:
         A callable: inputs by name, outputs by name in the model's order. Nodes without a kernel run
@@ -113,7 +114,8 @@ def compile(
         allowed = AllowedTransforms(float_class, bool(partial))
         options = CompileOptions(target, threads or 1, allowed, precision, vendor, streams, place)
         if isinstance(model, str | Path):
-            exe = open_model.open_file(Path(model), options, known)
+            starts = shapes is None and not tune and max_memory is None
+            exe = open_model.open_file(Path(model), options, known, may_start_child=starts)
         else:
             from superopt.onnx_io.read.source import read_model
 

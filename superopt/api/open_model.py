@@ -10,11 +10,19 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from superopt import guard
+from superopt.api.open_in_child import (
+    OpenedModel,
+    ReadAhead,
+    compiles_in_child,
+    open_in_child,
+    prepare_first_calls,
+    print_description,
+)
 from superopt.compilation.cache import entries
 from superopt.compilation.fallback.fallback_cache import FallbackCache, interface_key
 from superopt.compilation.fallback.whole_model import Fallback
@@ -34,6 +42,7 @@ from superopt.compilation.model.size_classes import SizeClass
 from superopt.compilation.model.steps import Variant
 from superopt.errors import ModelError
 from superopt.loading.given_sizes import as_size_mapping
+from superopt.ort import sessions
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
@@ -95,17 +104,29 @@ def open_file(
     options: CompileOptions,
     specialize: Specialize,
     expected_digest: str | None = None,
+    *,
+    may_start_child: bool = False,
+    read: Callable[[Path], Source] | None = None,
 ) -> Executable:
-    """Open a model file. Raises ModelError if it does not have the expected digest."""
+    """Open a model file. may_start_child: a child may open it, and compile it for the first calls.
+    read: reads the file. Raises ModelError if it does not have the expected digest."""
     device = open_device(options)
     snapshot = entries.FileSnapshot.take(path)
     digest = entries.known_digest(path)
     interface = None if digest is None else entries.read_interface(interface_key(options, digest))
     compiler: Compiler | None = None
+    opened: OpenedModel | None = None
+    may_start_child = may_start_child and compiles_in_child(device, specialize)
+    if may_start_child and (digest is None or interface is None):
+        given = path.absolute(), options, specialize
+        opened = open_in_child(path, open_for_parent, given, partial(_import_runtimes, options))
+        may_start_child = opened is not None and opened.child is not None
+    if opened is not None:
+        digest, interface = opened.digest, opened.interface
     if digest is None or interface is None:
         from superopt.onnx_io.read.source import read_model
 
-        source = read_model(path)
+        source = read_model(path) if read is None else read(path)
         compiler = make_compiler(source, options, device, _replay_tuned_rewrites)
         store_digest(snapshot, source)
         digest = source.sha256
@@ -123,7 +144,9 @@ def open_file(
         )
 
     key, threads = interface_key(options, digest), device.fallback_threads
-    fallback = FallbackCache(key, path, threads, interface, lambda: load_compiler().model.graph)
+    fallback = FallbackCache(
+        key, path, snapshot.state, threads, interface, lambda: load_compiler().model.graph
+    )
     programs = _CachedPrograms(options, device, digest, load_compiler)
 
     def store_fallback(sizes: Sizes | None) -> None:
@@ -156,7 +179,25 @@ def open_file(
     store = None if options.store is None else options.store.absolute()
     known = replace(options, store=store)
     out.reference = FileReference(path.absolute(), digest, known, specialize)
+    if may_start_child and has_symbolic_sizes(ports) and not fallback.is_all_fallback():
+        prepare_first_calls(out, path, None if opened is None else opened.child)
     return out
+
+
+def _import_runtimes(options: CompileOptions) -> None:
+    """Import what programs of the cache need, and ONNX Runtime."""
+    TARGETS[options.target].load("program_cache")
+    sessions.installed_version()
+
+
+def open_for_parent(path: Path, options: CompileOptions, specialize: Specialize) -> Executable:
+    """In a child: open a model file, and print what the parent needs of it."""
+    with guard.limit_call(None, guard.parse_max_memory(None)):
+        ahead = ReadAhead(lambda: TARGETS[options.target].load("load_compiler"))
+        out = open_file(path, options, specialize, read=ahead.read)
+        assert isinstance(out.reference, FileReference)
+        print_description(out, out.reference.digest, ahead)
+        return out
 
 
 def open_saved(path: Path, threads: int | None, specialize: Specialize) -> Executable:

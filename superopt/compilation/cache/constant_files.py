@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from contextlib import suppress
+from collections.abc import Iterable
+from functools import partial
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 SUFFIX = ".constant"
 _CHUNK_BYTES = 1 << 20  # bytes summed at a time
 _CHECKSUM_BYTES = 16
+FileChecksum = tuple[str, int, str]  # the digest, bytes and checksum of a constant's file
 
 
 def constant_path(digest: str) -> Path:
@@ -34,11 +37,19 @@ def checksum(data: np.ndarray) -> str:
 
     data: bytes; their number is a multiple of 8.
     """
-    words = (
-        data[at : at + _CHUNK_BYTES].view(np.uint64) for at in range(0, len(data), _CHUNK_BYTES)
-    )
-    sums = np.array([np.add.reduce(some) for some in words], np.uint64)
+    return _combine_sums(data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES))
+
+
+def _combine_sums(chunks: Iterable[np.ndarray]) -> str:
+    sums = np.array([np.add.reduce(some.view(np.uint64)) for some in chunks], np.uint64)
     return blake2b(sums.data, digest_size=_CHECKSUM_BYTES).hexdigest()
+
+
+def _read_checksum(file: FileIO) -> str:
+    """Return the checksum of a file. It is read and not mapped, so that only the pages that kernels
+    read become resident: those of a few rows of a table."""
+    chunk = np.empty(_CHUNK_BYTES, np.uint8)
+    return _combine_sums(chunk[:n] for n in iter(partial(file.readinto, chunk.data), 0))
 
 
 def write_constant(digest: str, data: np.ndarray) -> bool:
@@ -88,14 +99,16 @@ def _starts_with_region(path: Path, region: Region) -> bool:
     return True
 
 
-def file_checksum(digest: str) -> tuple[str, int, str] | None:
+def file_checksum(digest: str) -> FileChecksum | None:
     """Return the digest, bytes and checksum of a constant that was written; None if it cannot be
     read."""
+    path = constant_path(digest)
     try:
-        data = np.fromfile(constant_path(digest), np.uint8)
-    except OSError:
+        with path.open("rb", buffering=0) as file:
+            found = _read_checksum(file)
+            return digest, file.tell(), found
+    except (OSError, ValueError):  # ValueError: it does not end with a whole word
         return None
-    return digest, len(data), checksum(data)
 
 
 def read_constant(digest: str, size: int, expected_checksum: str) -> np.ndarray | None:
@@ -108,29 +121,19 @@ def read_constant(digest: str, size: int, expected_checksum: str) -> np.ndarray 
         return None
     try:
         with path.open("rb", buffering=0) as file:
+            if _read_checksum(file) != expected_checksum:
+                path.unlink()  # else it would count as written
+                return None
             pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None
-    data = np.frombuffer(pages, np.uint8)
-    if checksum(data) != expected_checksum:
-        with suppress(OSError):
-            path.unlink()  # else it would count as written
-        return None
-    return CONSTANT_POOL.add(digest, data)
+    return CONSTANT_POOL.add(digest, np.frombuffer(pages, np.uint8))
 
 
-def is_intact(digest: str) -> bool:
-    """True if there is a file of this constant with the bytes of its digest. Marks it as used
-    now."""
-    path, found = constant_path(digest), content_hash()
-    try:
-        with path.open("rb", buffering=0) as file:
-            while some := file.read(_CHUNK_BYTES):
-                found.update(some)
-        os.utime(path)
-    except OSError:
-        return False
-    return found.hexdigest() == digest
+def is_intact(weights: FileChecksum) -> bool:
+    """True if a constant's file has these bytes. Marks it as used now."""
+    digest, size, _ = weights
+    return _touch_if_size(constant_path(digest), size) and file_checksum(digest) == weights
 
 
 def _touch_if_size(path: Path, size: int) -> bool:

@@ -23,7 +23,7 @@ from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.cost.cache_folders import constants_folder, store_path
 from superopt.cost.machine import this_machine
-from superopt.errors import SuperoptError
+from superopt.errors import ModelError, SuperoptError
 from superopt.kernels.runtime import file_cache as files
 from superopt.ort import sessions
 
@@ -51,11 +51,12 @@ def interface_key(options: CompileOptions, digest: str) -> str:
 
 @dataclass(slots=True)
 class FallbackCache:
-    """The cache entries of a model in a file. cached_fallback: the session, once it is open;
-    load_graph: returns the model's graph."""
+    """The cache entries of a model in a file. state: of the file with the digest of the key.
+    cached_fallback: the session, once it is open; load_graph: returns the model's graph."""
 
     key: str
     path: Path
+    state: list[int] | None
     threads: int
     interface: entries.ModelInterface
     load_graph: Callable[[], ir_graph.Graph]
@@ -68,11 +69,15 @@ class FallbackCache:
             return None
         if self.cached_fallback is None:
             try:
-                session = sessions.load_part_session(self.path, self.threads, *how)
+                session = self._load_file(*how)
             except SuperoptError:
                 return None
             self.cached_fallback = self._fallback(session)
         return self.cached_fallback
+
+    def is_all_fallback(self) -> bool:
+        """True if the model is known to run entirely in ONNX Runtime."""
+        return self._session_options(ALL_SIZES) is not None
 
     def find_session(self) -> Fallback | None:
         """Return the model in ONNX Runtime as `store_session` stored it; None if it is not intact,
@@ -80,8 +85,9 @@ class FallbackCache:
 
         def parse_entry(held: bytes) -> tuple[str, bool, MappedModel]:
             header, _, data = held.partition(b"\n")
-            level, unsigned_weights, digests = json.loads(header)
-            return str(level), bool(unsigned_weights), MappedModel(data, tuple(digests))
+            level, unsigned_weights, weights = json.loads(header)
+            mapped = MappedModel(data, tuple((str(d), int(n), str(c)) for d, n, c in weights))
+            return str(level), bool(unsigned_weights), mapped
 
         key, threads = entries.digest_json((self.key, SESSION)), self.threads
         if (found := entries.read_entry(key, FALLBACK_KIND, parse_entry)) is None:
@@ -89,8 +95,8 @@ class FallbackCache:
         level, unsigned, mapped = found
         try:
             if not mapped.data:
-                session = sessions.load_part_session(self.path, threads, level, unsigned)
-            elif all(map(constant_files.is_intact, mapped.digests)):
+                session = self._load_file(level, unsigned)
+            elif all(map(constant_files.is_intact, mapped.weights)):
                 folder = constants_folder()
                 session = sessions.load_session(mapped.data, threads, level, unsigned, folder)
             else:
@@ -99,12 +105,19 @@ class FallbackCache:
             return None
         return self._fallback(session)
 
+    def _load_file(self, level: str, unsigned_weights: bool) -> sessions.Session:
+        """Return a session of the file. Raises ModelError if it has changed."""
+        session = sessions.load_part_session(self.path, self.threads, level, unsigned_weights)
+        if entries.file_state(self.path) != self.state:
+            raise ModelError(f"{self.path} has changed", "it is another model", "compile it again")
+        return session
+
     def store_session(self, given: GivenModel) -> None:
         """Store how the session was opened: of weights in the cache, or of the file."""
         mapped = given.mapped or MappedModel(b"", ())
         if given.mapped is None and given.source.current_path() is None:
             return
-        header = json.dumps((given.mode.level, given.mode.unsigned_weights, mapped.digests))
+        header = json.dumps((given.mode.level, given.mode.unsigned_weights, mapped.weights))
         key = entries.digest_json((self.key, SESSION))
         data = header.encode() + b"\n" + mapped.data
         files.write(entries.cache_folder(), key, data, FALLBACK_KIND)

@@ -39,4 +39,6 @@ def map_large_weights(source: Source) -> MappedModel | None:
     files = {name: constant_files.constant_path(d).name for name, d in digests.items()}
     data = with_external_weights(source, files)
     record_written(total)
-    return None if data is None else MappedModel(data, tuple(dict.fromkeys(digests.values())))
+    sums = [constant_files.file_checksum(d) for d in dict.fromkeys(digests.values())]
+    weights = tuple(w for w in sums if w is not None)
+    return None if data is None or len(weights) < len(sums) else MappedModel(data, weights)

@@ -43,7 +43,7 @@ class SessionModel:
     `load_session`."""
 
     data: bytes
-    weights: tuple[tuple[str, int, str], ...]
+    weights: tuple[constant_files.FileChecksum, ...]
     threads: int
     level: str
     unsigned_weights: bool

@@ -11,6 +11,7 @@ from superopt.errors import ModelError
 from superopt.ort import sessions
 
 if TYPE_CHECKING:
+    from superopt.compilation.cache.constant_files import FileChecksum
     from superopt.ir import graph as ir_graph
 
 NamedCall = Callable[[dict[str, Any]], dict[str, Any]]
@@ -19,10 +20,10 @@ NamedCall = Callable[[dict[str, Any]], dict[str, Any]]
 @dataclass(frozen=True, slots=True)
 class MappedModel:
     """data: a ModelProto whose large initializers are external data in the folder of packed
-    constants. digests: of these files."""
+    constants. weights: these files."""
 
     data: bytes
-    digests: tuple[str, ...]
+    weights: tuple[FileChecksum, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
-"""Compile a model in a child process, for a call in its parent (`specialize.py`).
+"""Compile a model in a child process, for calls in its parent (`specialize.py`).
 
-    python -m superopt.compilation.model.compile_child < request
+    python -m superopt.compilation.model.compile_child < messages
 
-The request is a pickle of ((open, arguments), sizes, work, ranges, states): what opens the model,
-the sizes, a `Work`, the ranges of the sizes of calls, and the states that programs keep in place.
-Results are in the disk cache; a line of the output is the processor time so far in seconds, or why
-there are no more.
+Each message is a pickle. The first is (open, arguments, is_urgent): what opens the model, and
+whether a call waits for that, or for the first program; else the child has a low priority. The
+second is (sizes, work, ranges, states, is_urgent): the sizes, a `Work`, the ranges of the sizes of
+calls, and the states that programs keep in place. A child that waits for it too long ends. Results
+are in the disk cache; a line of the output is the processor time so far in seconds, or why there
+are no more. After each the parent sends the ranges of the sizes of calls until then.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from superopt.compilation.model.states.state_programs import state_programs
+from superopt.compilation.runtime.child_process import FAILURE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.states.state_programs import StateNames
 
 CHILD_NICENESS: Final = 10
+MAX_WAIT_S: Final = 60.0  # for the first call
 # A class of sizes, then those of other levels, or a program for these sizes if there is none; a
 # program for these sizes; programs for all levels of sizes that only a run gives.
 Work = Literal["class", "fixed", "counts"]
@@ -36,28 +41,52 @@ Work = Literal["class", "fixed", "counts"]
 
 def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
-    with contextlib.suppress(OSError):
-        os.nice(CHILD_NICENESS)
     try:
-        (open_model, arguments), sizes, work, ranges, states = pickle.load(sys.stdin.buffer)
+        open_model, arguments, is_urgent = _read_message()
+        priority = os.getpriority(os.PRIO_PROCESS, 0)
+        if not is_urgent:
+            _lower_priority(priority)
         exe = open_model(*arguments)
+        _ = exe.compiler  # is loaded
+        timer = threading.Timer(MAX_WAIT_S, os._exit, (0,))
+        timer.start()
+        try:
+            sizes, work, ranges, states, is_urgent = _read_message()
+        except EOFError:  # the parent needs nothing
+            return 0
+        finally:
+            timer.cancel()
+        if not is_urgent:
+            _lower_priority(priority)
         compiled = (
             _compile_states(exe, sizes, states) if states else _compile(exe, sizes, work, ranges)
         )
         for seconds in compiled:
             print(seconds, flush=True)
+            _lower_priority(priority)
+            with contextlib.suppress(EOFError):
+                ranges.update(_read_message())
     except Exception as e:  # of any type; the parent reports it
-        print(" ".join(f"-{type(e).__name__}: {e}".split()))
+        print(" ".join(f"{FAILURE_PREFIX}{type(e).__name__}: {e}".split()))
         return 1
     return 0
+
+
+def _read_message() -> Any:
+    return pickle.load(sys.stdin.buffer)
+
+
+def _lower_priority(normal: int) -> None:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, normal + CHILD_NICENESS)
 
 
 def _compile_states(exe: Executable, key: Sizes, states: StateNames) -> Iterator[float]:
     """Compile a class that keeps these states in place. Yield as `_compile`."""
     begin, sizes = time.process_time(), dict(key)
     programs = state_programs(exe, states)
-    if programs.find(sizes) is None:
-        programs.compile(exe, sizes)
+    if programs.find(sizes) is None and not programs.compile(exe, sizes):
+        raise NotImplementedError("no program keeps these states in place")
     yield time.process_time() - begin
 
 
@@ -66,18 +95,25 @@ def _compile(exe: Executable, key: Sizes, work: Work, ranges: SizeRanges) -> Ite
     begin, sizes, classes = time.process_time(), dict(key), exe.size_classes
     made, compiler = None, exe.compiler
     is_known = classes.variant(sizes) is not None  # reads the classes that are on disk
-    if work == "class":
-        made = classes.find(sizes) if is_known else classes.compile(compiler, sizes)
+    if work == "class" and is_known:
+        made = classes.find(sizes)
+    elif work == "class" and not compiler.prefers_fixed_sizes(sizes):
+        made = classes.compile(compiler, sizes)
     elif work == "counts":
         compiler = compiler.with_all_counts()
         is_known = is_known and classes.compile(compiler, sizes) is not None
     if made is None and not (work == "counts" and is_known):
         exe.store_cached(key, compiler.compile_variant(sizes))
     yield time.process_time() - begin
-    if made is not None:
-        classes.add(made)
-        for _ in compiler.compile_levels(classes, sizes, ranges):
+    if made is None:
+        return
+    classes.add(made)
+    for more in made.next_sizes:
+        if classes.find(more) is None and (then := classes.compile(compiler, more)) is not None:
+            classes.add(then)
             yield time.process_time() - begin
+    for _ in compiler.compile_levels(classes, sizes, ranges):
+        yield time.process_time() - begin
 
 
 if __name__ == "__main__":

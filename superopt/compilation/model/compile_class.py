@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
 LEVEL_MARGIN = 4  # by which calls may have sizes below or above those of calls before
 T = TypeVar("T")
-LOG = logging.getLogger("superopt.compile")
 
 
 def compile_size_class(
@@ -75,9 +73,10 @@ def compile_size_class(
             continue
         steps = tuple(in_model_sizes(s, sizes, relation) for s in steps)
         formulas = _joint_formulas(steps, sizes, relation)
-        LOG.info("a program for all sizes with %s", " and ".join(formulas.guards) or "any values")
         then = decode_sizes(compiler.model, sizes, compiler.states)
-        return SizeClass(formulas, partial(_same, steps), partial(_same, c.model), then)
+        made = SizeClass(formulas, partial(_same, steps), partial(_same, c.model), then)
+        made.log()
+        return made
     return None
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.device import Device, RepeatedCall
     from superopt.compilation.model.states.state_programs import StateNames, StatePrograms
+    from superopt.compilation.runtime.child_process import Child
     from superopt.ir import graph
     from superopt.onnx_io.import_.model import Model
 
@@ -84,6 +85,7 @@ class ModelPrograms:
     reference: ModelReference | None = None  # None: it has no file
     session_cache: SessionCache | None = None
     state_programs: dict[StateNames, StatePrograms] = field(default_factory=dict)
+    waiting_child: Child | None = None  # has opened the model, and waits for sizes
 
     def __post_init__(self) -> None:
         fork_safety.lock_owners.add(self)
@@ -91,8 +93,20 @@ class ModelPrograms:
 
     def lock_after_fork(self) -> Any:
         self.shape_policy.pending.clear()  # the thread that compiled them is not in this process
-        self.last_call = None
+        self.last_call = self.waiting_child = None
         return self.device.lock_after_fork()
+
+    def keep_child(self, child: Child) -> None:
+        """Keep a child process that has opened the model until sizes are known."""
+        self.waiting_child = child
+        background_worker.background_worker().keep_waiting(child)
+        weakref.finalize(self, _end_child, child).atexit = False  # it ends when this process does
+
+    def take_child(self) -> Child | None:
+        """Return the child process that waits for sizes, once; None if it has ended."""
+        child, self.waiting_child = self.waiting_child, None
+        is_waiting = child is not None and background_worker.background_worker().take_waiting(child)
+        return child if is_waiting else None
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -113,6 +127,15 @@ class ModelPrograms:
         finally:
             if locked:
                 self.lock.release()
+
+    def compile_in_calls(self) -> None:
+        """Let the first call wait for its program, without the session of ONNX Runtime that would
+        run it."""
+        with self.exclusive():
+            policy = self.shape_policy
+            if policy.is_first_due and not policy.pending:
+                policy.first_in_background = policy.is_first_due = False
+                policy.fallback = None
 
     def input_arrays(
         self, feeds: Mapping[str, Any], ports: Sequence[InputPort] | None = None
@@ -213,6 +236,8 @@ class ModelPrograms:
             self.size_classes.cache = None
             self.find_cached, self.store_cached = lambda key: None, lambda key, made: None
             self.session_cache = None
+            if (child := self.take_child()) is not None:
+                child.close()
             self.make_compiler, self._compiler = _raise_closed, None
             self.shape_policy = ShapePolicy()  # it has a session
             self.defaults.clear()
@@ -268,6 +293,12 @@ class ModelPrograms:
         if not self.variants and not has_symbolic_sizes(self.input_ports):
             return ((),)
         return tuple(self.variants)
+
+
+def _end_child(child: Child) -> None:
+    """End a child that waits for sizes of a model which is gone."""
+    if background_worker.background_worker().take_waiting(child):
+        child.close()
 
 
 def _raise_closed() -> NoReturn:

@@ -1,12 +1,12 @@
 """The policy for calls at sizes that a model is not compiled for: `specialize`.
 
 "eager" compiles the model in the call. "never" runs it in ONNX Runtime. "background", the default,
-compiles in the call for the first sizes only. Other sizes run in ONNX Runtime until the time that
-compiled code would have saved equals the time of compiling for further sizes; then they are
-compiled in the background, or in the next call on a device that cannot compile in the background.
-Classes of sizes are compiled earlier: a model has few, and later processes use them, too. The total
-is at most twice that of the better choice (ski rental: Karlin, Manasse, Rudolph and
-Sleator, Competitive snoopy caching, 1988).
+compiles in the call for the first sizes only; and not even for these if a child process compiles
+them (api/open_in_child.py). Other sizes run in ONNX Runtime until the time that compiled code would
+have saved equals the time of compiling for further sizes; then they are compiled in the background,
+or in the next call on a device that cannot compile in the background. Classes of sizes are compiled
+earlier: a model has few, and later processes use them, too. The total is at most twice that of the
+better choice (ski rental: Karlin, Manasse, Rudolph and Sleator, Competitive snoopy caching, 1988).
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ class ShapePolicy:
     known_ranges: the ranges of the sizes of this process's calls; known_sizes: the last ones;
     new_sizes: of calls since, which are read when somebody asks. count_seconds: of runs in ONNX
     Runtime of segments whose sizes only a run gives. has_all_counts: these are compiled for all
-    levels of such sizes, or are being so.
+    levels of such sizes, or are being so. first_in_background: the first call does not compile
+    either; is_first_due: nothing is compiled yet, and it begins that. failures: of compilations in
+    the background; each doubles the time until the next one.
     """
 
     specialize: Specialize = "eager"
@@ -83,6 +85,9 @@ class ShapePolicy:
     new_sizes: list[Sizes] = field(default_factory=list)
     count_seconds: float = 0.0
     has_all_counts: bool = False
+    first_in_background: bool = False
+    is_first_due: bool = False
+    failures: int = 0
     cached_compile_seconds: Callable[[], float | None] = lambda: None
 
     def compiles_in_call(self, sizes: Sizes, has_variants: bool) -> bool:
@@ -90,7 +95,9 @@ class ShapePolicy:
         already."""
         if not sizes or self.specialize == "eager" or self.refusal:
             return True
-        if self.specialize == "never" or (self.compiles_classes and self.in_background):
+        if self.specialize == "never" or self.first_in_background:
+            return False
+        if self.compiles_classes and self.in_background:
             return False
         if self.eager_sizes == 1:
             return not has_variants and self.first_compile_seconds is None
@@ -122,11 +129,15 @@ class ShapePolicy:
             return False
         if sizes in self.fallback_reasons or sizes in self.pending:
             return False
-        if self.compiles_classes and self.pending:
+        if (self.compiles_classes or self.first_in_background) and self.pending:
             return False  # the class that is compiled now may have these sizes
+        if self.is_first_due:
+            return True
         middle = sorted(self.saved_parts)[len(self.saved_parts) // 2] if self.saved_parts else 1.0
         saved = max(middle, MIN_SAVED_PART)
         wait = (CLASS_WAIT if self.compiles_classes else 1.0) * (not self.sizes_vary)
+        if self.failures:
+            wait = CLASS_WAIT * 2.0**self.failures
         return self._fallback_seconds(sizes) * saved >= wait * self.expected_compile_seconds
 
     def _fallback_seconds(self, sizes: Sizes) -> float:
@@ -164,7 +175,7 @@ class ShapePolicy:
 
     def add_class(self) -> None:
         """A class of sizes was compiled: start to count again."""
-        self.compiles_classes = True
+        self.compiles_classes, self.is_first_due = True, False
         self._clear_fallback_times()
 
     def add_compile_time(self, seconds: float) -> None:

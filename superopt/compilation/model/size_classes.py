@@ -3,12 +3,14 @@ same decisions as at the example for which it was compiled (te/expr/symbolic_int
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from superopt.compilation.model.control_flow.cached_parts import find_control_flow, refer_to_parts
 from superopt.compilation.model.frequent_sizes import count_calls
+from superopt.compilation.model.specialize import compile_in_waiting_child
 from superopt.compilation.model.steps import MemoryHolder, Variant
 from superopt.compilation.runtime import background_worker
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from superopt.plan.program.image import CountCall
     from superopt.plan.program.size_formulas import SizeFormulas
 
+LOG = logging.getLogger("superopt.compile")
 MAX_BOUND_SIZES = 64  # sizes whose words and output arrays are kept
 
 
@@ -81,6 +84,11 @@ class SizeClass:
         at = tuple(s.at_sizes(sizes, counter) for s in steps)
         return Variant(at, self.load_model, None, True, self.load_values())
 
+    def log(self) -> None:
+        """Log the conditions of a class that was compiled."""
+        conditions = " and ".join(self.formulas.guards) or "any values"
+        LOG.info("a program for all sizes with %s", conditions)
+
     @property
     def whole_step(self) -> SymbolicStep | None:
         """The step that is the whole model, if it is loaded."""
@@ -130,8 +138,7 @@ class SizeClasses:
         self, sizes: Mapping[str, int], count_call: CountCall | None = None
     ) -> Variant | None:
         """Return the variant for these sizes of the class that has them; None if none has."""
-        if not self.has_read:
-            self._read()
+        self.read()
         if (own := self.find(sizes)) is None:
             return None
         if (found := own.variant(sizes, count_call)) is not None:
@@ -143,9 +150,10 @@ class SizeClasses:
         """Return the class that has these sizes, compiled already."""
         return next((c for c in self.classes if c.formulas.admits(sizes)), None)
 
-    def _read(self) -> None:
-        self.has_read = True
-        if self.cache is not None:
+    def read(self) -> None:
+        """Read the classes that are in the disk cache, once."""
+        was_read, self.has_read = self.has_read, True
+        if self.cache is not None and not was_read:
             found = self.cache.find_classes()
             self.is_supported = found is not None
             self.classes += found or ()
@@ -202,6 +210,12 @@ class SizeClasses:
             self.is_supported = False
         return [c for c in stored or () if c.formulas not in known]
 
+    def add_new(self) -> None:
+        """Let calls use the classes that other processes have added."""
+        for made in self.find_new():
+            made.log()
+            self.add(made)
+
     def reload(self, known: SizeClass) -> SizeClass | None:
         """Return a class as the disk cache has it now; None if it has not."""
         stored = self.cache.find_classes() if self.cache is not None else ()
@@ -236,23 +250,19 @@ def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
     with exe.exclusive():
         if key in exe.variants:
             return True
-        is_known = key in policy.fallback_times  # the disk had no program at its first call
-        if not is_known and (cached := exe.find_cached(key)) is not None:
-            exe.set_variant(key, cached)
-            return True
-        counter = count_calls(exe, key)
-        found = classes.variant(sizes, counter)
-        policy.compiles_classes = bool(classes.classes)
-        policy.sizes_vary = len(classes.classes) > 1
-        if found is not None:
-            _set_bound(exe, key, found)
+        if _bind_cached(exe, key):
             return True
         if 0 in sizes.values() and (made := classes.compile_empty(exe.compiler, sizes)):
             found = made.variant(sizes)
             assert found is not None
             _set_bound(exe, key, found)
             return True
-        is_first = not classes.classes and not exe.variants
+        is_first = not (classes.classes or exe.variants or policy.first_in_background)
+        if (is_first or compile_new) and compile_in_waiting_child(exe, key):
+            classes.add_new()
+            policy.add_class()
+            if _bind_cached(exe, key):
+                return True
         if is_first and classes.is_supported and exe.device.has_runtime_sizes:
             classes.any_sizes = _control_flow(exe)
         if classes.any_sizes is not None:
@@ -267,7 +277,7 @@ def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
         begin = exe.device.compile_clock()
         with background_worker.compile_lock():
             made = classes.compile(exe.compiler, sizes)
-        if made is None or (found := made.variant(sizes, counter)) is None:
+        if made is None or (found := made.variant(sizes, count_calls(exe, key))) is None:
             return False
         classes.add(made)
         for more in made.next_sizes:
@@ -276,6 +286,22 @@ def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
         policy.add_class()
         exe.set_variant(key, found)
         return True
+
+
+def _bind_cached(exe: Executable, key: Sizes) -> bool:
+    """Let an executable run the program for these sizes that the disk cache has, or that of a
+    class, if there is one."""
+    policy, classes = exe.shape_policy, exe.size_classes
+    is_known = key in policy.fallback_times  # the disk had no program at its first call
+    if not is_known and (cached := exe.find_cached(key)) is not None:
+        exe.set_variant(key, cached)
+        return True
+    found = classes.variant(dict(key), count_calls(exe, key))
+    policy.compiles_classes = bool(classes.classes)
+    policy.sizes_vary = len(classes.classes) > 1
+    if found is not None:
+        _set_bound(exe, key, found)
+    return found is not None
 
 
 def _control_flow(exe: Executable) -> Variant | None:

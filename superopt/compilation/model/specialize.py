@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from superopt.compilation.runtime import background_worker
+from superopt.compilation.runtime import background_worker, child_process
+from superopt.cost.machine import this_machine
 from superopt.errors import SuperoptError
 
 if TYPE_CHECKING:
     from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.compile_child import Work
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.model_programs import ModelPrograms
     from superopt.compilation.model.size_classes import SizeClass
     from superopt.compilation.model.states.state_programs import StateNames
     from superopt.compilation.model.steps import Variant
@@ -30,6 +32,9 @@ MIN_CHILD_TIMEOUT_S: Final = 120.0  # limit for compiling, and a multiple of the
 CHILD_TIMEOUT_FACTOR: Final = 20.0
 MAX_RUN_PAIRS: Final = 40  # pairs of runs that are compared, at most
 MAX_PAIRS_SECONDS: Final = 0.5  # limit for these runs
+# By which ONNX Runtime must be faster for a class not to be used: runs vary by this on a busy
+# machine, and a class is measured at one of its sizes.
+CLASS_MARGIN: Final = 1.1
 MIN_CLEAR_PAIRS: Final = 6  # pairs after which a ratio of CLEAR_RATIO decides
 CLEAR_RATIO: Final = 1.15  # larger than the variation of repeated medians on a busy machine
 
@@ -51,7 +56,8 @@ def submit_specialization(exe: Executable, key: Sizes, inputs: Sequence[Any]) ->
 def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> None:
     if (exe := ref()) is None:
         return
-    with closing(child_results(exe, key)) as results:
+    is_urgent = exe.shape_policy.is_first_due and this_machine().cores_allowed > 1
+    with closing(child_results(exe, key, is_urgent=is_urgent)) as results:
         _compile_and_choose(exe, key, arrays, results)
         try:
             for _ in results:  # classes of other levels
@@ -76,9 +82,10 @@ def _compile_and_choose(
         variant, made = compile_in_background(exe, key, results)
         own, other = _measure_pair(exe, variant, arrays)
         policy.add_measurement(own, other)
-        if own >= other:
+        if own >= other * (1.0 if made is None else CLASS_MARGIN):
             why = f"onnxruntime is faster: {1e3 * other:.3g} ms, compiled {1e3 * own:.3g} ms"
     except Exception as e:  # any error; `fallback_nodes` reports it
+        policy.failures += 1
         why = " ".join(f"background compilation failed: {e}".split())
     LOG.info("background %s: %s", dict(key), why or "compiled code is used")
     with exe.lock:
@@ -88,6 +95,7 @@ def _compile_and_choose(
             exe.size_classes.add(made, is_slower=bool(why))
             policy.add_class()
         policy.compiles_classes = exe.size_classes.is_supported
+        policy.is_first_due = False
         if why or variant is None:
             policy.keep_in_fallback(key, why)
         else:
@@ -97,32 +105,67 @@ def _compile_and_choose(
 def _add_new_classes(exe: Executable) -> None:
     """Let calls use the classes that a child process has compiled."""
     with exe.lock:
-        for made in () if exe.is_closed else exe.size_classes.find_new():
-            exe.size_classes.add(made)
+        if not exe.is_closed:
+            exe.size_classes.add_new()
 
 
 def has_child(exe: Executable) -> bool:
     """True if a child process can compile the model, whose file it opens."""
     cached = exe.size_classes.cache is not None
-    return background_worker.CAN_RUN_CHILDREN and cached and exe.reference is not None
+    return child_process.CAN_RUN_CHILDREN and cached and exe.reference is not None
+
+
+def start_compiler(exe: ModelPrograms, *, is_urgent: bool) -> child_process.Child:
+    """Start a child process that opens the model and waits for sizes. is_urgent: not at a low
+    priority. Raises OSError if there is no memory for one."""
+    assert exe.reference is not None
+    child = child_process.start_child(CHILD_MODULE)
+    child.send(pickle.dumps((*exe.reference.reduce(), is_urgent)))
+    return child
 
 
 def child_results(
-    exe: Executable, key: Sizes, *, work: Work = "class", states: StateNames = ()
+    exe: Executable,
+    key: Sizes,
+    *,
+    work: Work = "class",
+    states: StateNames = (),
+    is_urgent: bool = False,
 ) -> Generator[float, None, None]:
     """Yield the processor time in seconds of a child process that compiles the model, after each
     result (compile_child.py); nothing if no child can open the model. states: those that programs
-    keep in place."""
+    keep in place. is_urgent: a call waits for the first result, or there is no program yet."""
     if not has_child(exe):
         return
-    assert exe.reference is not None
     policy = exe.shape_policy
     if work == "class" and not exe.size_classes.is_supported:
         work = "fixed"
-    request = pickle.dumps((exe.reference.reduce(), key, work, policy.size_ranges, states))
+    child = exe.take_child() or start_compiler(exe, is_urgent=is_urgent)
+    child.send(pickle.dumps((key, work, policy.size_ranges, states, is_urgent)))
     limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * policy.expected_compile_seconds)
-    for text in background_worker.child_lines(CHILD_MODULE, request, limit):
-        yield float(text)
+    with closing(background_worker.child_lines(child, limit)) as lines:
+        for text in lines:
+            yield float(text)
+            child.send(pickle.dumps(policy.size_ranges))
+
+
+def compile_in_waiting_child(exe: Executable, key: Sizes, *, states: StateNames = ()) -> bool:
+    """Let the child that has opened the model compile for these sizes, and wait for that: this
+    process needs no compiler. False if there is no such child, or if it failed. states: those that
+    programs keep in place."""
+    if exe.waiting_child is None:
+        return False
+    try:
+        with closing(child_results(exe, key, states=states, is_urgent=True)) as results:
+            if (seconds := next(results, None)) is None:
+                return False
+            exe.shape_policy.add_compile_time(seconds)
+            for _ in results:  # further classes
+                pass
+    except (OSError, SuperoptError) as e:
+        LOG.info("compilation of %s in a child: %s", dict(key), e)
+        return False
+    return True
 
 
 def compile_fixed_in_background(exe: Executable, key: Sizes) -> Variant:
@@ -146,6 +189,7 @@ def compile_in_background(
         policy.add_compile_time(seconds)
         for new in () if is_fixed else classes.find_new():
             if new.formulas.admits(sizes) and (bound := new.variant(sizes)) is not None:
+                new.log()
                 return bound, new
         if (found := exe.find_cached(key)) is not None:
             return found, None

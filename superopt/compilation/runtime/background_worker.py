@@ -1,10 +1,9 @@
 """Background work of a process, one job at a time.
 
 A thread takes the jobs and ends when there are none. Work that would hold the interpreter for long
-runs in a child process (`child_lines`). The child has a low priority and hands its results over in
-files, so calls do not wait for the GIL, and the memory that compilation leaves behind goes with the
-child. It is a new process: a fork would end the threads of OpenBLAS, which another thread of this
-process may wait for in numpy (`pthread_atfork`), forever.
+runs in a child process (child_process.py). The child has a low priority and hands its results over
+in files, so calls do not wait for the GIL, and the memory that compilation leaves behind goes with
+the child.
 """
 
 from __future__ import annotations
@@ -13,35 +12,19 @@ import atexit
 import ctypes
 import logging
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from superopt.errors import SuperoptError
-
-if TYPE_CHECKING:
-    import subprocess
+from superopt.compilation.runtime.child_process import Child
 
 LOG = logging.getLogger("superopt.compile")
 EXIT_TIMEOUT_S: Final = 10.0  # the end of the process waits so long for a job
 INTERRUPT_DELAY_S: Final = 0.2  # until a thread is interrupted
 MAX_QUEUED_JOBS: Final = 8  # waiting jobs
-# An application that embeds Python is not started like Python.
-CAN_RUN_CHILDREN: Final = (
-    sys.platform == "linux"
-    and Path(sys.executable or "").name.startswith("python")
-    and not getattr(sys, "frozen", False)
-)
-
-
-class ChildFailed(SuperoptError):
-    """A child process ended without a result."""
+MAX_WAITING_CHILDREN: Final = 2  # each has the compiler in memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,13 +37,15 @@ class Job:
 
 @dataclass(slots=True)
 class Worker:
-    """The jobs of this process. child: the process that works on one now."""
+    """The jobs of this process. children: the processes that work on them now. waiting: those that
+    have opened a model and wait for its first call."""
 
     condition: threading.Condition = field(default_factory=threading.Condition)
     jobs: deque[Job] = field(default_factory=deque)
     current: Job | None = None
     thread: threading.Thread | None = None
-    child: subprocess.Popen[bytes] | None = None
+    children: set[Child] = field(default_factory=set)
+    waiting: deque[Child] = field(default_factory=deque)
     stopping: bool = False
 
     def submit(self, job: Job) -> bool:
@@ -73,6 +58,25 @@ class Worker:
                 self.thread = threading.Thread(target=self._work, name="superopt", daemon=True)
                 self.thread.start()
             return True
+
+    def keep_waiting(self, child: Child) -> None:
+        """Keep a child until its model is called; end the one that has waited longest beyond a
+        limit."""
+        with self.condition:
+            self.waiting.append(child)
+            while len(self.waiting) > MAX_WAITING_CHILDREN:
+                self.waiting.popleft().close()
+
+    def take_waiting(self, child: Child) -> bool:
+        """Take a child that waits; return whether it still does."""
+        with self.condition:
+            if child not in self.waiting:
+                return False
+            self.waiting.remove(child)
+        if child.is_running:
+            return True
+        child.close()
+        return False
 
     def wait(self, owner: int, timeout: float | None = None) -> bool:
         """Wait until no job of this owner is left. False on timeout, in seconds."""
@@ -104,8 +108,8 @@ class Worker:
             self.stopping = True
             self.jobs.clear()
             thread = self.thread
-            if self.child is not None:
-                self.child.kill()
+            for child in self.children:
+                child.process.kill()
         if thread is None or thread.ident is None:
             return
         thread.join(INTERRUPT_DELAY_S)
@@ -146,62 +150,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def child_lines(module: str, request: bytes, timeout_s: float) -> Generator[str, None, None]:
-    """Yield the lines that a Python module prints, run in a new process, each within `timeout_s`
-    after the one before. request: its standard input.
+def child_lines(child: Child, timeout_s: float) -> Generator[str, None, None]:
+    """Yield the lines that a child prints, each within `timeout_s` after the one before. The child
+    is killed when the lines are closed, or this process ends.
 
-    Raises ChildFailed if it fails, for which its last line, after "-", is the reason; OSError if
-    there is no memory for another process.
+    Raises ChildFailed if it fails, for which its last line, after "-", is the reason.
     """
-    subprocess = import_module("subprocess")  # which most processes do not need
-    package = str(Path(__file__).resolve().parents[3])  # the folder that it is in
-    folders = os.pathsep.join((package, *filter(None, sys.path)))
-    late, why = threading.Event(), ""
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": folders},
-    ) as child:
-        with _worker.condition:
-            _worker.child = child
-            if _worker.stopping:  # `stop` ran before the child was known
-                child.kill()
-        try:
-            with suppress(BrokenPipeError), child.stdin:
-                child.stdin.write(request)
-            while line := _read_line(child, timeout_s, late):
-                if line.startswith("-"):
-                    why = line.removeprefix("-")
-                else:
-                    yield line
-            child.wait(EXIT_TIMEOUT_S)
-        finally:
-            with _worker.condition:
-                _worker.child = None
-            child.kill()
-    if late.is_set():
-        raise ChildFailed(
-            "background compilation timed out", f"it took longer than {timeout_s:.0f} s"
-        )
-    if child.returncode != 0:
-        why = why or f"its process ended with {child.returncode}"
-        raise ChildFailed("background compilation failed", why)
-
-
-def _read_line(child: subprocess.Popen[bytes], timeout_s: float, late: threading.Event) -> str:
-    """Return the next line of a child, empty at its end; end it after `timeout_s`."""
-
-    def stop() -> None:
-        late.set()
-        child.kill()
-
-    timer = threading.Timer(timeout_s, stop)
-    timer.daemon = True
-    timer.start()
+    with _worker.condition:
+        _worker.children.add(child)
+        if _worker.stopping:  # `stop` ran before this one was known
+            child.process.kill()
     try:
-        assert child.stdout is not None
-        return child.stdout.readline().decode(errors="replace").strip()
+        while line := child.read_line(timeout_s):
+            yield line
+        child.check_result(timeout_s)
     finally:
-        timer.cancel()
+        with _worker.condition:
+            _worker.children.discard(child)
+        child.close()

@@ -23,7 +23,7 @@ from superopt import guard
 # A location no exporter writes.  The leading '#' tells onnx's checker that the data is in memory.
 STUB_PREFIX: Final = "#superopt/"
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _FIXED64, BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_MESSAGE_DEPTH = 100  # protobuf's own limit on nested messages
 _DATA_FIELDS = {9: "raw_data", 4: "float_data", 10: "double_data"}  # little-endian, contiguous
 _UNUSUAL_DATA_FIELDS = {3, 5, 6, 7, 11, 13, 14}  # segment, varint-coded data, external data
@@ -59,7 +59,9 @@ class Slot:
 Piece: TypeAlias = bytes | memoryview | Slot
 
 
-class _Field(NamedTuple):
+class Field(NamedTuple):
+    """A field of a message."""
+
     tag: int  # where the field begins
     number: int
     wire: int
@@ -115,7 +117,7 @@ def strip_tensors(
 
     def edit(start: int, end: int) -> list[Piece] | None:
         fields = []
-        for field in _fields(data, start, end):
+        for field in message_fields(data, start, end):
             if field.number in _UNUSUAL_DATA_FIELDS:  # perhaps as many fields as there are strings
                 return None  # unusual: left for protobuf and the checker to judge
             fields.append(field)
@@ -125,7 +127,7 @@ def strip_tensors(
             return None
         (field,) = stored
         packed = {4: {_FLOAT}, 10: {_DOUBLE}}.get(field.number, {dtype[0]})
-        if field.wire != _BYTES or field.end - field.start < min_bytes or dtype[0] not in packed:
+        if field.wire != BYTES or field.end - field.start < min_bytes or dtype[0] not in packed:
             return None
         stub = external_fields({"location": f"{STUB_PREFIX}{len(spans)}"})
         spans.append(Span(field.start, field.end - field.start))
@@ -143,10 +145,10 @@ def count_nodes(data: memoryview, limit: int) -> int:
     """Count the nodes of the main graph in a ModelProto's bytes, without subgraphs; stop above
     `limit`. Raises Malformed as `strip_tensors` does."""
     count = 0
-    for graph in _fields(data, 0, len(data)):
-        if graph.number != _GRAPH or graph.wire != _BYTES:
+    for graph in message_fields(data, 0, len(data)):
+        if graph.number != _GRAPH or graph.wire != BYTES:
             continue
-        for field in _fields(data, graph.start, graph.end):
+        for field in message_fields(data, graph.start, graph.end):
             count += field.number == _NODE
             if count > limit:
                 return count
@@ -163,7 +165,7 @@ def restore_tensors(skeleton: bytes, encode: Callable[[int], Sequence[Piece]]) -
     marker = STUB_PREFIX.encode()
 
     def edit(start: int, end: int) -> list[Piece] | None:
-        fields = list(_fields(data, start, end))
+        fields = list(message_fields(data, start, end))
         entries = [data[f.start : f.end].tobytes() for f in fields if f.number == 13]
         named = [entry.partition(marker)[2] for entry in entries if marker in entry]
         if not named:
@@ -181,7 +183,7 @@ def restore_tensors(skeleton: bytes, encode: Callable[[int], Sequence[Piece]]) -
 
 def raw_fields(index: int, size: int) -> list[Piece]:
     """TensorProto.raw_data, with the `size` bytes of tensor `index`."""
-    return [_tag(9, _BYTES) + _varint(size), Slot(index, size)]
+    return [_tag(9, BYTES) + _varint(size), Slot(index, size)]
 
 
 def external_fields(entries: dict[str, str]) -> bytes:
@@ -212,7 +214,7 @@ def _rewrite(
         raise Malformed(f"messages are nested more than {_MAX_MESSAGE_DEPTH} deep at byte {start}")
     guard.check_time("reading a model")
     children = _CHILDREN[kind]
-    fields: Iterator[_Field] = _fields(data, start, end)
+    fields: Iterator[Field] = message_fields(data, start, end)
     if kind is _MessageKind.ATTRIBUTE:
         found = list(_attribute_fields(data, start, end))
         if sum(f.number == 5 for f in found) > 1:
@@ -221,7 +223,7 @@ def _rewrite(
     pieces: list[Piece] = []
     kept = start
     for field in fields:
-        child = children.get(field.number) if field.wire == _BYTES else None
+        child = children.get(field.number) if field.wire == BYTES else None
         if child is None or not wanted(field.start, field.end):
             continue
         if child is _MessageKind.TENSOR:
@@ -230,7 +232,7 @@ def _rewrite(
             new = _rewrite(data, field.start, field.end, child, wanted, edit, depth + 1)
         if new is None:
             continue
-        header = _tag(field.number, _BYTES) + _varint(total_size(new))
+        header = _tag(field.number, BYTES) + _varint(total_size(new))
         pieces += [data[kept : field.tag], header, *new]
         kept = field.end
     if not pieces:
@@ -239,7 +241,7 @@ def _rewrite(
     return pieces
 
 
-def _attribute_fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
+def _attribute_fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
     """Yield the fields of an AttributeProto, in order, without the entries of its lists of numbers
     and short strings: a tree ensemble has millions of them."""
     at = start
@@ -255,8 +257,8 @@ def _attribute_fields(data: memoryview, start: int, end: int) -> Iterator[_Field
         at = field.end
 
 
-def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
-    """The fields of the message data[start:end], in order."""
+def message_fields(data: memoryview, start: int, end: int) -> Iterator[Field]:
+    """Yield the fields of the message data[start:end], in order. Raises Malformed."""
     at = start
     while at < end:
         field = _read_field(data, at, end)
@@ -264,7 +266,7 @@ def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
         at = field.end
 
 
-def _read_field(data: memoryview, at: int, end: int) -> _Field:
+def _read_field(data: memoryview, at: int, end: int) -> Field:
     """Read the field at `at`. Raises Malformed if it is invalid or ends after `end`."""
     tag = at
     key = data[at]
@@ -295,7 +297,7 @@ def _read_field(data: memoryview, at: int, end: int) -> _Field:
     if at > end:
         needs, left = at - begin, max(0, end - begin)
         raise Malformed(f"a field at byte {tag} needs {needs} bytes, {left} are left")
-    return _Field(tag, number, wire, begin, at, value)
+    return Field(tag, number, wire, begin, at, value)
 
 
 def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
@@ -323,4 +325,4 @@ def _tag(number: int, wire: int) -> bytes:
 
 
 def _bytes_field(number: int, value: bytes) -> bytes:
-    return _tag(number, _BYTES) + _varint(len(value)) + value
+    return _tag(number, BYTES) + _varint(len(value)) + value

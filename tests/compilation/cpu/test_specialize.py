@@ -19,7 +19,7 @@ from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.compilation.model import specialize
 from superopt.compilation.model.compiler import Compiler
 from superopt.compilation.model.shape_policy import DEFAULT_COMPILE_SECONDS
-from superopt.compilation.runtime import background_worker
+from superopt.compilation.runtime import background_worker, child_process
 from superopt.errors import ModelError, UsageError
 from superopt.te.eval import blas
 from tests.support.compilation.models import F, model, near
@@ -149,7 +149,7 @@ def test_a_child_compiles_a_model_in_a_file(
 ) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(tanh(), path)
-    monkeypatch.setattr(background_worker, "CAN_RUN_CHILDREN", in_child)
+    monkeypatch.setattr(child_process, "CAN_RUN_CHILDREN", in_child)
     exe = superopt.compile(path, shapes={"n": 3})
     exe.shape_policy.compile_seconds = [SLOW]
     here: list[object] = []
@@ -182,7 +182,7 @@ def test_a_call_of_numpy_beside_a_compilation_ends(tmp_path: Path) -> None:
     set_threads(2)
     try:
         check(exe, 4)
-        while background_worker.background_worker().child is None and not exe.wait(0):
+        while not background_worker.background_worker().children and not exe.wait(0):
             a @ a
         for _ in range(20):
             a @ a
@@ -247,8 +247,8 @@ def test_a_forked_process_has_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 
 EXITS = """
 import sys, numpy, superopt
-from superopt.compilation.runtime import background_worker
-background_worker.CAN_RUN_CHILDREN = sys.argv[2] == "child"
+from superopt.compilation.runtime import child_process
+child_process.CAN_RUN_CHILDREN = sys.argv[2] == "child"
 exe = superopt.compile(sys.argv[1], shapes={"n": 3})
 exe.shape_policy.compile_seconds = [1e-9]
 for n in range(4, 9):

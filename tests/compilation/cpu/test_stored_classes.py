@@ -107,11 +107,11 @@ def test_a_stored_class_gives_the_same_bits(
     m = pattern_model(*PATTERNS[name])
     path = written(tmp_path / "m.onnx", m)
     names, rng = size_names(m), np.random.default_rng(zlib.crc32(name.encode()))
-    first = superopt.compile(path, threads=1)
+    first = superopt.compile(path, threads=1, shapes=())
     first.run(pattern_feeds(m, dict.fromkeys(names, EXAMPLE), rng))
     made = first.size_classes.classes[0]
     forbid_compiler(monkeypatch)
-    again = superopt.compile(path, threads=1)
+    again = superopt.compile(path, threads=1, shapes=())
     kinds = []
     drawn = [{d: int(rng.choice(SIZES)) for d in names} for _ in range(CALLS)]
     for sizes in (dict.fromkeys(names, EXAMPLE), dict.fromkeys(names, 2 * EXAMPLE), *drawn):
@@ -159,7 +159,7 @@ def test_another_process_loads_neither_compiler_nor_model(rows: int | str, tmp_p
     """Weights that the part in onnxruntime reads are a file of the cache, not a copy of it."""
     path = written(tmp_path / "m.onnx", masked_table(rows))
     np.savez(tmp_path / "in.npz", **row_feeds(300))
-    exe = superopt.compile(path, threads=1)
+    exe = superopt.compile(path, threads=1, shapes=())
     wanted = exe.run(row_feeds(300))
     (variant,) = exe.variants.values()
     assert any(isinstance(s, RuntimeSizedSegment) for s in variant)
@@ -178,7 +178,7 @@ def test_what_is_damaged_is_compiled_again(
     kind: str, damage: str, tmp_path: Path, compilations: list[object]
 ) -> None:
     path = written(tmp_path / "m.onnx", masked_table())
-    wanted = superopt.compile(path, threads=1).run(row_feeds(300))
+    wanted = superopt.compile(path, threads=1, shapes=()).run(row_feeds(300))
     for file in (tmp_path / "cache").rglob(f"*.{kind}"):
         held = bytearray(file.read_bytes())
         held[len(held) // 3] ^= 4
@@ -190,14 +190,14 @@ def test_what_is_damaged_is_compiled_again(
             other.replace(file)
     for count in (2, 2):
         CONSTANT_POOL.arrays.clear()  # as in another process
-        assert_equal(superopt.compile(path, threads=1).run(row_feeds(300)), wanted)
+        assert_equal(superopt.compile(path, threads=1, shapes=()).run(row_feeds(300)), wanted)
         assert len(compilations) == count
 
 
 def test_a_child_compiles_other_classes(tmp_path: Path, compilations: list[object]) -> None:
     """Of all levels; the parent finds them in the cache, and shares the session."""
     path = written(tmp_path / "m.onnx", masked_table())
-    exe = superopt.compile(path, threads=1)
+    exe = superopt.compile(path, threads=1, shapes=())
     exe.run(row_feeds(300))
     exe.shape_policy.compile_seconds = [1e-9]
     wanted = exe.run(row_feeds(3))
@@ -214,7 +214,7 @@ def test_a_child_compiles_other_classes(tmp_path: Path, compilations: list[objec
 
 def run_twice(path: Path, calls: Sequence[Feeds]) -> list[Feeds]:
     """Return the outputs of calls, each made twice."""
-    exe = superopt.compile(path, threads=1)
+    exe = superopt.compile(path, threads=1, shapes=())
     return [exe.run(given) for given in calls for _ in range(2)]
 
 
@@ -252,10 +252,10 @@ def test_a_stored_voice_detector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path = written(tmp_path / "m.onnx", voice_detector())
     calls = [detector_inputs(b, n, RATES[r]) for b, n, r in ((2, 640, True), (2, 640, False))]
     others = [detector_inputs(b, n, RATES[r]) for b, n, r in ((2, 700, True), (3, 641, False))]
-    exe = superopt.compile(path, threads=1)
+    exe = superopt.compile(path, threads=1, shapes=())
     wanted = [exe.run(given) for given in (*calls, *others)]
     forbid_compiler(monkeypatch)
-    again = superopt.compile(path, threads=1)
+    again = superopt.compile(path, threads=1, shapes=())
     for given, each in zip((*calls, *others), wanted, strict=True):
         assert_equal(again.run(given), each)
     np.savez(tmp_path / "in.npz", **calls[0])
@@ -273,13 +273,13 @@ def test_other_counts_have_kernels_after_some_time(
     """Of sizes that only a run gives: also in a later process."""
     m = masked_table(rows)
     given: Any = written(tmp_path / "m.onnx", m) if in_file else m
-    exe = superopt.compile(given, threads=1)
+    exe = superopt.compile(given, threads=1, shapes=())
     x = row_feeds(300)["x"]
     wanted = {count: selected_table(exe, x, count) for count in (300, 3, 20)}
     exe.shape_policy.compile_seconds = [1e-9]
     selected_table(exe, x, 3)
     assert exe.wait(300)
-    for again in (exe, superopt.compile(given, threads=1)) if in_file else (exe,):
+    for again in (exe, superopt.compile(given, threads=1, shapes=())) if in_file else (exe,):
         for count, y in wanted.items():
             got = selected_table(again, x, count)
             np.testing.assert_allclose(got, y, rtol=1e-3, atol=1e-3)

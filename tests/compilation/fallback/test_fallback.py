@@ -191,9 +191,9 @@ def test_that_nothing_is_compiled_is_remembered(
     path = written(tmp_path / "m.onnx", transformer("length" if symbolic else 5, 14))
     compiled = counting(Compiler, monkeypatch)
     x = {length: numbers(1, length, WIDTH) for length in ((5, 3) if symbolic else (5,))}
-    wanted = superopt.compile(path)(x=x[5])["y"]
+    wanted = superopt.compile(path, shapes=())(x=x[5])["y"]
     assert len(compiled) == 1
-    exe = superopt.compile(path)
+    exe = superopt.compile(path, shapes=())
     np.testing.assert_array_equal(exe(x=x[5])["y"], wanted)
     for some in x.values():
         assert exe(x=some)["y"].shape == some.shape
@@ -210,7 +210,7 @@ def test_at_sizes_at_which_nothing_is_compiled(folder: Path, tmp_path: Path) -> 
     m.graph.output.append(helper.make_tensor_value_info("y", T.INT64, None))
     path = written(tmp_path / "m.onnx", m)
     for _ in range(2):
-        exe = superopt.compile(path)
+        exe = superopt.compile(path, shapes=())
         assert exe(x=np.array([0, 1], np.float32))["y"].tolist() == [[1]]
     assert exe._compiler is None
     exe(x=np.array([0, 1, 1], np.float32))

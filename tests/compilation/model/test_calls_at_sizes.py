@@ -104,7 +104,7 @@ def test_classes_of_all_levels_are_compiled_beside_the_calls(tmp_path: Path) -> 
     """Whichever size shows that sizes vary: another process has classes for all."""
     path = tmp_path / "m.onnx"
     onnx.save(net(), path)
-    exe = superopt.compile(path)
+    exe = superopt.compile(path, shapes=())
     check(exe, 100)
     exe.shape_policy.compile_seconds = [1e-9]
     check(exe, 2)
@@ -121,8 +121,8 @@ def test_another_process_has_the_classes(
 ) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(net(), path)
-    check(superopt.compile(path), 100)
-    again = superopt.compile(path)
+    check(superopt.compile(path, shapes=()), 100)
+    again = superopt.compile(path, shapes=())
     for n in (200, 77):
         check(again, n)
     assert compilations == [{"n": 100}]
@@ -136,12 +136,12 @@ def test_a_damaged_class_is_compiled_again(
 ) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(net(), path)
-    check(superopt.compile(path), 100)
+    check(superopt.compile(path, shapes=()), 100)
     for file in (tmp_path / "cache").rglob(f"*.{kind}"):
         held = bytearray(file.read_bytes())
         held[len(held) // 2] ^= 8
         file.write_bytes(held)
-    check(superopt.compile(path), 120)
+    check(superopt.compile(path, shapes=()), 120)
     assert compilations == [{"n": 100}, {"n": 120}]
 
 
@@ -151,8 +151,8 @@ def test_what_has_no_classes_is_remembered(
     monkeypatch.setattr(Compiler, "compile_class", lambda self, sizes: None)
     path = tmp_path / "m.onnx"
     onnx.save(net(), path)
-    check(superopt.compile(path), 100)
-    again = superopt.compile(path)
+    check(superopt.compile(path, shapes=()), 100)
+    again = superopt.compile(path, shapes=())
     monkeypatch.setattr(Compiler, "compile_class", None)  # is not called
     check(again, 90)
     assert not again.size_classes.is_supported
@@ -172,7 +172,7 @@ def test_planning_that_fails_leaves_sizes_one_by_one(monkeypatch: pytest.MonkeyP
 def test_a_file_that_was_written_again_is_not_compiled(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(net(), path)
-    exe = superopt.compile(path)
+    exe = superopt.compile(path, shapes=())
     with path.open("r+b") as file:
         file.truncate(100)
     with pytest.raises(ModelError, match="was written again"):
@@ -270,10 +270,10 @@ def test_convolutions_by_winograd_are_compiled_for_a_class_at_the_first_call() -
 def test_a_model_of_a_class_is_saved_and_exported(is_cached: bool, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(net(), path)
-    exe = superopt.compile(path)
+    exe = superopt.compile(path, shapes=())
     check(exe, 100)
     if is_cached:
-        exe = superopt.compile(path)
+        exe = superopt.compile(path, shapes=())
         check(exe, 100)
     assert exe.variants[(("n", 100),)].is_of_class
     exe.export(tmp_path / "library")

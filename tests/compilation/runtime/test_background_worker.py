@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from superopt.compilation.runtime import background_worker
+from superopt.compilation.runtime import background_worker, child_process
 
 CHILDREN = {
     "crashes": "import os; os.abort()",
@@ -28,7 +28,10 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lines(name: str, seconds: float = 60) -> Generator[str, None, None]:
-    return background_worker.child_lines(f"child_{name}", b"done", seconds)
+    child = child_process.start_child(f"child_{name}")
+    child.send(b"done")
+    child.close_input()
+    return background_worker.child_lines(child, seconds)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,7 @@ def lines(name: str, seconds: float = 60) -> Generator[str, None, None]:
     ],
 )
 def test_a_child_that_fails(name: str, seconds: float, message: str) -> None:
-    with pytest.raises(background_worker.ChildFailed, match=message):
+    with pytest.raises(child_process.ChildFailed, match=message):
         [*lines(name, seconds)]
 
 
@@ -53,9 +56,8 @@ def test_lines_come_when_they_are_printed() -> None:
 def test_a_child_ends_with_who_reads_it() -> None:
     found = lines("hangs_later")
     assert next(found) == "first"
-    child = background_worker.background_worker().child
-    assert child is not None
-    assert child.poll() is None
+    (child,) = background_worker.background_worker().children
+    assert child.is_running
     found.close()
-    assert child.poll() is not None
-    assert background_worker.background_worker().child is None
+    assert not child.is_running
+    assert not background_worker.background_worker().children

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING
 
 from superopt.compilation.frontend.input_arrays import sorted_sizes
 from superopt.compilation.model.size_classes import SizeClasses
-from superopt.compilation.model.specialize import child_results, has_child
+from superopt.compilation.model.specialize import (
+    child_results,
+    compile_in_waiting_child,
+    has_child,
+)
 from superopt.compilation.runtime import background_worker
 from superopt.errors import SuperoptError
 
@@ -51,9 +55,13 @@ class StatePrograms:
             self.compiled = exe.compiler.with_states(self.names)
         return self.compiled
 
-    def compile(self, exe: ModelPrograms, sizes: Mapping[str, int]) -> bool:
+    def compile(self, exe: Executable, sizes: Mapping[str, int]) -> bool:
         """Compile the class that has these sizes, and with the first one those that later calls are
         expected to have. False if there is none."""
+        if compile_in_waiting_child(exe, sorted_sizes(sizes), states=self.names):
+            self.classes.add_new()
+            if self.classes.find(sizes) is not None:
+                return True
         compiler = self.compiler(exe)
         with background_worker.compile_lock():
             made = self.classes.compile(compiler, sizes)

@@ -325,6 +325,7 @@ def bind_state(
     own = symbolic_dims([ports[name] for name in state.values()])
     known = SizeNames(sorted(own), "sizes", inputs={n: p.type_text for n, p in ports.items()})
     sizes = known.check_some(sizes)
+    exe.compile_in_calls()  # programs that keep states in place
     return StatefulCall(
         exe, {out: StateBuffer(ports[name]) for out, name in state.items()}, sizes, capacity
     )
