@@ -196,11 +196,12 @@ def default_model() -> onnx.ModelProto:
     return out
 
 
-@pytest.mark.parametrize(
-    "make", [if_model, default_model, lambda: net(5), lambda: net("n + 1")], ids=str
-)
-def test_models_that_this_process_compiles(make: Any, tmp_path: Path) -> None:
-    onnx.save(make(), tmp_path / "other.onnx")
+OTHERS = {"if": if_model(), "default": default_model(), "5": net(5), "n + 1": net("n + 1")}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_models_that_this_process_compiles(kind: str, tmp_path: Path) -> None:
+    onnx.save(OTHERS[kind], tmp_path / "other.onnx")
     exe = superopt.compile(tmp_path / "other.onnx")
     assert exe.waiting_child is None
     assert not exe.shape_policy.first_in_background
