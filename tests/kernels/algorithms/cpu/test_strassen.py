@@ -5,7 +5,6 @@ import onnx
 import pytest
 
 import superopt
-from superopt.kernels.algorithms.build import build_kernels
 from superopt.kernels.algorithms.contraction import match_contraction
 from superopt.kernels.algorithms.cpu.strassen import (
     LEVELS,
@@ -19,11 +18,10 @@ from superopt.kernels.algorithms.cpu.strassen import (
 )
 from superopt.kernels.algorithms.cpu.strassen_gemm import fastest_strassen_plan
 from superopt.kernels.algorithms.problem import Problem
-from superopt.kernels.algorithms.space import build_choice, options
+from superopt.kernels.algorithms.space import options
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, parse_layout, row_major
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.option import Option
-from superopt.kernels.loops.pack import from_layout, pack_constant, to_layout
 from superopt.kernels.processor import ZEN5
 from superopt.kernels.runtime.cpu import load_kernel
 from superopt.kernels.runtime.engine import Machine
@@ -31,6 +29,7 @@ from superopt.te.expr import index
 from superopt.te.expr.tensor import Tensor
 from tests.support.compilation.models import F, model
 from tests.support.kernels.build import product
+from tests.support.kernels.options import computed
 
 
 @pytest.mark.parametrize("levels", LEVELS)
@@ -105,27 +104,6 @@ def test_it_is_the_product(case: str, levels: int, separate: int) -> None:
         np.testing.assert_allclose(
             got.reshape(wanted.shape), wanted, atol=1e-5 * np.abs(wanted).max()
         )
-
-
-def computed(p: Problem, option: Option, given: dict[Tensor, np.ndarray]) -> np.ndarray:
-    """The problem's tensor, by the kernels of an option."""
-    layouts, t = p.layouts, p.tensor
-    choice = build_choice(p, option)
-    held = {i: to_layout(layouts[i], a) if i in layouts else a for i, a in given.items()}  # type: ignore[arg-type]
-    for kernel in build_kernels(p, choice):
-        arrays = []
-        packs = {k.source: k for k in kernel.kernel.packs}
-        for i in kernel.reads:
-            if i in choice.derived_constants:
-                source, make = choice.derived_constants[i]
-                arrays.append(pack_constant(packs[i], make(given[source])))
-            else:
-                arrays.append(held[i])
-        buffer = kernel.kernel.params[-1]
-        held[kernel.writes] = np.zeros([n for n in buffer.shape if isinstance(n, int)], np.float32)
-        load_kernel(kernel.kernel)(*arrays, held[kernel.writes])
-    layout, shape = layouts.get(t), [n for n in t.shape if isinstance(n, int)]
-    return held[t] if layout is None else from_layout(layout, held[t], shape)  # type: ignore[arg-type]
 
 
 @pytest.mark.one_in(12)
