@@ -52,6 +52,8 @@ def kernel_text(kernel: Kernel, width: int) -> str:
         rest = w.t.make(f"udiv {rest}, {size.text}", INDEX, 0)
     if loops:
         w.loops[loops[0]] = rest
+    if w.sizes:
+        w.loop_begins |= dict.fromkeys(w.loops.values(), w.t.mark())
     _emit_body(w, body)
     count = len(kernel.params) + bool(kernel.sizes)
     args = ", ".join(f"ptr noalias %p{n}" for n in range(count))

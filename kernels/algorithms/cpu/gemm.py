@@ -126,10 +126,7 @@ def schedule_gemm(p: Problem, product: Product, option: Option) -> Choice:
     if packs:
         block = packed_row_block(p.tensor, tiling, rows, vectors)
     elif p.is_example:
-        # Of a symbolic number of rows the last block would be computed whole, and each row has its
-        # own address, which LLVM computes again for each term of a matrix: two layers of BERT with
-        # 128 tokens took 40 ms instead of 26.
-        block, unrolled = 0, unrolled if p.layouts else 1
+        block = 0  # of a symbolic number of rows the last block would be computed whole
     else:
         block = resident_row_block(p.tensor, c, tiling, rows, k_block)
     how = schedule_contraction(p.tensor, c, p.layouts, tiling, *tile, block, packs, unrolled)
