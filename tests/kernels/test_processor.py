@@ -11,13 +11,21 @@ from superopt.kernels.algorithms.space import best_option, build_choice
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, parse_layout
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.schedule import schedule_text
-from superopt.kernels.processor import AVX2, XEON, ZEN4, ZEN5, Processor
+from superopt.kernels.processor import (
+    AVX2,
+    XEON,
+    XEON_MANY_THREADS,
+    ZEN4,
+    ZEN5,
+    Processor,
+    processor_of_threads,
+)
 from superopt.kernels.runtime.cpu import load_kernel
 from superopt.te.expr.tensor import Tensor
 from tests.support.kernels.build import product
 from tests.support.kernels.options import computed
 
-PROCESSORS = {p.name: p for p in (ZEN5, ZEN4, XEON, AVX2)}
+PROCESSORS = {p.name: p for p in (ZEN5, ZEN4, XEON, XEON_MANY_THREADS, AVX2)}
 CASES = {
     "rows beyond L2": ("MatMul", [(301, 1024), (1024, 96)], True),
     "terms that four does not divide": ("MatMul", [(37, 770), (770, 80)], True),
@@ -79,6 +87,19 @@ def test_a_xeon_blocks_channels() -> None:
     assert dict(best_option(few).knobs).get("k_block", 0) == 0
 
 
+def test_many_threads_have_parts_enough() -> None:
+    assert processor_of_threads(XEON, 4) is XEON
+    many = processor_of_threads(XEON, 16)
+    assert all(processor_of_threads(p, 16) is p for p in (ZEN5, ZEN4, AVX2))
+    columns = []
+    for processor in (XEON, many):
+        p, _ = problem("few channels", processor)
+        found = best_option(p)
+        assert found.algorithm == "winograd"
+        columns.append(found["vectors"])
+    assert columns == [3, 1]  # vectors of output channels in a part
+
+
 @pytest.mark.parametrize(("name", "algorithm"), [("Xeon", "packed_gemm"), ("Zen 5", "gemm")])
 def test_who_packs_aligned_panels(name: str, algorithm: str) -> None:
     p, _ = problem("not constant", PROCESSORS[name])
@@ -90,4 +111,4 @@ def test_strassen_does_not_pay_on_a_xeon(name: str) -> None:
     t, [_, w] = product("MatMul", (512, 768), (768, 768))
     width = 32 if name == "AVX2" else 64
     found = best_option(Problem(t, {}, {w}, width, processor=PROCESSORS[name]))
-    assert (found.algorithm == "strassen") == (name != "Xeon")
+    assert (found.algorithm == "strassen") == (not name.startswith("Xeon"))
