@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  # registers numpy's bfloat16
 import numpy as np
@@ -42,8 +42,30 @@ class LaunchList:
     side_streams: Sequence[Any] = ()
 
 
+class _ImageMemory:
+    """The memory of a program whose constants are at the start of its arena."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        image: Image
+        arena: Arena[Any]
+
+    @property
+    def identity(self) -> int:
+        """What programs that share memory have in common."""
+        return id(self)
+
+    def constant_blocks(self) -> dict[int, int]:
+        """Return the bytes of the constants that it holds, by identity."""
+        return {id(self.arena): self.image.known}
+
+    def work_blocks(self) -> dict[int, int]:
+        """Return the bytes of each other block of memory that it holds, by identity."""
+        return {id(self): self.image.size - self.image.known}
+
+
 @dataclass(slots=True, eq=False)
-class InterpretedProgram:
+class InterpretedProgram(_ImageMemory):
     """A program in Triton's interpreter. arena: its memory, shared with torch's tensors."""
 
     image: Image
@@ -61,19 +83,6 @@ class InterpretedProgram:
         with np.errstate(all="ignore"):  # it also computes masked-off elements
             launch_in_order(self.launches)
         return [self._array(port).copy() for port in self.image.outputs]
-
-    @property
-    def identity(self) -> int:
-        """What programs that share memory have in common."""
-        return id(self)
-
-    def constant_blocks(self) -> dict[int, int]:
-        """Return the bytes of the constants that it holds, by identity."""
-        return {id(self.arena): self.image.known}
-
-    def work_blocks(self) -> dict[int, int]:
-        """Return the bytes of each other block of memory that it holds, by identity."""
-        return {id(self): self.image.size - self.image.known}
 
     def buffers(self) -> list[Any]:
         """Return torch tensors of the input buffers."""
@@ -155,7 +164,7 @@ def _wait_for_event(event: Event) -> None:
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class DeviceProgram:
+class DeviceProgram(_ImageMemory):
     """A program on a GPU. arena: its memory; graph: all launches; owners: objects these need;
     last_run: for which calls on other streams wait; input_ranges: of the inputs, from the first
     call on; outputs: torch tensors of these, once requested."""
@@ -212,19 +221,6 @@ class DeviceProgram:
                 d("cuMemcpyDtoHAsync_v2", out[-1].ctypes.data, place, out[-1].nbytes, stream)
             d("cuStreamSynchronize", stream)
         return out
-
-    @property
-    def identity(self) -> int:
-        """What programs that share memory have in common."""
-        return id(self)
-
-    def constant_blocks(self) -> dict[int, int]:
-        """Return the bytes of the constants that it holds, by identity."""
-        return {id(self.arena): self.image.known}
-
-    def work_blocks(self) -> dict[int, int]:
-        """Return the bytes of each other block of memory that it holds, by identity."""
-        return {id(self): self.image.size - self.image.known}
 
     def buffers(self) -> list[Any]:
         """Return torch tensors of the input buffers."""

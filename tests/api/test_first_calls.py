@@ -21,6 +21,7 @@ from superopt.compilation.model import specialize
 from superopt.compilation.model.compiler import Compiler
 from superopt.compilation.runtime import background_worker, child_process
 from superopt.errors import ModelError
+from tests.support.compilation.cache import record_compilations
 from tests.support.compilation.models import F, model, near
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -53,18 +54,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def compiled_here(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
     """The sizes for which this process compiles."""
-    out: list[dict[str, int]] = []
-    for name in ("compile_class", "compile_variant"):
-        original: Any = getattr(Compiler, name)
-
-        def record(
-            self: Compiler, sizes: Any, *args: Any, _call: Any = original, **more: Any
-        ) -> Any:
-            out.append(dict(sizes))
-            return _call(self, sizes, *args, **more)
-
-        monkeypatch.setattr(Compiler, name, record)
-    return out
+    return record_compilations(monkeypatch)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from superopt.kernels.processor import (
 from superopt.kernels.runtime.cpu import load_kernel
 from superopt.te.expr.tensor import Tensor
 from tests.support.kernels.build import product
-from tests.support.kernels.options import computed
+from tests.support.kernels.options import run_option
 
 PROCESSORS = {p.name: p for p in (ZEN5, ZEN4, XEON, XEON_MANY_THREADS, AVX2)}
 CASES = {
@@ -65,7 +65,7 @@ def test_the_choice_is_right(case: str, name: str) -> None:
     given = {i: rng.standard_normal(i.shape).astype(np.float32) for i in operands}
     wanted = np.zeros(p.tensor.shape, np.float32)  # type: ignore[arg-type]
     load_kernel(lower_kernel("k", operands, [p.tensor]))(*given.values(), wanted)
-    got = computed(p, best_option(p), given).reshape(wanted.shape)
+    got = run_option(p, best_option(p), given).reshape(wanted.shape)
     np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())
 
 

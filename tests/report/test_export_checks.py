@@ -60,7 +60,7 @@ def export(m: onnx.ModelProto, folder: Path, **options: Any) -> InC:
     return InC(superopt.compile(m, threads=1).export(folder / "m", **options))
 
 
-def ordered(o: InC, sizes: Sizes) -> list[int]:
+def size_arguments(o: InC, sizes: Sizes) -> list[int]:
     return [sizes[name] for name in o.e.symbols]
 
 
@@ -78,7 +78,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> InC:
 
 
 def decoder_sizes(o: InC, batch: int, past: int, sequence: int, **others: int) -> list[int]:
-    return ordered(o, {**sizes_at(batch, past, sequence, "total"), **others})
+    return size_arguments(o, {**sizes_at(batch, past, sequence, "total"), **others})
 
 
 def test_related_sizes_are_exported(decoder: InC) -> None:
@@ -248,7 +248,7 @@ def test_values_of_indices_are_checked(
     with pytest.raises(UsageError, match=what):
         exe.run(refused)
     out = [np.full(1 << 13, 7, p.dtype) for p in o.e.outputs]
-    own = [] if is_fixed else ordered(o, sizes)
+    own = [] if is_fixed else size_arguments(o, sizes)
     code = o.call([refused[p.name] for p in o.e.inputs], [*out], own)
     if is_possible:
         assert code == VALUE_RANGE

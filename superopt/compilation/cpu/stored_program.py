@@ -1,5 +1,5 @@
 """Programs as data of the disk cache: a description, and object files followed by small constants.
-Large packed constants are separate files (constant_files.py) that programs share."""
+Each large packed constant is a file of its own (constant_files.py), which programs share."""
 
 from __future__ import annotations
 

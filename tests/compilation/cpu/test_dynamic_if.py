@@ -151,11 +151,11 @@ def test_results_of_a_scalar_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     computed: list[float] = []
     original = Executable.run
 
-    def counted(self: Executable, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def count_run(self: Executable, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         computed.extend(float(feeds["k"]) for _ in range(feeds.keys() == {"k"}))
         return original(self, feeds)
 
-    monkeypatch.setattr(Executable, "run", counted)
+    monkeypatch.setattr(Executable, "run", count_run)
     k = np.array(0.0, np.float32)
     for n, value in enumerate((2, 0.5, 2, 0.5, 1, np.nextafter(np.float32(1), np.float32(2)), 2)):
         k[()] = value  # the same array

@@ -16,6 +16,7 @@ from superopt.compilation.cpu import class_call
 from superopt.compilation.model import frequent_sizes, specialize
 from superopt.compilation.model.compiler import Compiler
 from superopt.errors import ModelError
+from tests.support.compilation.cache import record_compilations
 from tests.support.compilation.models import F, model, near, reference
 
 pytest.importorskip("onnxruntime")
@@ -37,19 +38,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
-    """The sizes for which a class or a program was compilations."""
-    out: list[dict[str, int]] = []
-    for name in ("compile_class", "compile_variant"):
-        original: Any = getattr(Compiler, name)
-
-        def record(
-            self: Compiler, sizes: Any, *args: Any, _call: Any = original, **more: Any
-        ) -> Any:
-            out.append(dict(sizes))
-            return _call(self, sizes, *args, **more)
-
-        monkeypatch.setattr(Compiler, name, record)
-    return out
+    """The sizes for which a class or a program was compiled."""
+    return record_compilations(monkeypatch)
 
 
 def rows(n: int) -> np.ndarray:

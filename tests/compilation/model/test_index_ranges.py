@@ -29,7 +29,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
 
 
-def indexed(op: str, offset: int, *, size: int | str = "n") -> onnx.ModelProto:
+def index_model(op: str, offset: int, *, size: int | str = "n") -> onnx.ModelProto:
     """A row or element at n + offset of a table, or an update there."""
     make = helper.make_node
     nodes = [make("Shape", ["x"], ["s"]), make("Add", ["s", "offset"], ["i"])]
@@ -81,7 +81,7 @@ def test_errors_are_where_onnxruntime_has_them(op: str, specialize: superopt.Spe
     """One model is called at sizes whose index is in range and at others, in both orders."""
     limit = COLUMNS if op == "last axis" else ROWS
     for offset, sizes in ((0, (3, limit - 1, limit, limit + 4, 3)), (-14, (2, 3, 20, 14, 30, 5))):
-        m = indexed(op, offset)
+        m = index_model(op, offset)
         exe = superopt.compile(m, specialize=specialize)
         for n in sizes:
             feeds = {"x": np.ones(n, np.float32)}
@@ -96,7 +96,7 @@ def test_errors_are_where_onnxruntime_has_them(op: str, specialize: superopt.Spe
 
 @pytest.mark.parametrize("op", OPERATORS)
 def test_a_fixed_index_out_of_range_is_an_error(op: str) -> None:
-    exe = superopt.compile(indexed(op, ROWS, size=1))
+    exe = superopt.compile(index_model(op, ROWS, size=1))
     with pytest.raises(ModelError, match="onnxruntime cannot run the model"):
         exe.run({"x": np.ones(1, np.float32)})
 

@@ -146,11 +146,11 @@ def test_further_tokens_repeat_the_program(monkeypatch: pytest.MonkeyPatch) -> N
     checked: list[int] = []
     original = StatefulCall._run_checked
 
-    def counted(self: StatefulCall, feeds: Feeds) -> Feeds:
+    def count_call(self: StatefulCall, feeds: Feeds) -> Feeds:
         checked.append(len(self.state))
         return original(self, feeds)
 
-    monkeypatch.setattr(StatefulCall, "_run_checked", counted)
+    monkeypatch.setattr(StatefulCall, "_run_checked", count_call)
     held = {n: np.zeros((2, SIZE.heads, 0, 8), np.float32) for n in STATE.values()}
     past, calls = 0, (10, *[1] * 20, 3, *[1] * 5)
     for count in calls:

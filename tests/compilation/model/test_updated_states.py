@@ -21,6 +21,7 @@ from scripts.decoder_models import (
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.states.stateful_call import StatefulCall
 from superopt.errors import SuperoptError, UsageError
+from tests.support.compilation.decoders import session
 from tests.support.compilation.models import F, model
 from tests.support.onnx_io.decoder_operators import DRAWS, grouped_query_attention
 
@@ -43,16 +44,6 @@ DECODERS = {
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path / "cache"))
-
-
-def session(m: onnx.ModelProto) -> Run:
-    """A function that runs a model in onnxruntime."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    made = ort.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [o.name for o in made.get_outputs()]
-    return lambda feeds: dict(zip(names, made.run(None, feeds), strict=True))
 
 
 def feeds_of(kind: str, tokens: Sequence[int], past: int) -> Feeds:

@@ -27,7 +27,7 @@ from superopt.te.expr.node import Axis, Size
 from superopt.te.expr.symbolic_int import symbolic_sizes
 from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 from tests.support.compilation.models import F, model
-from tests.support.kernels.build import planned
+from tests.support.kernels.build import plan_model
 
 
 def drawn(*shape: int) -> np.ndarray:
@@ -58,7 +58,7 @@ def test_the_next_part_is_prefetched(name: str, level: str) -> None:
     pads = {"pads": [1] * 4} if op == "Conv" else {}
     m = model([helper.make_node(op, ["x", "w"], ["y"], **pads)], {"x": (F, shape)}, ["y"],
               {"w": drawn(*weight)})  # fmt: skip
-    program, width = planned(m, level, "znver5"), LEVELS[level].width
+    program, width = plan_model(m, level, "znver5"), LEVELS[level].width
     found = [
         a.distance_bytes
         for k in program.kernels.values()
@@ -115,7 +115,7 @@ def test_strided_reads_are_prefetched(
         helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[stride] * 2),
     ]
     m = model(nodes, {"x": (F, [1, 3, 97, 97])}, ["y"], {"w": drawn(64, 3, 1, 1)})
-    program, width = planned(m, level, "znver5"), LEVELS[level].width
+    program, width = plan_model(m, level, "znver5"), LEVELS[level].width
     pool = program.kernels[program.calls[-1 if len(program.calls) == 2 else -2].function]
     assert [a.distance_bytes for a in plan_prefetches(pool, width).values()] == wanted
     text = kernel_text(pool, width)

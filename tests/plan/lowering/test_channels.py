@@ -16,7 +16,7 @@ from superopt.te.analysis.affine import affine
 from superopt.te.analysis.walk import loads, reductions
 from tests.support.compilation.forms import CONV, Shapes, build, feeds_of, node, program_of, weights
 from tests.support.compilation.models import near, reference
-from tests.support.kernels.build import planned
+from tests.support.kernels.build import plan_model
 from tests.support.ops.build import made
 
 FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
@@ -176,7 +176,7 @@ def test_it_is_computed(name: str, threads: int) -> None:
 )  # fmt: skip
 def test_it_has_a_kernel_of_its_own(name: str, algorithm: str, level: str) -> None:
     nodes, shapes, known = FORMS[name]
-    found = planned(build(nodes, shapes, known), level)
+    found = plan_model(build(nodes, shapes, known), level)
     assert algorithm in {o.algorithm for o in found.options.values()}
 
 
@@ -184,7 +184,7 @@ def test_it_has_a_kernel_of_its_own(name: str, algorithm: str, level: str) -> No
 def test_vectors_of_what_is_summed_are_parts_of_blocks(lanes: int) -> None:
     """Sixteen channels lie next to each other: where they are two vectors, each is read as one."""
     nodes, shapes, known = FORMS["three channels of many"]
-    found = planned(build(nodes, shapes, known), "x86-64-v4")
+    found = plan_model(build(nodes, shapes, known), "x86-64-v4")
     (key,) = (k for k, o in found.options.items() if o.algorithm == "small_n_gemm")
     p = found.problems[key]
     narrow = match_small_n_gemm(p.tensor, p.constants, p.layouts, lanes)

@@ -16,7 +16,7 @@ import superopt
 from tests.support.breadth import examples
 from tests.support.compilation.forms import CONV, Shapes, build, feeds_of, node, program_of, weights
 from tests.support.compilation.models import F, I, model, near, reference
-from tests.support.kernels.build import planned
+from tests.support.kernels.build import plan_model
 
 
 def attention(*, mask: bool) -> list:
@@ -219,14 +219,14 @@ def test_channels_last_images_are_copied_first() -> None:
 @pytest.mark.parametrize("name", [n for n in FORMS if n.startswith("a large product")])
 def test_large_products_are_computed_by_parts(name: str) -> None:
     nodes, shapes, known = FORMS[name]
-    found = planned(build(nodes, shapes, known), "x86-64-v4", "znver5")
+    found = plan_model(build(nodes, shapes, known), "x86-64-v4", "znver5")
     assert "strassen" in {o.algorithm for o in found.options.values()}
 
 
 @pytest.mark.parametrize("name", ["turned", "turned to the front"])
 def test_tiles_are_transposed(name: str) -> None:
     nodes, shapes, known = FORMS[name]
-    found = planned(build(nodes, shapes, known), "x86-64-v4")
+    found = plan_model(build(nodes, shapes, known), "x86-64-v4")
     assert "transpose" in {o.algorithm for o in found.options.values()}
 
 

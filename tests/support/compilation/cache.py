@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from superopt.compilation.cache import entries
+from superopt.compilation.model.compiler import Compiler
 from tests.support.compilation.models import F, model
 
 
@@ -47,3 +48,19 @@ def scaled(by: float) -> onnx.ModelProto:
 
 
 ONES = np.ones((2, 4), np.float32)
+
+
+def record_compilations(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, int]]:
+    """Return the sizes for which a class or a program is compiled from now on."""
+    out: list[dict[str, int]] = []
+    for name in ("compile_class", "compile_variant"):
+        original: Any = getattr(Compiler, name)
+
+        def record(
+            self: Compiler, sizes: Any, *args: Any, _call: Any = original, **more: Any
+        ) -> Any:
+            out.append(dict(sizes))
+            return _call(self, sizes, *args, **more)
+
+        monkeypatch.setattr(Compiler, name, record)
+    return out

@@ -51,7 +51,7 @@ def blank(k: Kernel, results: int) -> list[np.ndarray]:
     return [np.full(s, 77, d) for s, d in zip(shapes, kinds, strict=True)]
 
 
-def planned(m: onnx.ModelProto, level: str, cpu: str = "") -> Program:
+def plan_model(m: onnx.ModelProto, level: str, cpu: str = "") -> Program:
     """The program that a processor of this level would run. cpu: its name in LLVM."""
     machine = psabi_machine(level)
     machine = replace(machine, cpu=cpu) if cpu else machine

@@ -13,7 +13,7 @@ from superopt.kernels.runtime.cpu import load_kernel
 from superopt.te.expr.tensor import Tensor
 
 
-def computed(p: Problem, option: Option, given: dict[Tensor, np.ndarray]) -> np.ndarray:
+def run_option(p: Problem, option: Option, given: dict[Tensor, np.ndarray]) -> np.ndarray:
     """The problem's tensor, by the kernels of an option."""
     layouts, t = p.layouts, p.tensor
     choice = build_choice(p, option)

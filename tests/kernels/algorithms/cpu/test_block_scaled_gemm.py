@@ -11,21 +11,21 @@ from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.llvm.prefetch import plan_prefetches
 from superopt.kernels.runtime.target_cpu import LEVELS
 from tests.support.compilation.nbits import NBitsProduct
-from tests.support.kernels.build import planned
+from tests.support.kernels.build import plan_model
 
 
 @pytest.mark.parametrize(
     ("rows", "name"), [(1, "block_sums"), (15, "block_sums"), (16, "block_gemm")]
 )
 def test_many_rows_share_decoded_weights(rows: int, name: str) -> None:
-    program = planned(NBitsProduct(256, 192).model([rows]), "x86-64-v4")
+    program = plan_model(NBitsProduct(256, 192).model([rows]), "x86-64-v4")
     assert [o.algorithm for o in program.options.values()] == [name]
 
 
 @pytest.mark.parametrize(("level", "permutes"), [("x86-64-v4", True), ("x86-64-v3", False)])
 @pytest.mark.parametrize("rows", [1, 20])
 def test_avx512_decodes_by_a_table(rows: int, level: str, permutes: bool) -> None:
-    (kernel,) = planned(NBitsProduct(256, 192).model([rows]), level).kernels.values()
+    (kernel,) = plan_model(NBitsProduct(256, 192).model([rows]), level).kernels.values()
     text = kernel_text(kernel, LEVELS[level].width)
     assert ("permvar" in text) == permutes
     assert ("uitofp" in text) != permutes
@@ -33,7 +33,7 @@ def test_avx512_decodes_by_a_table(rows: int, level: str, permutes: bool) -> Non
 
 def test_each_word_is_prefetched_once() -> None:
     """Its eight fields are decoded from one load."""
-    (kernel,) = planned(NBitsProduct(2048, 2048, 128).model([1]), "x86-64-v4").kernels.values()
+    (kernel,) = plan_model(NBitsProduct(2048, 2048, 128).model([1]), "x86-64-v4").kernels.values()
     assert [t.dtype.name for t in plan_prefetches(kernel, 64)] == ["u32"]
     text = kernel_text(kernel, 64)
     vectors = block_scaled_gemm.PANEL_VECTORS
@@ -48,7 +48,7 @@ def test_zero_points_take_no_instruction_of_each_weight() -> None:
     texts = []
     for zero in ("", "packed"):
         product = NBitsProduct(256, 192, 32, zero=zero)
-        (kernel,) = planned(product.model([1]), "x86-64-v4").kernels.values()
+        (kernel,) = plan_model(product.model([1]), "x86-64-v4").kernels.values()
         texts.append(kernel_text(kernel, 64))
     vectors, words = block_scaled_gemm.PANEL_VECTORS, 4
     assert [t.count("call <16 x float> @llvm.x86.avx512.permvar") for t in texts] == [
@@ -61,7 +61,7 @@ def test_zero_points_take_no_instruction_of_each_weight() -> None:
 def test_small_weights_are_prefetched_where_one_row_reads_them() -> None:
     """Those of other products are read before they are read again."""
     for rows, wanted in ((1, ["u32"]), (64, [])):
-        (kernel,) = planned(NBitsProduct(768, 768).model([rows]), "x86-64-v4").kernels.values()
+        (kernel,) = plan_model(NBitsProduct(768, 768).model([rows]), "x86-64-v4").kernels.values()
         assert [t.dtype.name for t in plan_prefetches(kernel, 64)] == wanted
 
 

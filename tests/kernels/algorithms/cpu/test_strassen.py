@@ -29,7 +29,7 @@ from superopt.te.expr import index
 from superopt.te.expr.tensor import Tensor
 from tests.support.compilation.models import F, model
 from tests.support.kernels.build import product
-from tests.support.kernels.options import computed
+from tests.support.kernels.options import run_option
 
 
 @pytest.mark.parametrize("levels", LEVELS)
@@ -100,7 +100,7 @@ def test_it_is_the_product(case: str, levels: int, separate: int) -> None:
     wanted = np.zeros(tuple(n for n in t.shape if isinstance(n, int)), np.float32)
     load_kernel(lower_kernel("k", [x, w, *rest], [t]))(*given.values(), wanted)
     for option in (some[0], some[-1]):
-        got = computed(p, option, given)
+        got = run_option(p, option, given)
         np.testing.assert_allclose(
             got.reshape(wanted.shape), wanted, atol=1e-5 * np.abs(wanted).max()
         )
@@ -121,7 +121,7 @@ def test_no_row_rounds_by_another_ones_size(case: str, levels: int, separate: in
     sizes.flat[rng.permutation(sizes.size)[:2]] = 0, 1e36
     a = (a * sizes).astype(np.float32)
     b = rng.standard_normal(w.shape).astype(np.float32)
-    got = computed(p, option, {x: a, w: b, **{i: np.zeros(i.shape, np.float32) for i in rest}})
+    got = run_option(p, option, {x: a, w: b, **{i: np.zeros(i.shape, np.float32) for i in rest}})
     if op == "Conv":
         wanted = np.einsum("nchw,oc->nohw", a.astype(float), b[:, :, 0, 0])
     else:
