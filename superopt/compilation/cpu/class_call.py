@@ -86,10 +86,11 @@ class ClassCalls:
             policy.add_sizes(key)
             self._keep(self.seen, MAX_SEEN_SHAPES, shapes, False)
             for own in exe.size_classes.classes:
-                if (known := own.formulas.find(sizes)) is not None:
-                    step = own.whole_step
-                    if isinstance(step, SymbolicSegment) and step.binding is not None:
-                        return step.run_once(known, arrays)
+                step = own.whole_step
+                if isinstance(step, SymbolicSegment) and step.binding is not None:
+                    if (out := step.whole_function(own.formulas)(sizes, arrays)) is not None:
+                        return out
+                elif own.formulas.admits(sizes):
                     return _run_class(exe, own, sizes, arrays)
             return run_counted(exe, key, arrays)
         if variant is None:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from superopt.compilation.cpu.class_function import ClassFunction, build_class_function
 from superopt.compilation.model.steps import KernelStep, MemoryHolder, ModelBinding, ValueArrays
 from superopt.compilation.runtime.output_buffers import (
-    MIN_REUSED_BYTES,
     ArraySpec,
     KeptArrays,
-    new_array,
     no_kept_arrays,
     output_allocator,
 )
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from superopt.plan.program.size_formulas import SizedProgram, SizeFormulas
 
 _WORD_TYPE = np.dtype(np.int64)
-_empty, _from_buffer = np.empty, np.frombuffer
+_from_buffer = np.frombuffer
 RunProgram = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
 
 
@@ -162,7 +161,7 @@ def native_call(native: NativeSegment, input_count: int) -> ModelCall:
 class SymbolicSegment:
     """A segment as machine code for all sizes that its formulas admit. example: the sizes for which
     it was compiled. image: what the disk cache keeps; None if it came from there. kept_outputs: of
-    the segments at all sizes."""
+    the segments at all sizes. whole_functions: that of `whole_function` once it was called."""
 
     code: LoadedProgram
     formulas: SizeFormulas
@@ -172,6 +171,7 @@ class SymbolicSegment:
     binding: ModelBinding | None = None
     image: ProgramImage | None = None
     kept_outputs: KeptArrays = field(init=False)
+    whole_functions: list[ClassFunction] = field(init=False, default_factory=list)
     pack_words: Callable[..., bytes] = field(init=False)  # the words that the code reads
 
     def __post_init__(self) -> None:
@@ -206,20 +206,11 @@ class SymbolicSegment:
         packed = _from_buffer(self.pack_words(*words), _WORD_TYPE)
         self.code.call((*arrays, packed), memory, workspace)
 
-    def run_once(self, known: SizedProgram, arrays: Sequence[Any]) -> dict[str, Any]:
-        """Return the model's outputs by name for its inputs, in order; the segment is the whole
-        model. known: the values of its formulas."""
-        kept, binding = self.kept_outputs, self.binding
-        assert binding is not None
-        out = []
-        for shape, dtype, some in zip(known.output_shapes, self.output_dtypes, kept, strict=True):
-            size = dtype.itemsize
-            for n in shape:
-                size *= n
-            small = size < MIN_REUSED_BYTES
-            out.append(_empty(shape, dtype) if small else new_array(shape, dtype, some))
-        memory, workspace, words, _ = known  # as in `call_kernels`
-        packed = _from_buffer(self.pack_words(*words), _WORD_TYPE)
-        given = [arrays[n] for n in binding.input_numbers]
-        self.code.call((*given, *out, packed), memory, workspace)
-        return {name: out[n] for name, n in binding.output_numbers.items()}
+    def whole_function(self, formulas: SizeFormulas) -> ClassFunction:
+        """Return the function of the model's inputs, if the segment is the whole model. formulas:
+        its own, with the guards of its class."""
+        if not self.whole_functions:
+            assert self.binding is not None
+            own = self.output_dtypes, self.binding, self.kept_outputs
+            self.whole_functions.append(build_class_function(self.code, formulas, *own))
+        return self.whole_functions[0]

@@ -20,14 +20,15 @@ def compile_formulas(
     lines = [
         f"def values({given}):",
         *(f"    t{n} = {text}" for n, text in enumerate(shared)),
-        f"    return {_tuple_text(texts)}",
+        f"    return {tuple_text(texts)}",
     ]
     defined: dict[str, Any] = {"__builtins__": {}, "max": max, "min": min}
     exec("\n".join(lines), defined)
     return defined["values"]  # type: ignore[no-any-return]
 
 
-def _tuple_text(texts: Sequence[str]) -> str:
+def tuple_text(texts: Sequence[str]) -> str:
+    """Return the text of a tuple of formulas."""
     return f"({', '.join(texts)}{',' * bool(texts)})"
 
 
@@ -66,14 +67,14 @@ class SizeFormulas:
     def _find(self) -> Callable[[Mapping[str, int]], SizedProgram | None]:
         """Return what returns the values at sizes, None if a guard fails: in one piece, as calls at
         new sizes wait for it. It raises KeyError for other names."""
-        shapes = _tuple_text([*map(_tuple_text, self.output_shapes)])
+        shapes = tuple_text([*map(tuple_text, self.output_shapes)])
         lines = [
             "def find(sizes):",
             *(f"    s{n} = sizes[{name!r}]" for n, name in enumerate(self.names)),
             f"    if not ({' and '.join(self.guards) or 'True'}): return None",
             *(f"    t{n} = {text}" for n, text in enumerate(self.shared)),
             f"    return new(made, ({self.memory_bytes}, {self.workspace_bytes}, "
-            f"{_tuple_text(self.words)}, {shapes}))",
+            f"{tuple_text(self.words)}, {shapes}))",
         ]
         defined: dict[str, Any] = {
             "__builtins__": {}, "max": max, "min": min, "made": SizedProgram, "new": tuple.__new__,
@@ -83,8 +84,8 @@ class SizeFormulas:
 
     @cached_property
     def _values(self) -> Callable[..., tuple[Any, ...]]:
-        shapes = _tuple_text([*map(_tuple_text, self.output_shapes)])
-        texts = (self.memory_bytes, self.workspace_bytes, _tuple_text(self.words), shapes)
+        shapes = tuple_text([*map(tuple_text, self.output_shapes)])
+        texts = (self.memory_bytes, self.workspace_bytes, tuple_text(self.words), shapes)
         return compile_formulas(texts, len(self.names), self.shared)
 
     def admits(self, sizes: Mapping[str, int]) -> bool:
