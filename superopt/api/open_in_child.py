@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from superopt.compilation.cache import entries
 from superopt.compilation.frontend.input_arrays import ShapePattern, has_symbolic_sizes
+from superopt.compilation.model.flow_programs import background_flow
 from superopt.compilation.model.onnxruntime_calls import onnxruntime_fallback
 from superopt.compilation.model.specialize import CHILD_MODULE, start_compiler
 from superopt.compilation.runtime import child_process
@@ -28,18 +29,20 @@ if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
     from superopt.compilation.model.shape_policy import Specialize
     from superopt.compilation.runtime.child_process import Child
+    from superopt.onnx_io.read.scan import ModelScan
     from superopt.onnx_io.read.source import Source
 
 MIN_OPEN_TIMEOUT_S: Final = 120.0  # limit for opening a model, and for its bytes:
 OPEN_BYTES_PER_SECOND: Final = 20e6
-CONTROL_FLOW: Final = frozenset({"If", "Loop"})  # whose programs are not those of classes
+CONTROL_FLOW: Final = frozenset({"If", "Loop"})  # whose programs a child compiles for a call
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """What a child found. digest: of the model's files. child: waits for sizes; None: it compiles
-    nothing."""
+    """What a child found. scan: of the model. digest: of its files. child: waits for sizes; None:
+    it compiles nothing."""
 
+    scan: ModelScan | None
     digest: str
     interface: entries.ModelInterface
     child: Child | None
@@ -51,14 +54,16 @@ def compiles_in_child(device: Device, specialize: Specialize) -> bool:
     return may and device.has_size_classes and device.compiles_in_background
 
 
-def has_only_classes(path: Path) -> bool:
-    """True if the programs of a model file are for classes of sizes, which are those of axes."""
-    from superopt.onnx_io.read.scan import scan_model
-
-    if (found := scan_model(path)) is None:
+def has_size_classes(found: ModelScan | None) -> bool:
+    """True if the programs of a model are for classes of sizes, which are those of axes."""
+    if found is None or not found.symbols:
         return False
-    plain = all(name.isidentifier() for name in found.symbols if name)
-    return bool(found.symbols) and plain and not found.op_types & CONTROL_FLOW
+    return all(name.isidentifier() for name in found.symbols if name)
+
+
+def may_branch(found: ModelScan | None) -> bool:
+    """True if a model has an If or Loop, which may be known when it is compiled."""
+    return found is not None and bool(found.op_types & CONTROL_FLOW)
 
 
 def open_in_child(
@@ -70,8 +75,10 @@ def open_in_child(
     """Return what a child found that opened a model file; None if it cannot serve the model, or
     failed: then this process opens the file, or reports why it cannot. open_model: calls
     `print_description`. meanwhile: is called before this process waits for that."""
+    from superopt.onnx_io.read.scan import scan_model
+
     state = entries.file_state(path)
-    if state is None or not has_only_classes(path):
+    if state is None or not has_size_classes(scan := scan_model(path)):
         return None
     try:
         child = child_process.start_child(CHILD_MODULE)
@@ -89,7 +96,7 @@ def open_in_child(
             return None
         used = bool(found["has_kernels"])
         interface = entries.parse_interface(found["interface"])
-        return OpenedModel(found["digest"], interface, child if used else None)
+        return OpenedModel(scan, found["digest"], interface, child if used else None)
     finally:
         if not used:
             child.close()
@@ -129,7 +136,6 @@ def print_description(exe: Executable, digest: str, ahead: ReadAhead) -> None:
         not any(p.has_default for p in ports)  # whose values the compiler has
         and has_symbolic_sizes(ports)
         and ShapePattern.of_ports(ports) is not None
-        and compiler.compile_any_sizes("background") is None  # no control flow
     )
     if is_served and exe.session_cache is not None and not compiler.is_all_fallback:
         given = compiler.given_model
@@ -143,18 +149,28 @@ def print_description(exe: Executable, digest: str, ahead: ReadAhead) -> None:
     print(json.dumps(found), flush=True)
 
 
-def prepare_first_calls(exe: Executable, path: Path, child: Child | None) -> None:
+def prepare_first_calls(exe: Executable, path: Path, opened: OpenedModel | None) -> None:
     """Let the first calls run in ONNX Runtime while a child compiles a class of their sizes; or, if
-    ONNX Runtime does not run the model, compile it. path: of the model. child: the one that opened
-    it."""
+    ONNX Runtime does not run the model, compile it. path: of the model. opened: what the child
+    found that opened it."""
+    from superopt.onnx_io.read.scan import scan_model
+
     policy, classes = exe.shape_policy, exe.size_classes
+    child = None if opened is None else opened.child
     classes.read()
-    if classes.classes or not classes.is_supported:
-        policy.first_in_background = policy.is_first_due = not classes.classes
+    if not classes.classes and classes.is_supported:
+        scan = scan_model(path) if opened is None else opened.scan
+        exe.may_branch = may_branch(scan)
+        if exe.may_branch:
+            classes.any_sizes = background_flow(exe, compile_new=False)
+    if classes.classes or classes.any_sizes or not classes.is_supported:
+        is_compiled = bool(classes.classes or classes.any_sizes)
+        policy.first_in_background = policy.is_first_due = not is_compiled
+        policy.compiles_classes = is_compiled
         if child is not None:
             child.close()
         return
-    if child is None and not has_only_classes(path):
+    if child is None and not has_size_classes(scan):
         return
     try:
         exe.keep_child(child or start_compiler(exe, is_urgent=True))

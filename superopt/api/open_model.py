@@ -180,7 +180,7 @@ def open_file(
     known = replace(options, store=store)
     out.reference = FileReference(path.absolute(), digest, known, specialize)
     if may_start_child and has_symbolic_sizes(ports) and not fallback.is_all_fallback():
-        prepare_first_calls(out, path, None if opened is None else opened.child)
+        prepare_first_calls(out, path, opened)
     return out
 
 

@@ -165,20 +165,6 @@ def test_options_with_which_this_process_compiles(path: Path, options: dict[str,
     assert exe.shape_policy.fallback is None
 
 
-def if_model() -> onnx.ModelProto:
-    y = helper.make_tensor_value_info("y", F, ["n", 64])
-    arms = {
-        f"{name}_branch": helper.make_graph([helper.make_node(op, ["x"], ["y"])], name, [], [y])
-        for name, op in (("then", "Neg"), ("else", "Abs"))
-    }
-    inputs = [
-        helper.make_tensor_value_info("x", F, ["n", 64]),
-        helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []),
-    ]
-    graph = helper.make_graph([helper.make_node("If", ["c"], ["y"], **arms)], "g", inputs, [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-
-
 def default_model() -> onnx.ModelProto:
     node = helper.make_node("Add", ["x", "b"], ["y"])
     out = model([node], {"x": (F, ["n", 64])}, ["y"], {"b": W[:, 0].copy()})
@@ -186,7 +172,7 @@ def default_model() -> onnx.ModelProto:
     return out
 
 
-OTHERS = {"if": if_model(), "default": default_model(), "5": net(5), "n + 1": net("n + 1")}
+OTHERS = {"default": default_model(), "5": net(5), "n + 1": net("n + 1")}
 
 
 @pytest.mark.parametrize("kind", OTHERS)

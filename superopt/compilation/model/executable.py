@@ -21,11 +21,12 @@ from superopt.compilation.frontend.input_arrays import (
 from superopt.compilation.model.bound_call import BoundCall, bind_arrays
 from superopt.compilation.model.classes.runtime_counts import watch_counts
 from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
+from superopt.compilation.model.control_flow.part_calls import PartNotCompiled, on_missing
 from superopt.compilation.model.device import NO_CONTEXT
 from superopt.compilation.model.explain_memory import explain_memory
 from superopt.compilation.model.model_programs import ModelPrograms, closed_error
-from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime
-from superopt.compilation.model.size_classes import bind_size_class
+from superopt.compilation.model.onnxruntime_calls import run_in_onnxruntime, run_whole_model
+from superopt.compilation.model.size_classes import bind_compiled_part, bind_size_class
 from superopt.compilation.model.states.stateful_call import StatefulCall, bind_state
 from superopt.compilation.model.steps import Variant
 from superopt.compilation.runtime import background_worker
@@ -93,8 +94,11 @@ class Executable(ModelPrograms):
         fed = [x for p, x in zip(self.input_ports, given, strict=True) if p.name in feeds]
         on_device = bool(fed) and all(map(self.device.is_on_device, fed))
         is_whole = len(fed) == len(given)
-        if key not in self.variants and not bind_size_class(self, key):
-            out = run_in_onnxruntime(self, key, given)
+        missing = on_missing(self)
+        if key not in self.variants and missing == "raise":
+            bind_compiled_part(self, key)
+        elif key not in self.variants and not bind_size_class(self, key):
+            out = None if missing == "compile" else run_in_onnxruntime(self, key, given)
             if out is not None:
                 return {n: self.device.to_device(x) for n, x in out.items()} if on_device else out
         concurrent = self.device.has_concurrent_calls
@@ -105,6 +109,10 @@ class Executable(ModelPrograms):
                     variant = self._variant_of_call(sizes, given, is_whole, on_device)
             try:
                 return self.run_variant(variant, given, on_device=on_device)
+            except PartNotCompiled:
+                if (whole := run_whole_model(self, key, given)) is None:
+                    raise
+                return whole
             except RuntimeMismatch as e:
                 del variant  # its memory is free when the other one is compiled
                 self._fall_back_entirely(sizes, e)
@@ -227,9 +235,11 @@ class Executable(ModelPrograms):
     def executables(self) -> Iterator[Executable]:
         """Yield this one, and those of its branches and loops."""
         yield self
-        for variant in tuple(self.variants.values()):
-            for part in (p for s in variant if isinstance(s, ControlFlow) for p in s.executables):
-                yield from part.executables()
+        steps = {id(s): s for v in tuple(self.variants.values()) for s in v}
+        for part in (
+            p for s in steps.values() if isinstance(s, ControlFlow) for p in s.executables
+        ):
+            yield from part.executables()
 
     def executable_for(self, sizes: Mapping[str, int]) -> Executable:
         """Return this executable, or the one for these sizes alone (Compiler.compiler_for)."""

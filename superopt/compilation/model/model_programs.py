@@ -86,6 +86,7 @@ class ModelPrograms:
     session_cache: SessionCache | None = None
     state_programs: dict[StateNames, StatePrograms] = field(default_factory=dict)
     waiting_child: Child | None = None  # has opened the model, and waits for sizes
+    may_branch: bool = False  # with an If or Loop: a child compiles what a call needs
 
     def __post_init__(self) -> None:
         fork_safety.lock_owners.add(self)
@@ -133,7 +134,7 @@ class ModelPrograms:
         run it."""
         with self.exclusive():
             policy = self.shape_policy
-            if policy.is_first_due and not policy.pending:
+            if policy.is_first_due and not policy.pending and not self.may_branch:
                 policy.first_in_background = policy.is_first_due = False
                 policy.fallback = None
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.input_arrays import Sizes
+from superopt.compilation.model.control_flow.part_calls import set_on_missing
 from superopt.compilation.model.repeated_call import repeated_named_call
 from superopt.compilation.model.specialize import submit_specialization
 
@@ -61,6 +62,26 @@ def run_counted(exe: Executable, key: Sizes, arrays: Sequence[Any]) -> dict[str,
     out = whole.named_call(feeds)
     _add_time(exe, key, time.perf_counter() - begin, arrays)
     return out
+
+
+def run_whole_model(exe: Executable, key: Sizes, arrays: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the outputs of ONNX Runtime in place of parts that are not compiled, and let these be
+    compiled if that would have paid; None if the model is itself a part. Parts compile in calls if
+    ONNX Runtime does not run the model."""
+    if exe.shape_policy.on_missing != "specialize":
+        return None
+    with exe.exclusive():
+        whole = onnxruntime_fallback(exe)
+        variant = exe.variants[key] if whole is None else None
+    if whole is not None:
+        begin = time.perf_counter()
+        out = whole.call(arrays)
+        _add_time(exe, key, time.perf_counter() - begin, arrays)
+        return out
+    assert variant is not None
+    assert variant.control_flow is not None
+    set_on_missing(variant.control_flow, "specialize")
+    return exe.run_variant(variant, arrays, on_device=False)
 
 
 def _has_program(exe: Executable, key: Sizes) -> bool:

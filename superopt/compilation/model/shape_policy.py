@@ -15,11 +15,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.errors import SuperoptError, UsageError
+
+if TYPE_CHECKING:
+    from superopt.compilation.model.control_flow.part_calls import OnMissing
 
 Specialize = Literal["background", "eager", "never"]
 SizeRanges = Mapping[str, tuple[int, int]]  # the least and the greatest value of each symbol
@@ -63,7 +66,9 @@ class ShapePolicy:
     Runtime of segments whose sizes only a run gives. has_all_counts: these are compiled for all
     levels of such sizes, or are being so. first_in_background: the first call does not compile
     either; is_first_due: nothing is compiled yet, and it begins that. failures: of compilations in
-    the background; each doubles the time until the next one.
+    the background; each doubles the time until the next one. on_missing: what calls of a part of a
+    model do at sizes of no program (part_calls.py); missing_sizes: for which the disk cache had
+    none.
     """
 
     specialize: Specialize = "eager"
@@ -86,6 +91,8 @@ class ShapePolicy:
     count_seconds: float = 0.0
     has_all_counts: bool = False
     first_in_background: bool = False
+    on_missing: OnMissing = "specialize"
+    missing_sizes: set[Sizes] = field(default_factory=set)
     is_first_due: bool = False
     failures: int = 0
     cached_compile_seconds: Callable[[], float | None] = lambda: None

@@ -8,7 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from superopt.compilation.model.control_flow.cached_parts import find_control_flow, refer_to_parts
+from superopt.compilation.model.control_flow.part_calls import PartNotCompiled, on_missing
+from superopt.compilation.model.flow_programs import (
+    background_flow,
+    control_flow_variant,
+)
 from superopt.compilation.model.frequent_sizes import count_calls
 from superopt.compilation.model.specialize import compile_in_waiting_child
 from superopt.compilation.model.steps import MemoryHolder, Variant
@@ -134,6 +138,11 @@ class SizeClasses:
     nonempty_zeros: set[frozenset[str]] = field(default_factory=set)
     any_sizes: Variant | None = None
 
+    @property
+    def any_control_flow(self) -> ControlFlow | None:
+        """The programs of `any_sizes`."""
+        return None if self.any_sizes is None else self.any_sizes.control_flow
+
     def variant(
         self, sizes: Mapping[str, int], count_call: CountCall | None = None
     ) -> Variant | None:
@@ -239,6 +248,7 @@ def bind_size_class(exe: Executable, key: Sizes, *, compile_new: bool = False) -
         return False
     if not exe.device.has_size_classes:
         return False
+    compile_new = compile_new or on_missing(exe) == "compile"
     policy.add_sizes(key)
     # a call that ran in ONNX Runtime before may do so again, and does not wait for another call
     with exe.try_lock(blocking=compile_new or key not in policy.fallback_times) as locked:
@@ -252,19 +262,22 @@ def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
             return True
         if _bind_cached(exe, key):
             return True
-        if 0 in sizes.values() and (made := classes.compile_empty(exe.compiler, sizes)):
+        is_empty = 0 in sizes.values() and not exe.may_branch
+        if is_empty and (made := classes.compile_empty(exe.compiler, sizes)):
             found = made.variant(sizes)
             assert found is not None
             _set_bound(exe, key, found)
             return True
         is_first = not (classes.classes or exe.variants or policy.first_in_background)
-        if (is_first or compile_new) and compile_in_waiting_child(exe, key):
+        from_child = (is_first or compile_new) and not exe.may_branch
+        if from_child and compile_in_waiting_child(exe, key):
             classes.add_new()
             policy.add_class()
             if _bind_cached(exe, key):
                 return True
-        if is_first and classes.is_supported and exe.device.has_runtime_sizes:
-            classes.any_sizes = _control_flow(exe)
+        is_new = (is_first or compile_new) and not (classes.classes or classes.any_sizes)
+        if is_new and classes.is_supported and exe.device.has_runtime_sizes:
+            classes.any_sizes = control_flow_variant(exe)
         if classes.any_sizes is not None:
             _set_bound(exe, key, classes.any_sizes)
             return True
@@ -297,28 +310,40 @@ def _bind_cached(exe: Executable, key: Sizes) -> bool:
         exe.set_variant(key, cached)
         return True
     found = classes.variant(dict(key), count_calls(exe, key))
-    policy.compiles_classes = bool(classes.classes)
+    policy.compiles_classes = bool(classes.classes or classes.any_sizes)
     policy.sizes_vary = len(classes.classes) > 1
     if found is not None:
         _set_bound(exe, key, found)
     return found is not None
 
 
-def _control_flow(exe: Executable) -> Variant | None:
-    """Return what runs at all sizes of a model with an If or Loop, cached or compiled; None of
-    another one."""
-    flow = find_control_flow(exe)
-    if flow is None:
-        flow = exe.compiler.compile_any_sizes(exe.shape_policy.specialize)
-        if flow is None:
-            return None
-        if exe.size_classes.cache is not None:
-            exe.size_classes.cache.store_control_flow(flow)
-        if exe.reference is not None:
-            refer_to_parts(flow, exe.reference)
-        made = Variant((flow,), lambda: exe.model, is_of_class=True)
-        exe.compiler.compile_branches(made)
-    return Variant((flow,), lambda: exe.model, is_of_class=True)
+def bind_compiled_part(exe: Executable, key: Sizes) -> None:
+    """Let a part of a model run the program that it has for these sizes. Raises PartNotCompiled if
+    it has none, or if another thread compiles it."""
+    with exe.try_lock() as locked:
+        if locked and not _bind_compiled(exe, key):
+            exe.shape_policy.missing_sizes.add(key)
+        if key not in exe.variants:
+            raise PartNotCompiled
+
+
+def _bind_compiled(exe: Executable, key: Sizes) -> bool:
+    classes, is_missing = exe.size_classes, key in exe.shape_policy.missing_sizes
+    with exe.exclusive():
+        if key in exe.variants:
+            return True
+        cached = None if is_missing else exe.find_cached(key)
+        if cached is not None:
+            exe.set_variant(key, cached)
+            return True
+        if not key or not exe.device.has_size_classes:
+            return False
+        found = classes.variant(dict(key), count_calls(exe, key))
+        if found is None and not is_missing:
+            found = classes.any_sizes = background_flow(exe, compile_new=False)
+        if found is not None:
+            _set_bound(exe, key, found)
+        return found is not None
 
 
 def _compile_next(exe: Executable, sizes: Mapping[str, int]) -> None:

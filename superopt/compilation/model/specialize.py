@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from superopt.compilation.model.control_flow.dynamic_loop import DynamicLoop
+from superopt.compilation.model.control_flow.part_calls import (
+    add_new_programs,
+    compile_missing_parts,
+)
+from superopt.compilation.model.flow_programs import background_flow
 from superopt.compilation.runtime import background_worker, child_process
 from superopt.cost.machine import this_machine
 from superopt.errors import SuperoptError
@@ -57,7 +63,7 @@ def _specialize(ref: weakref.ref[Executable], key: Sizes, arrays: list[Any]) -> 
     if (exe := ref()) is None:
         return
     is_urgent = exe.shape_policy.is_first_due and this_machine().cores_allowed > 1
-    with closing(child_results(exe, key, is_urgent=is_urgent)) as results:
+    with closing(child_results(exe, key, is_urgent=is_urgent, arrays=arrays)) as results:
         _compile_and_choose(exe, key, arrays, results)
         try:
             for _ in results:  # classes of other levels
@@ -77,13 +83,17 @@ def _compile_and_choose(
     Runtime. results: of a child process."""
     policy, why = exe.shape_policy, ""
     made: SizeClass | None = None
-    variant = None
+    variant, flow = None, None
     try:
         variant, made = compile_in_background(exe, key, results)
-        own, other = _measure_pair(exe, variant, arrays)
-        policy.add_measurement(own, other)
-        if own >= other * (1.0 if made is None else CLASS_MARGIN):
-            why = f"onnxruntime is faster: {1e3 * other:.3g} ms, compiled {1e3 * own:.3g} ms"
+        if (flow := variant.control_flow) is not None:
+            with compile_missing_parts():
+                flow.run_programs(dict(zip(flow.input_names, arrays, strict=True)))
+        if not isinstance(flow, DynamicLoop):  # which compares in its calls
+            own, other = _measure_pair(exe, variant, arrays)
+            policy.add_measurement(own, other)
+            if own >= other * (1.0 if made is None else CLASS_MARGIN):
+                why = f"onnxruntime is faster: {1e3 * other:.3g} ms, compiled {1e3 * own:.3g} ms"
     except Exception as e:  # any error; `fallback_nodes` reports it
         policy.failures += 1
         why = " ".join(f"background compilation failed: {e}".split())
@@ -93,6 +103,9 @@ def _compile_and_choose(
             return
         if made is not None:  # from here on calls use its memory
             exe.size_classes.add(made, is_slower=bool(why))
+            policy.add_class()
+        elif flow is not None and not why:
+            exe.size_classes.any_sizes = variant
             policy.add_class()
         policy.compiles_classes = exe.size_classes.is_supported
         policy.is_first_due = False
@@ -105,8 +118,12 @@ def _compile_and_choose(
 def _add_new_classes(exe: Executable) -> None:
     """Let calls use the classes that a child process has compiled."""
     with exe.lock:
-        if not exe.is_closed:
-            exe.size_classes.add_new()
+        if exe.is_closed:
+            return
+        exe.size_classes.add_new()
+        flow = exe.size_classes.any_control_flow
+    if flow is not None:
+        add_new_programs(flow)
 
 
 def has_child(exe: Executable) -> bool:
@@ -131,17 +148,20 @@ def child_results(
     work: Work = "class",
     states: StateNames = (),
     is_urgent: bool = False,
+    arrays: Sequence[Any] = (),
 ) -> Generator[float, None, None]:
     """Yield the processor time in seconds of a child process that compiles the model, after each
     result (compile_child.py); nothing if no child can open the model. states: those that programs
-    keep in place. is_urgent: a call waits for the first result, or there is no program yet."""
+    keep in place. is_urgent: a call waits for the first result, or there is no program yet. arrays:
+    the inputs of a call, for which the work "class" compiles a model with an If or Loop."""
     if not has_child(exe):
         return
     policy = exe.shape_policy
     if work == "class" and not exe.size_classes.is_supported:
         work = "fixed"
+    given = [*map(exe.device.to_host, arrays)] if exe.may_branch and work == "class" else None
     child = exe.take_child() or start_compiler(exe, is_urgent=is_urgent)
-    child.send(pickle.dumps((key, work, policy.size_ranges, states, is_urgent)))
+    child.send(pickle.dumps((key, work, policy.size_ranges, states, is_urgent, given)))
     limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * policy.expected_compile_seconds)
     with closing(background_worker.child_lines(child, limit)) as lines:
         for text in lines:
@@ -187,6 +207,12 @@ def compile_in_background(
         seconds = next(results, None)
     if seconds is not None:
         policy.add_compile_time(seconds)
+    if exe.may_branch and not is_fixed:
+        found = background_flow(exe, compile_new=False)
+        if found is not None and found.control_flow is not None:
+            add_new_programs(found.control_flow)
+            return found, None
+    if seconds is not None:
         for new in () if is_fixed else classes.find_new():
             if new.formulas.admits(sizes) and (bound := new.variant(sizes)) is not None:
                 new.log()
@@ -195,6 +221,8 @@ def compile_in_background(
             return found, None
     compiler, clock = exe.compiler, exe.device.compile_clock
     begin = clock()
+    if exe.may_branch and not is_fixed and (found := background_flow(exe, compile_new=True)):
+        return found, None
     with background_worker.compile_lock():
         made = None if is_fixed else classes.compile(compiler, sizes)
         bound = None if made is None else made.variant(sizes)

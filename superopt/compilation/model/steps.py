@@ -202,6 +202,12 @@ class Variant(Sequence[Any]):
         """The bytes of memory that its kernels hold."""
         return held_bytes([self])
 
+    @property
+    def control_flow(self) -> ControlFlow | None:
+        """The programs at an If or Loop, if they are the whole model."""
+        first = self.steps[0] if len(self.steps) == 1 else None
+        return first if isinstance(first, ControlFlow) else None
+
     def run(self, device: Device, arrays: Sequence[Any], *, on_device: bool = False) -> list[Any]:
         """Return the outputs for the inputs, both in the model's order. on_device: return arrays of
         the device; else numpy arrays."""

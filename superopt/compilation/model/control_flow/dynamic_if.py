@@ -56,6 +56,10 @@ class ControlFlow(ABC):
     def named_call(self, feeds: dict[str, Any]) -> dict[str, Any]:
         """Return the outputs by name for checked arrays by input name."""
 
+    def run_programs(self, feeds: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the outputs as `named_call`, without ONNX Runtime; None if only that has them."""
+        return self.named_call(feeds)
+
     @abstractmethod
     def select_parts(
         self, values: Mapping[str, Any]

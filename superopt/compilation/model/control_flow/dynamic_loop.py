@@ -76,10 +76,10 @@ class DynamicLoop(ControlFlow):
         number = next(self.calls)
         if len(self.trials) > TRIAL_CALLS and number & (number - 1):
             is_slower = median(a / b for a, b in self.trials[-TRIAL_CALLS:]) > 1
-            found = None if is_slower else self._run_programs(feeds)
+            found = None if is_slower else self.run_programs(feeds)
             return self.call_whole(feeds) if found is None else found
         begin = time.perf_counter()
-        found = self._run_programs(feeds)
+        found = self.run_programs(feeds)
         middle = time.perf_counter()
         out = self.call_whole(feeds)
         if found is None:
@@ -87,7 +87,7 @@ class DynamicLoop(ControlFlow):
         self.trials.append((middle - begin, time.perf_counter() - middle))
         return found
 
-    def _run_programs(self, feeds: dict[str, Any]) -> dict[str, Any] | None:
+    def run_programs(self, feeds: dict[str, Any]) -> dict[str, Any] | None:
         """Return the outputs; None if ONNX Runtime should compute them: without a step, or where a
         step has no program."""
         values = self.run_prefix(feeds)

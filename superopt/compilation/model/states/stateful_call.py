@@ -86,6 +86,8 @@ class StatefulCall:
         arrays = [given[p.name] for p in exe.input_ports]
         sizes = exe.infer_sizes(arrays)
         check_values(exe.input_ports, arrays, sizes)
+        if exe.may_branch and not exe.size_classes.classes:  # no program keeps states in place
+            return self._run_elsewhere(given, is_in_place=False)
         with exe.exclusive():
             programs = state_programs(exe, tuple(self._names()))
             step = self._step_in_place(programs, given, sizes)
@@ -105,7 +107,7 @@ class StatefulCall:
                 self._compile_one_token(sizes)
             if step is not None and step.named_output_specs() is not None:
                 return self._run_step(step, given)
-        return self._run_elsewhere(given, programs.classes.is_supported)
+        return self._run_elsewhere(given, is_in_place=programs.classes.is_supported)
 
     def reset(self, state: Mapping[str, np.ndarray] | None = None) -> None:
         """Begin again: with empty states, or with copies of these arrays, by names of inputs."""
@@ -258,7 +260,7 @@ class StatefulCall:
         known = ((self.sizes[d], n) for d, n in pairs if isinstance(d, str) and d in self.sizes)
         return next((own for own, n in known if n > own), None)
 
-    def _run_elsewhere(self, given: Mapping[str, Any], is_in_place: bool) -> dict[str, Any]:
+    def _run_elsewhere(self, given: Mapping[str, Any], *, is_in_place: bool) -> dict[str, Any]:
         """Run what is not kernels alone; the states are copied. is_in_place: programs at other
         sizes keep states in place, so that none is compiled that does not."""
         exe = self.executable
