@@ -8,7 +8,7 @@ second is (sizes, work, ranges, states, is_urgent, arrays): the sizes, a `Work`,
 sizes of calls, the states that programs keep in place, and the inputs of a call or None. A child
 that waits for it too long ends. Results are in the disk cache; a line of the output is the
 processor time so far in seconds, or why there are no more. After each the parent sends the ranges
-of the sizes of calls until then.
+of the sizes of calls until then; also when it ends, and this process goes on (child_process.py).
 """
 
 from __future__ import annotations
@@ -74,14 +74,27 @@ def main() -> int:
         else:
             compiled = _compile(exe, sizes, work, ranges)
         for seconds in compiled:
-            print(seconds, flush=True)
+            is_read = _print_line(str(seconds))
             _lower_priority(priority)
-            with contextlib.suppress(EOFError):
+            try:
                 ranges.update(_read_message())
+            except EOFError:
+                if not is_read:  # the parent was killed
+                    return 0
     except Exception as e:  # of any type; the parent reports it
         print(" ".join(f"{FAILURE_PREFIX}{type(e).__name__}: {e}".split()))
         return 1
     return 0
+
+
+def _print_line(text: str) -> bool:
+    """Print a line; return whether the parent may read it. Otherwise others go nowhere."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def _read_message() -> Any:

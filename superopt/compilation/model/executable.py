@@ -198,8 +198,11 @@ class Executable(ModelPrograms):
         """Free the memory, code and threads. Calls after this raise UsageError, also bound ones.
 
         Calls that run kernels finish first. A call within onnxruntime frees its session when it
-        ends. `with superopt.compile(...) as exe:` closes the model at the end of the block.
+        ends. What is being compiled in the background is not compiled further.
+        `with superopt.compile(...) as exe:` closes the model at the end of the block.
         """
+        for each in self.executables():
+            background_worker.background_worker().end_job(id(each))
         self.release()
 
     def __enter__(self) -> Self:

@@ -162,6 +162,7 @@ def child_results(
     given = [*map(exe.device.to_host, arrays)] if exe.may_branch and work == "class" else None
     child = exe.take_child() or start_compiler(exe, is_urgent=is_urgent)
     child.send(pickle.dumps((key, work, policy.size_ranges, states, is_urgent, given)))
+    child.last_message = lambda: pickle.dumps(policy.size_ranges)
     limit = max(MIN_CHILD_TIMEOUT_S, CHILD_TIMEOUT_FACTOR * policy.expected_compile_seconds)
     with closing(background_worker.child_lines(child, limit)) as lines:
         for text in lines:

@@ -12,6 +12,7 @@ import atexit
 import ctypes
 import logging
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
@@ -38,7 +39,7 @@ class Job:
 @dataclass(slots=True)
 class Worker:
     """The jobs of this process. children: the processes that work on them now. waiting: those that
-    have opened a model and wait for its first call."""
+    have opened a model and wait for its first call. ends_job: the present job is not needed."""
 
     condition: threading.Condition = field(default_factory=threading.Condition)
     jobs: deque[Job] = field(default_factory=deque)
@@ -46,6 +47,7 @@ class Worker:
     thread: threading.Thread | None = None
     children: set[Child] = field(default_factory=set)
     waiting: deque[Child] = field(default_factory=deque)
+    ends_job: bool = False
     stopping: bool = False
 
     def submit(self, job: Job) -> bool:
@@ -78,6 +80,15 @@ class Worker:
         child.close()
         return False
 
+    def end_job(self, owner: int) -> None:
+        """Drop the jobs of this owner, and end the child that works on one."""
+        with self.condition:
+            self.jobs = deque(job for job in self.jobs if job.owner != owner)
+            if self.current is not None and self.current.owner == owner:
+                self.ends_job = True
+                for child in self.children:
+                    child.process.kill()
+
     def wait(self, owner: int, timeout: float | None = None) -> bool:
         """Wait until no job of this owner is left. False on timeout, in seconds."""
         with self.condition:
@@ -94,7 +105,8 @@ class Worker:
                 if not self.jobs or self.stopping:
                     self.thread = None
                     return
-                self.current = self.jobs.popleft()
+                self.current, self.ends_job = self.jobs.popleft(), False
+                self.condition.notify_all()
             try:
                 self.current.run()
             except SystemExit:  # `stop`
@@ -103,13 +115,16 @@ class Worker:
                 LOG.exception("background compilation failed")
 
     def stop(self) -> None:
-        """End the work before the interpreter exits: a thread inside LLVM would crash then."""
-        with self.condition:
+        """End the work before the interpreter exits: a thread inside LLVM would crash then. A child
+        may go on, unless the user has interrupted the process."""
+        is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt
+        with self.condition:  # the thread has just been started, or takes a job
+            self.condition.wait_for(lambda: self.current or not self.jobs, INTERRUPT_DELAY_S)
             self.stopping = True
             self.jobs.clear()
             thread = self.thread
             for child in self.children:
-                child.process.kill()
+                child.process.kill() if is_interrupted else child.leave()
         if thread is None or thread.ident is None:
             return
         thread.join(INTERRUPT_DELAY_S)
@@ -152,19 +167,24 @@ if hasattr(os, "register_at_fork"):
 
 def child_lines(child: Child, timeout_s: float) -> Generator[str, None, None]:
     """Yield the lines that a child prints, each within `timeout_s` after the one before. The child
-    is killed when the lines are closed, or this process ends.
+    is killed when the lines are closed; at the end of this process it may go on.
 
-    Raises ChildFailed if it fails, for which its last line, after "-", is the reason.
+    Raises ChildFailed if it fails, for which its last line, after "-", is the reason; SystemExit if
+    it is left, and this process ends.
     """
     with _worker.condition:
         _worker.children.add(child)
-        if _worker.stopping:  # `stop` ran before this one was known
-            child.process.kill()
+        if _worker.ends_job and threading.current_thread() is _worker.thread:
+            child.process.kill()  # `end_job` ran before this one was known, or `stop`:
+        elif _worker.stopping:
+            child.leave()
     try:
         while line := child.read_line(timeout_s):
             yield line
+        if child.is_left.is_set():
+            raise SystemExit
         child.check_result(timeout_s)
     finally:
         with _worker.condition:
             _worker.children.discard(child)
-        child.close()
+            child.close()
