@@ -20,7 +20,13 @@ from superopt.compilation.model.control_flow.part_calls import PartNotCompiled
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.runtime import child_process
 from superopt.errors import ModelError
-from tests.support.compilation.branch_models import branch, gate_inputs, gated_model
+from tests.support.compilation.branch_models import (
+    branch,
+    detector_inputs,
+    gate_inputs,
+    gated_model,
+    voice_detector,
+)
 from tests.support.compilation.cache import record_compilations
 from tests.support.compilation.models import near
 from tests.support.compilation.sequence_models import FLOAT, draw, gated_loop, sequence_model
@@ -285,3 +291,22 @@ def test_close_ends_the_child_that_compiles(path: Path) -> None:
     net.exe.close()
     assert net.exe.wait(60)
     assert not child.is_running
+
+
+def test_sizes_of_0_do_not_run_in_onnxruntime(tmp_path: Path) -> None:
+    """It ends the process for an LSTM of an empty batch."""
+    onnx.save(voice_detector(), tmp_path / "m.onnx")
+    exe = superopt.compile(tmp_path / "m.onnx", threads=1)
+    for _ in range(2):
+        for rate in (16000, 8000):
+            out = exe.run(detector_inputs(0, 600, rate))
+            assert [x.shape for x in out.values()] == [(0, 1), (2, 0, 64)]
+    assert not exe.shape_policy.fallback_times
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_a_loop_without_steps(steps: int, tmp_path: Path) -> None:
+    onnx.save(gated_loop(64, "n"), tmp_path / "loop.onnx")
+    net = Checked(tmp_path / "loop.onnx", shapes=[])
+    for n in (3, steps, steps):
+        net({"x": draw(1, 64, scale=1), "steps": np.array(n)})

@@ -94,7 +94,7 @@ class Executable(ModelPrograms):
         fed = [x for p, x in zip(self.input_ports, given, strict=True) if p.name in feeds]
         on_device = bool(fed) and all(map(self.device.is_on_device, fed))
         is_whole = len(fed) == len(given)
-        missing = on_missing(self)
+        missing = on_missing(self, key)
         if key not in self.variants and missing == "raise":
             bind_compiled_part(self, key)
         elif key not in self.variants and not bind_size_class(self, key):

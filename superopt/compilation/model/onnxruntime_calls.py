@@ -11,7 +11,10 @@ import numpy as np
 
 from superopt.compilation.fallback.whole_model import Fallback
 from superopt.compilation.frontend.input_arrays import Sizes
-from superopt.compilation.model.control_flow.part_calls import set_on_missing
+from superopt.compilation.model.control_flow.part_calls import (
+    compile_missing_parts,
+    set_on_missing,
+)
 from superopt.compilation.model.repeated_call import repeated_named_call
 from superopt.compilation.model.specialize import submit_specialization
 
@@ -67,9 +70,12 @@ def run_counted(exe: Executable, key: Sizes, arrays: Sequence[Any]) -> dict[str,
 def run_whole_model(exe: Executable, key: Sizes, arrays: Sequence[Any]) -> dict[str, Any] | None:
     """Return the outputs of ONNX Runtime in place of parts that are not compiled, and let these be
     compiled if that would have paid; None if the model is itself a part. Parts compile in calls if
-    ONNX Runtime does not run the model."""
+    ONNX Runtime does not run the model, and in this one at sizes of 0 (`on_missing`)."""
     if exe.shape_policy.on_missing != "specialize":
         return None
+    if 0 in dict(key).values():
+        with compile_missing_parts():
+            return exe.run_variant(exe.variants[key], arrays, on_device=False)
     with exe.exclusive():
         whole = onnxruntime_fallback(exe)
         variant = exe.variants[key] if whole is None else None

@@ -262,13 +262,14 @@ def _bind_size_class(exe: Executable, key: Sizes, compile_new: bool) -> bool:
             return True
         if _bind_cached(exe, key):
             return True
-        is_empty = 0 in sizes.values() and not exe.may_branch
-        if is_empty and (made := classes.compile_empty(exe.compiler, sizes)):
+        if 0 in sizes.values() and (made := classes.compile_empty(exe.compiler, sizes)):
             found = made.variant(sizes)
             assert found is not None
             _set_bound(exe, key, found)
             return True
         is_first = not (classes.classes or exe.variants or policy.first_in_background)
+        if 0 in sizes.values() and exe.may_branch and not classes.any_sizes:
+            classes.any_sizes = background_flow(exe, compile_new=True)
         from_child = (is_first or compile_new) and not exe.may_branch
         if from_child and compile_in_waiting_child(exe, key):
             classes.add_new()

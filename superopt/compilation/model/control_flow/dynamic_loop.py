@@ -103,7 +103,7 @@ class DynamicLoop(ControlFlow):
         names = self.names
         if names.condition and not condition_value(values[names.condition], names.condition):
             return 0
-        return int(values[names.trip].reshape(-1)[0]) if names.trip else float("inf")
+        return max(int(values[names.trip].reshape(-1)[0]), 0) if names.trip else float("inf")
 
     def _first_inputs(self, values: Mapping[str, Any]) -> dict[str, Any]:
         number, going, *inner = self.names.body_inputs

@@ -15,6 +15,7 @@ from superopt.compilation.model.control_flow.cached_parts import find_control_fl
 from superopt.errors import SuperoptError
 
 if TYPE_CHECKING:
+    from superopt.compilation.frontend.input_arrays import Sizes
     from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
     from superopt.compilation.model.executable import Executable
 
@@ -42,9 +43,12 @@ def compile_missing_parts() -> Iterator[None]:
         _compiles.reset(token)
 
 
-def on_missing(exe: Executable) -> OnMissing:
-    """Return what a call in this thread does at sizes of no program."""
+def on_missing(exe: Executable, key: Sizes = ()) -> OnMissing:
+    """Return what a call in this thread does at these sizes if they have no program. ONNX Runtime
+    ends the process at some sizes of 0: there, kernels are compiled in the call."""
     mode = exe.shape_policy.on_missing
+    if mode == "raise" and 0 in dict(key).values():
+        return "specialize"
     return "compile" if mode == "raise" and _compiles.get() else mode
 
 
