@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -150,9 +152,17 @@ def test_processes_at_the_same_time_leave_one_child(path: Path) -> None:
     assert has_class(path)
 
 
-def test_a_child_that_goes_on_has_limits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import resource
+def test_no_child_goes_on_without_the_cache(path: Path) -> None:
+    exe = superopt.compile(path, threads=1)
+    child = exe.take_child()
+    assert child is not None
+    (default_folder() / child_process.LOCK_NAME).unlink()
+    child.leave()
+    assert child.process.wait(10) == -signal.SIGKILL
+    child.close()
 
+
+def test_a_child_that_goes_on_has_limits(path: Path) -> None:
     exe = superopt.compile(path, threads=1)
     child = exe.take_child()
     assert child is not None

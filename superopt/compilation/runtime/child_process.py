@@ -117,22 +117,30 @@ class Child:
         return line
 
     def leave(self) -> None:
-        """Let it go on after the end of this process, or end it if another one does so already."""
-        if self._take_lock():
-            resource: Any = import_module("resource")
-            self.send(self.last_message())
-            with suppress(OSError):
-                pid, limit = self.process.pid, (LEFT_CPU_SECONDS, LEFT_CPU_SECONDS)
-                resource.prlimit(pid, resource.RLIMIT_CPU, limit)
-                os.setpriority(os.PRIO_PROCESS, pid, LEFT_NICENESS)
+        """Let it go on after the end of this process, or end it if another one does so already, the
+        cache folder is gone, or the child has no limit."""
+        if self._take_lock() and self._set_limits():
             self.is_left.set()
         else:
             self.process.kill()
         os.eventfd_write(self.wake, 1)
 
+    def _set_limits(self) -> bool:
+        """Limit what it takes by itself, and send its last message. False if that fails."""
+        resource: Any = import_module("resource")
+        pid, limit = self.process.pid, (LEFT_CPU_SECONDS, LEFT_CPU_SECONDS)
+        try:
+            resource.prlimit(pid, resource.RLIMIT_CPU, limit)
+            os.setpriority(os.PRIO_PROCESS, pid, LEFT_NICENESS)
+            os.set_blocking(_pipe(self.process.stdin).fileno(), False)
+            self.send(self.last_message())
+        except OSError:  # also BlockingIOError: it has not read what it was sent before
+            return False
+        return True
+
     def _take_lock(self) -> bool:
         """Lock the file for this process and the child; return whether no other ones have it."""
-        if self.lock_file is None:
+        if self.lock_file is None or not os.fstat(self.lock_file).st_nlink:
             return False
         fcntl: Any = import_module("fcntl")
         try:
