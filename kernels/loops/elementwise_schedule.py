@@ -34,7 +34,7 @@ TILE_ELEMENT_OPTIONS = (TILE_ELEMENTS // 4, TILE_ELEMENTS // 2, TILE_ELEMENTS, 2
 MAX_ROW_TILE_ELEMENTS = (
     512  # elements of a tile that is a whole row, if parts of it would be unaligned
 )
-MAX_PARALLEL_LOOPS = 2  # outer loops that threads share
+PARALLEL_LOOPS, MIN_PARALLEL_STEPS = 2, 16  # outer loops that threads share: more for fewer steps
 MIN_TRANSPOSE_ROWS = 4  # rows of a tile that is transposed
 CHUNK_ELEMENTS = 4096  # elements, or terms of sums, of a chunk, which is a call
 
@@ -82,7 +82,10 @@ def default_schedule(s: Scheduled, layout: Layout, tile_elements: int = TILE_ELE
     extents = [hint(x.extent) for x in loops]
     outer_sizes, within = extents[: len(order)], prod(extents[len(order) :])
     split, outer = _split_parallel_loops(order, outer_sizes, within)
-    return (*steps, reorder, *split, Vectorize(lanes), *map(Parallel, outer[:MAX_PARALLEL_LOOPS]))
+    count, is_large = PARALLEL_LOOPS, prod(extents) > CHUNK_ELEMENTS
+    while is_large and count < len(outer) and prod(outer_sizes[:count]) < MIN_PARALLEL_STEPS:
+        count += 1
+    return (*steps, reorder, *split, Vectorize(lanes), *map(Parallel, outer[:count]))
 
 
 def _vector_axis_last(parts: Sequence[Part], sizes: Sequence[int]) -> list[Part]:
