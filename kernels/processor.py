@@ -148,24 +148,6 @@ XEON = replace(
     winograd_narrow_cost=1.25,
 )
 
-# The same where many threads share a kernel. Its parts are panels of output channels, of which
-# tiles of two vectors and blocks of channels leave 2 to 8: by the row above resnet50 took 20 ms
-# with 16 threads, and 17 ms with 4. By this row fewer kernels have less than 16 parts; it was not
-# timed.
-XEON_MANY_THREADS = replace(
-    XEON,
-    name="Xeon, many threads",
-    channel_block_terms=range(0),
-    winograd_narrow_cost=1.0,
-)
-MAX_COARSE_THREADS = 4
-
-
-def processor_of_threads(processor: Processor, threads: int) -> Processor:
-    """Return the row of a processor for so many threads."""
-    return XEON_MANY_THREADS if processor is XEON and threads > MAX_COARSE_THREADS else processor
-
-
 # Processors with 16 vector registers, by AMD Zen 3: AVX2, 512 KiB of L2. FMAs have no memory
 # operand to spare; blocks of channels are fitted to 55 convolutions of 144 to 1280 channels.
 AVX2 = Processor(

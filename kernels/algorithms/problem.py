@@ -31,8 +31,8 @@ class Problem:
     else 0. allow_winograd: of other rounding. strassen_levels: limit on Strassen's recursion, which
     also enlarges constants. allow_dilated_winograd: of other rounding, too. processor: whose costs
     decide. stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py).
-    is_example: at the example sizes of a symbolic problem, which is solved alike. matches: what
-    recognisers found (`remember_match`)."""
+    is_example: at the example sizes of a symbolic problem, which is solved alike. threads: that
+    share the kernel. matches: what recognisers found (`remember_match`)."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | ScatteredLayout]
@@ -45,6 +45,7 @@ class Problem:
     processor: Processor = ZEN5
     stores_half: bool = False
     is_example: bool = False
+    threads: int = 1
     matches: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

@@ -11,21 +11,13 @@ from superopt.kernels.algorithms.space import best_option, build_choice
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, parse_layout
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.schedule import schedule_text
-from superopt.kernels.processor import (
-    AVX2,
-    XEON,
-    XEON_MANY_THREADS,
-    ZEN4,
-    ZEN5,
-    Processor,
-    processor_of_threads,
-)
+from superopt.kernels.processor import AVX2, XEON, ZEN4, ZEN5, Processor
 from superopt.kernels.runtime.cpu import load_kernel
 from superopt.te.expr.tensor import Tensor
 from tests.support.kernels.build import product
 from tests.support.kernels.options import run_option
 
-PROCESSORS = {p.name: p for p in (ZEN5, ZEN4, XEON, XEON_MANY_THREADS, AVX2)}
+PROCESSORS = {p.name: p for p in (ZEN5, ZEN4, XEON, AVX2)}
 CASES = {
     "rows beyond L2": ("MatMul", [(301, 1024), (1024, 96)], True),
     "terms that four does not divide": ("MatMul", [(37, 770), (770, 80)], True),
@@ -85,19 +77,6 @@ def test_a_xeon_blocks_channels() -> None:
     assert best_option(plain)["k_block"] == 1152
     few, _ = problem("few channels", XEON)
     assert dict(best_option(few).knobs).get("k_block", 0) == 0
-
-
-def test_many_threads_have_parts_enough() -> None:
-    assert processor_of_threads(XEON, 4) is XEON
-    many = processor_of_threads(XEON, 16)
-    assert all(processor_of_threads(p, 16) is p for p in (ZEN5, ZEN4, AVX2))
-    columns = []
-    for processor in (XEON, many):
-        p, _ = problem("few channels", processor)
-        found = best_option(p)
-        assert found.algorithm == "winograd"
-        columns.append(found["vectors"])
-    assert columns == [3, 1]  # vectors of output channels in a part
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [("Xeon", "packed_gemm"), ("Zen 5", "gemm")])

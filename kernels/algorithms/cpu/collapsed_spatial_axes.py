@@ -25,11 +25,13 @@ from superopt.kernels.algorithms.contraction import (
 )
 from superopt.kernels.algorithms.cpu.gemm import (
     Product,
+    best_k_block,
     k_block_sizes,
     match_product,
     schedule_contraction,
     tile_time,
 )
+from superopt.kernels.algorithms.cpu.partition import best_tile, divide_tiles, panel_count
 from superopt.kernels.algorithms.cpu.register_tiling import (
     L1_PANEL_TERMS,
     RegisterTiling,
@@ -145,13 +147,14 @@ def predict_collapsed(p: Problem, f: CollapsedProduct) -> Prediction:
     assert product is not None
     assert f.tiling.m is not None
     assert product[1].m is not None
-    k_block = _k_blocks(p)[0]
+    collapsed = replace(p, tensor=f.root)
+    k_block = _k_blocks(p)[0] and best_k_block(collapsed, f.contraction, f.tiling)
     short = k_block in L1_PANEL_TERMS
     costs = f.tiling.processor
     ratio = costs.collapsed_block_max_time_ratio if k_block else costs.collapsed_max_time_ratio
     image_rows = f.tiling.m.size // product[1].m.size
     (one, rows, vectors), (other, *_) = (
-        min(x.register_tiles(short)) for x in (f.tiling, product[1])
+        best_tile(q, x, short) for q, x in ((replace(p, tensor=f.root), f.tiling), (p, product[1]))
     )
     option = Option.make("collapsed_gemm", rows=rows, vectors=vectors, k_block=k_block)
     return Prediction(option, one / (ratio[f.is_contiguous] * image_rows * other))
@@ -160,10 +163,10 @@ def predict_collapsed(p: Problem, f: CollapsedProduct) -> Prediction:
 def direct_time(p: Problem, product: Product) -> tuple[float, float]:
     """Return the time of a product by register tiles, of each image row or collapsed: relative, as
     in Prediction, and in vector FMAs."""
-    short = k_block_sizes(p.tensor, product[0], p.layouts, p.processor)[0] in L1_PANEL_TERMS
+    short = best_k_block(p, *product) in L1_PANEL_TERMS
     one = recognise_collapsed(p)
     if one is not None and (relative := predict_collapsed(p, one).relative_time) < GENERAL_TIME:
-        return relative, tile_time(p, product[0], one.tiling, short)
+        return relative, tile_time(replace(p, tensor=one.root), product[0], one.tiling, short)
     return GENERAL_TIME, tile_time(p, product[0], product[1], short)
 
 
@@ -172,7 +175,7 @@ def schedule_collapsed_gemm(p: Problem, f: CollapsedProduct, option: Option) -> 
     is_constant = f.contraction.b.tensor in p.constants
     unrolled = p.processor.unrolled_terms if is_constant else 1
     tile = option["rows"], option["vectors"], option["k_block"], unrolled
-    how = schedule_collapsed(f, p.layouts, *tile)
+    how = schedule_collapsed(f, p.layouts, *tile, p.threads)
     packed = (f.contraction.b.tensor,) if is_constant else ()
     return Choice(option, f.root, {f.root: how}, packed, f.layout)
 
@@ -194,23 +197,24 @@ def schedule_collapsed(
     vectors: int,
     k_block: int,
     unrolled_terms: int = 1,
+    threads: int = 1,
 ) -> Schedule:
     """Return the schedule with tiles of `rows` times `vectors`; see `schedule_contraction`. Row
-    blocks are as large as a's rows stay in L2; among those, the last block overlaps the fewest
-    tiles."""
+    blocks are as large as a's rows stay in L2, with enough for all threads; among those, the last
+    block overlaps the fewest tiles."""
     assert f.tiling.m is not None
     high = f.tiling.m.size
     tiles, every = -(-high // rows), max(math.prod(a.size for a in f.contraction.a_axes), 1)
     each = 4 * element_count(f.contraction.a.tensor) * rows // every
     least = min(-(-tiles * each // f.tiling.processor.collapsed_row_bytes), tiles)
-    block = 0
-    if least >= 2:
-        parts = min(range(least, min(2 * least, tiles) + 1), key=lambda n: -(-tiles // n) * n)
-        block = -(-tiles // parts)
-    tile = rows, vectors, k_block, block
+    others = math.prod(a.size for a in f.root.axes) // (high * f.tiling.n.size)
+    others *= panel_count(f.tiling, vectors)
+    parts, _ = divide_tiles(tiles, others, threads, least)
+    tile = rows, vectors, k_block, -(-tiles // parts) if parts > 1 else 0
     return schedule_contraction(
-        f.root, f.contraction, layouts, f.tiling, *tile, unrolled_terms=unrolled_terms
-    )
+        f.root, f.contraction, layouts, f.tiling, *tile,
+        unrolled_terms=unrolled_terms, threads=threads,
+    )  # fmt: skip
 
 
 def _is_contiguous(

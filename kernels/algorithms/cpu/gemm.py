@@ -10,7 +10,7 @@ matrix multiplication, 2008; section 4 on packing).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, prod
+from math import prod
 
 from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
 from superopt.kernels.algorithms.contraction import (
@@ -19,6 +19,15 @@ from superopt.kernels.algorithms.contraction import (
     axis_stride,
     element_count,
     match_contraction,
+)
+from superopt.kernels.algorithms.cpu.partition import (
+    best_tile,
+    height,
+    packed_row_block,
+    product_traffic,
+    resident_row_block,
+    shared_loops,
+    tiles_of_part,
 )
 from superopt.kernels.algorithms.cpu.register_tiling import (
     L1_PANEL_TERMS,
@@ -46,11 +55,13 @@ from superopt.te.expr.node import Axis, Load
 from superopt.te.expr.tensor import Tensor
 
 L2_PANEL_TERMS = 768  # K block: terms for which b's panel stays in L2
+MIN_PANEL_READS = 3  # row tiles that read a panel for which K blocks pay
 MIN_BLOCKED_TERMS = 384  # of a sum over blocked channels that has K blocks
 # Rows that read a matrix, and its elements, from which packing pays; by 20 products of 8 to 1,024
 # rows.
 MIN_READER_ROWS, MIN_MATRIX_ELEMENTS = 12, 8192
-MIN_PANELS, ROWS_PER_COPY = 16, 96  # with fewer panels, each is copied again for so many rows
+MAX_PARALLEL_LOOPS = 3  # that threads share, and one more of blocks of rows
+NON_BOTTLENECK_SHARE = 0.3  # share of the time of what is not the bottleneck that is not hidden
 Product = tuple[Contraction, RegisterTiling]
 
 
@@ -100,19 +111,23 @@ def gemm_options(p: Problem, product: Product) -> Iterator[Option]:
 def predict_gemm(p: Problem, product: Product) -> Prediction:
     """Return the tile with the fewest estimated cycles; packed if that pays."""
     c, tiling = product
-    k_block = k_block_sizes(p.tensor, c, p.layouts, p.processor)[0]
-    _, rows, vectors = min(tiling.register_tiles(k_block in L1_PANEL_TERMS))
+    k_block = best_k_block(p, c, tiling)
     packs = can_pack(p, c, tiling) and pays_to_pack(p, c, tiling)
+    _, rows, vectors = best_tile(p, tiling, k_block in L1_PANEL_TERMS, packs)
     name = "packed_gemm" if packs else "gemm"
     return Prediction(Option.make(name, rows=rows, vectors=vectors, k_block=k_block), GENERAL_TIME)
 
 
 def tile_time(p: Problem, c: Contraction, tiling: RegisterTiling, short_blocks: bool) -> float:
-    """Return the estimated time of the best register tile, in vector FMAs. short_blocks: see
-    `register_tiles`."""
-    height = 1 if tiling.m is None else tiling.m.size
-    tiles = prod(a.size for a in c.a_axes) // max(height, 1)
-    return min(tiling.register_tiles(short_blocks))[0] * tiles * tiling.terms
+    """Return the estimated time of the best register tile, in vector FMAs of all threads.
+    short_blocks: see `register_tiles`."""
+    tiles = prod(a.size for a in c.a_axes) // max(height(tiling), 1)
+    cycles, _, vectors = best_tile(p, tiling, short_blocks)
+    time = cycles * tiles * tiling.terms
+    if p.threads == 1:
+        return time
+    read = product_traffic(p, c, tiling, vectors)
+    return max(time, read) + NON_BOTTLENECK_SHARE * min(time, read)
 
 
 def schedule_gemm(p: Problem, product: Product, option: Option) -> Choice:
@@ -120,16 +135,18 @@ def schedule_gemm(p: Problem, product: Product, option: Option) -> Choice:
     c, tiling = product
     tile = option["rows"], option["vectors"], option["k_block"]
     packs = option.algorithm == "packed_gemm"
-    rows, vectors, k_block = tile
+    rows, vectors, _ = tile
     is_constant = c.b.tensor in p.constants
     unrolled = p.processor.unrolled_terms if is_constant else 1
     if packs:
-        block = packed_row_block(p.tensor, tiling, rows, vectors)
+        block = packed_row_block(p, tiling, rows, vectors)
     elif p.is_example:
         block = 0  # of a symbolic number of rows the last block would be computed whole
     else:
-        block = resident_row_block(p.tensor, c, tiling, rows, k_block)
-    how = schedule_contraction(p.tensor, c, p.layouts, tiling, *tile, block, packs, unrolled)
+        block = resident_row_block(p, c, tiling, *tile)
+    how = schedule_contraction(
+        p.tensor, c, p.layouts, tiling, *tile, block, packs, unrolled, p.threads
+    )
     packed = (c.b.tensor,) if is_constant else ()
     return Choice(option, p.tensor, {p.tensor: how}, packed)
 
@@ -155,11 +172,13 @@ def schedule_contraction(
     row_block: int = 0,
     pack_b: bool = False,
     unrolled_terms: int = 1,
+    threads: int = 1,
 ) -> Schedule:
     """Return the schedule with tiles of `rows` times `vectors`. k_block: terms of a K block, 0
     for one block. row_block: row tiles for which all of b is read before the next ones; 0: each
     panel of b is read for all rows. pack_b: copy b's panels before use. unrolled_terms: in a step
-    of the loop, if its extent is a multiple; not where limits may end the loop (limit_loops.py)."""
+    of the loop, if its extent is a multiple; not where limits may end the loop (limit_loops.py).
+    threads: that share the kernel, and read as little as possible each."""
     m, n = tiling.m, tiling.n
     steps: list[Primitive] = [Split(n.name, tiling.lanes), Split(f"{n.name}.o", vectors)]
     outer = f"{n.name}.o.o"
@@ -190,6 +209,10 @@ def schedule_contraction(
         outer_loops = [*batch_loops, f"{m.name}.o.o", *panel_loops, *row_loops]
     elif pack_b:
         outer_loops = [*batch_loops, *panel_loops, *row_loops]
+    if threads > 1 and not pack_b:
+        blocks = [f"{m.name}.o.o"] if row_block and m is not None else []
+        outer_loops = [*shared_loops(t, c, tiling, vectors, panel_loops, blocks, threads)]
+        outer_loops += row_loops
     k_block_loops: list[str] = []
     inner_extent = _innermost_extent(c, found.axes, layouts)
     if k_block and m is not None:
@@ -211,8 +234,12 @@ def schedule_contraction(
     steps.append(Vectorize(tile[-1]))
     if pack_b:
         steps.append(CacheRead(c.b.tensor.name, k_block_loops[0] if k_block_loops else outer))
+    most = MAX_PARALLEL_LOOPS
+    if row_block and threads > 1:
+        most += 1
+    if pack_b or most > MAX_PARALLEL_LOOPS:
         outer_loops = [x for x in outer_loops if x not in row_loops]
-    steps += [Parallel(name) for name in outer_loops[:3]]
+    steps += [Parallel(name) for name in outer_loops[:most]]
     return tuple(steps)
 
 
@@ -249,6 +276,16 @@ def k_block_sizes(
         return [0]
     some = [d for d in range(L2_PANEL_TERMS, L2_PANEL_TERMS // 3, -1) if n % d == 0 and n > d]
     return [*some[:1], 0] if n > 2 * L2_PANEL_TERMS else [0, *some[:1]]
+
+
+def best_k_block(p: Problem, c: Contraction, tiling: RegisterTiling) -> int:
+    """Return the K block; 0 if a thread's part has few row tiles that read a panel again."""
+    k_block = k_block_sizes(p.tensor, c, p.layouts, p.processor)[0]
+    if p.threads == 1 or not k_block:
+        return k_block
+    _, rows, vectors = best_tile(p, tiling, k_block in L1_PANEL_TERMS)
+    reads = tiles_of_part(p, tiling, rows, vectors)
+    return k_block if reads >= MIN_PANEL_READS else 0
 
 
 def _reduction_loops(
@@ -307,29 +344,3 @@ def pays_to_pack(p: Problem, c: Contraction, tiling: RegisterTiling) -> bool:
     ):
         return False
     return tiling.m.size >= p.processor.min_packed_rows or tiling.n.size % tiling.lanes != 0
-
-
-def resident_row_block(
-    t: Tensor, c: Contraction, tiling: RegisterTiling, rows: int, k_block: int
-) -> int:
-    """Return the row tiles whose rows of a stay in L2 while all of b is read; 0 if all of a's do,
-    or a is not a matrix."""
-    m, limit = tiling.m, tiling.processor.row_block_bytes
-    if m is None or any(x.size > 1 for x in t.axes if x not in (m, tiling.n)):
-        return 0
-    size = 4 * m.size * (k_block or tiling.terms)
-    if size <= limit or element_count(c.a.tensor) != m.size * tiling.terms:
-        return 0
-    tiles = -(-m.size // rows)
-    return -(-tiles // ceil(size / limit))
-
-
-def packed_row_block(t: Tensor, tiling: RegisterTiling, rows: int, vectors: int) -> int:
-    """Return the row tiles that share one copy of a panel; 0 for all, if there are panels enough
-    for many threads."""
-    high = 1 if tiling.m is None else tiling.m.size
-    others = prod(a.size for a in t.axes) // (high * tiling.n.size)
-    panels = others * -(-tiling.n.size // (tiling.lanes * vectors))
-    tiles = -(-high // rows)
-    count = max(tiles * rows // ROWS_PER_COPY, 1)
-    return -(-tiles // count) if panels < MIN_PANELS and count > 1 else 0

@@ -115,7 +115,7 @@ def predict_groups(p: Problem, groups: GroupedProducts) -> Prediction | None:
 def schedule_groups(p: Problem, groups: GroupedProducts, option: Option) -> Choice:
     """Return the choice of an option."""
     c, tile = groups.contraction, (option["rows"], option["vectors"], 0)
-    how = schedule_contraction(groups.root, c, p.layouts, groups.tiling, *tile)
+    how = schedule_contraction(groups.root, c, p.layouts, groups.tiling, *tile, threads=p.threads)
     packed = (c.b.tensor,) if c.b.tensor in p.constants else ()
     return Choice(option, groups.root, {groups.root: how}, packed, groups.layout)
 

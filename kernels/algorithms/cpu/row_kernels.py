@@ -7,6 +7,7 @@ from math import prod
 
 from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
 from superopt.kernels.algorithms.contraction import axis_stride
+from superopt.kernels.algorithms.cpu.partition import min_parts
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.elementwise_schedule import TILE_ELEMENT_OPTIONS, TILE_ELEMENTS
 from superopt.kernels.loops.loop_transforms import reduction
@@ -35,13 +36,15 @@ STREAMED_BLOCK_BYTES = (
 MAX_BLOCK_TERMS = 4096  # of a sum at a time
 
 
-def schedule_rows(t: Tensor, row_axes: int, lanes: int) -> Mapping[Tensor, Schedule]:
+def schedule_rows(
+    t: Tensor, row_axes: int, lanes: int, threads: int = 1
+) -> Mapping[Tensor, Schedule]:
     """Return the schedules of a tensor and its stages, which are computed in the loop over rows.
-    lanes: elements at a time."""
-    row, some = t.axes[row_axes - 1].name, rows_per_block(t, row_axes)
+    lanes: elements at a time. threads: that share the rows."""
+    row, some = t.axes[row_axes - 1].name, rows_per_block(t, row_axes, threads)
     split = f"{row}.o" if some > 1 else row
     out = schedule_row_stages(t, row_axes, lanes, split)
-    chunks = [split if name == row else name for name in parallel_loops(t.axes[:row_axes])]
+    chunks = [split if name == row else name for name in parallel_loops(t.axes[:row_axes], threads)]
     first = [Split(row, some)] if some > 1 else []
     out[t] = (*first, *out[t], *map(Parallel, chunks))
     return out
@@ -68,7 +71,7 @@ def schedule_row_stages(
     return out
 
 
-def rows_per_block(t: Tensor, row_axes: int) -> int:
+def rows_per_block(t: Tensor, row_axes: int, threads: int = 1) -> int:
     """Return the rows at a time, within L1: their latencies overlap. With 4 KiB or more, layer
     norms of 16 MiB took 1.4 to 1.8 times as long."""
     order = computed_tensors([t])
@@ -81,7 +84,7 @@ def rows_per_block(t: Tensor, row_axes: int) -> int:
         else STREAMED_BLOCK_BYTES // row
     )
     size = t.axes[row_axes - 1].size
-    most = max(1, min(MAX_ROWS, room, rows // MIN_CHUNKS, size))
+    most = max(1, min(MAX_ROWS, room, rows // min_parts(threads, MIN_CHUNKS), size))
     # a divisor recomputes no rows, and allows in-place stages (in_place_stages.py)
     return next((n for n in range(most, most // 2, -1) if size % n == 0), most)
 
@@ -92,12 +95,12 @@ def is_read_once(s: Tensor, tensors: Sequence[Tensor]) -> bool:
     return len(set(read)) == 1
 
 
-def parallel_loops(axes: Sequence[Axis]) -> Iterator[str]:
+def parallel_loops(axes: Sequence[Axis], threads: int = 1) -> Iterator[str]:
     """Yield the outer loops that threads share: enough chunks for all threads, and no more, since
     each is a call."""
     chunks = 1
     for a in axes:
-        if chunks >= MIN_CHUNKS:
+        if chunks >= min_parts(threads, MIN_CHUNKS):
             break
         yield a.name
         chunks *= a.size
@@ -160,7 +163,7 @@ def row_elements(p: Problem) -> int:
 
 def schedule_row_kernel(p: Problem, row_axes: int, option: Option) -> Choice:
     """Return the choice of an option."""
-    how = schedule_rows(p.tensor, row_axes, option["lanes"])
+    how = schedule_rows(p.tensor, row_axes, option["lanes"], p.threads)
     return Choice(option, p.tensor, how, in_place=True)
 
 

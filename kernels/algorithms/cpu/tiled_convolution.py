@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.algorithms.contraction import Contraction
-from superopt.kernels.algorithms.cpu.cook_toom import error_amplification, has_points
+from superopt.kernels.algorithms.cpu.cook_toom import (
+    distinct_rows,
+    error_amplification,
+    has_points,
+    transform_operations,
+)
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.te.analysis import affine
 from superopt.te.expr import index
@@ -186,6 +191,22 @@ def tile_counts(p: TiledConvolution, m: int) -> tuple[int, int]:
     sides = zip(p.output_sides, p.dilations, p.tile_sides(m), strict=True)
     high, wide = (d * ceil_div(ceil_div(n, d), side) for n, d, side in sides)
     return high, wide
+
+
+def transform_operation_counts(p: TiledConvolution, m: int) -> tuple[float, float]:
+    """Return the FMAs of the input and output transforms."""
+    (a, b), (mh, _), (high, wide) = p.input_tile_sides(m), p.tile_sides(m), tile_counts(p, m)
+    given, made = (n * high * wide for n in p.image_counts)
+    (down, up), (right, left) = (transform_operations(*f) for f in p.forms(m))
+    there, back = b * down + a * right, b * up + mh * left
+    return given * there * p.channels, made * back * p.k.size
+
+
+def transformed_bytes(p: TiledConvolution, m: int) -> tuple[int, int]:
+    """Return the bytes of all transformed tiles, and of the transformed filter."""
+    tiles = prod((*tile_counts(p, m), *p.input_tile_sides(m))) * p.image_counts[0]
+    windows = prod(distinct_rows(*form) for form in p.forms(m)) * p.taps
+    return 4 * tiles * p.channels, 4 * windows * p.k.size * p.channels
 
 
 def extended_tile_counts(p: TiledConvolution, m: int, high: int, wide: int) -> tuple[int, int]:

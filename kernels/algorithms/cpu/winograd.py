@@ -33,7 +33,12 @@ from superopt.kernels.algorithms.cpu.cook_toom import (
     distinct_rows,
     to_array,
     transform_matrices,
-    transform_operations,
+)
+from superopt.kernels.algorithms.cpu.partition import (
+    imbalance,
+    reading_time,
+    traffic,
+    written_bytes,
 )
 from superopt.kernels.algorithms.cpu.tiled_convolution import (
     TiledConvolution,
@@ -42,6 +47,8 @@ from superopt.kernels.algorithms.cpu.tiled_convolution import (
     tile_begin,
     tile_counts,
     tile_store_index,
+    transform_operation_counts,
+    transformed_bytes,
 )
 from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
@@ -63,9 +70,9 @@ from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How tiles of m x m are computed. separate: the whole image is transformed by a kernel before;
-    else `block` rows of tiles at a time. Register tiles of the sums are `rows` times `columns`
-    tiles, and some vectors of channels."""
+    """How tiles of m x m are computed: `block` rows of tiles at a time. separate: the whole image
+    is transformed by a kernel before. Register tiles of the sums are `rows` times `columns` tiles,
+    and some vectors of channels."""
 
     m: int
     separate: bool
@@ -82,8 +89,9 @@ def winograd_form(
     plan: Plan,
     layout: Layout | ScatteredLayout,
     lanes: int,
+    threads: int = 1,
 ) -> AlgorithmForm:
-    """Return the tensor by F(m x m, r x s), for a window of r x s."""
+    """Return the tensor by F(m x m, r x s), for a window of r x s. threads: that share it."""
     found = reduction(t)
     assert found is not None
     kind = found.dtype
@@ -153,7 +161,14 @@ def winograd_form(
         p.output_axes(q, o, row, index.as_index(tile_begin(tx, w, mw, right) + j * right)).values()
     )
     lies = scatter_layout(t, layout, y.axes, place)
-    how = (_channel_schedules if plan.separate else _row_schedules)((d, v, s, rows, y), plan, lanes)
+    stages = d, v, s, rows, y
+    if plan.separate:
+        # The blocks of a symbolic number of rows are one.
+        is_divided = isinstance(high, int) and plan.block < high
+        panels_first = not is_divided or _traffic(p, plan, lanes, threads)[1]
+        how = _channel_schedules(stages, plan, lanes, is_divided, panels_first)
+    else:
+        how = _row_schedules(stages, plan, lanes)
     by_rows, by_columns = (transform_matrices(*form) for form in p.forms(plan.m))
     tables = {
         table_b: to_array(by_rows[2]), table_a: to_array(by_rows[0]),
@@ -200,17 +215,16 @@ def _replace_indices(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
     return e
 
 
-# Measured slowdown of register tiles of more than four vectors, which need more of the filter at a
-# time.
+# Measured slowdown of tiles of more than four vectors, which need more of the filter at a time.
 WIDE_TILE_COST = 1.2
 MAX_TILES_TRIED = 8  # to try
 MAX_BLOCK_HEIGHTS = 4  # to try
 MIN_COLUMN_PARTS = 8  # of a one-column image
 MAX_CACHED_KERNEL_BYTES = 16 << 20  # larger filters come from memory each time
-MIN_L3_TILE_BYTES = (
-    4 << 20
-)  # tiles that come from the last-level cache for each part of the channels
+MIN_L3_TILE_BYTES = 4 << 20  # of tiles that come from L3 for each part of the channels
+L2_BYTES_PER_FMA = 32  # half a vector
 SHARED_WORK_COST_FACTOR = 1.05  # cost of sharing work among threads
+SHARED_KERNEL_FMAS = 45_000  # of a thread in the 15 us that a further kernel takes
 NON_BOTTLENECK_SHARE = 0.3  # share of the time of what is not the bottleneck that is not hidden
 WinogradStages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vectorize(i5)"
@@ -218,13 +232,14 @@ _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5
 
 
 def candidate_plans(
-    p: TiledConvolution, m: int, lanes: int, processor: Processor = ZEN5
+    p: TiledConvolution, m: int, lanes: int, processor: Processor = ZEN5, threads: int = 1
 ) -> list[tuple[float, Plan]]:
-    """Return (estimated time in vector FMAs, plan) for tiles of m x m, fastest first."""
+    """Return (estimated time in vector FMAs, plan) for tiles of m x m, fastest first. Times are
+    those of all threads together, with what they wait."""
     (high, wide), (a, b), k = tile_counts(p, m), p.input_tile_sides(m), p.k.size
     given, made = p.image_counts
     terms, kernel = p.channels * p.taps, prod(distinct_rows(*f) for f in p.forms(m)) * k * 4
-    size, (to, fro) = kernel * terms, _transform_operations(p, m)
+    size, (to, fro) = kernel * terms, transform_operation_counts(p, m)
     most = ceil_div(high, MIN_COLUMN_PARTS) if p.w is None else high  # else threads share no column
     out = []
     for block in sorted({ceil_div(high, n) for n in range(1, high + 1)}):
@@ -232,39 +247,71 @@ def candidate_plans(
             continue
         count = ceil_div(high, block)
         tiles_ = a * b * block * wide * p.channels * 4
-        moved = (
-            0
-            if tiles_ <= processor.winograd_tile_bytes
-            else tiles_ * count * given / processor.winograd_spill_bytes
-        )
-        far = (
-            tiles_ * count * made / processor.winograd_l3_bytes if tiles_ > MIN_L3_TILE_BYTES else 0
-        )
+        moved, far = _tile_moves(tiles_, count * given, count * made, processor)
         in_cache = size <= MAX_CACHED_KERNEL_BYTES
         again = processor.winograd_l3_bytes if in_cache else processor.winograd_memory_bytes
         for time, *tile in sorted(_sum_tiles(block, wide, k, lanes, processor))[:MAX_TILES_TRIED]:
             busy = time * a * b * terms
             total = max(moved, far * ceil_div(k, tile[2] * lanes))
-            # with small caches, loads for one or two register tiles do not overlap with others
-            # (measured)
+            # with small caches, loads for one or two register tiles do not overlap (measured)
             few = processor.has_few_registers and 2 * tile[0] * tile[1] >= block * wide
             beside = 1.0 if few else NON_BOTTLENECK_SHARE
-            total += _overlapped_time(busy, size / processor.winograd_memory_bytes, beside)
+            once = size / processor.winograd_memory_bytes
+            total += _overlapped_time(busy, once, beside)
             total += (count * made - 1) * _overlapped_time(busy, size / again, beside)
-            for separate in (False, True) if count == 1 else (False,):
+            for separate in (False, True) if count == 1 or threads > 1 else (False,):
                 # With one block, threads share what follows the transform; an image that is a term
                 # of several sums is transformed for each, unless that is done before.
                 slow = 1.0 if separate or count * made > 1 else SHARED_WORK_COST_FACTOR
-                turned = (
-                    processor.winograd_transform_cost
-                    * (to * (1 if separate else p.taps) + fro)
-                    / lanes
-                )
-                out.append((total * slow + turned, Plan(m, separate, block, *tile)))
+                turned = (to * (1 if separate else p.taps) + fro) / lanes
+                turned *= processor.winograd_transform_cost
+                if separate and count > 1:  # each block reads the filter from L2 again
+                    stored, reread = _tile_moves(tiles_ * count, given, made, processor)
+                    total = max(stored, reread * ceil_div(k, tile[2] * lanes))
+                    total += _overlapped_time(count * made * busy, once, beside)
+                    total += (count * made - 1) * beside * size / L2_BYTES_PER_FMA
+                plan = Plan(m, separate, block, *tile)
+                time = total * slow + turned
+                if threads > 1:
+                    time = _time_of_threads(p, plan, lanes, threads, time)
+                out.append((time, plan))
     some: dict[int, int] = {}
     for _, plan in sorted(out, key=lambda x: x[0]):
         some.setdefault(plan.block, len(some))
     return sorted((x for x in out if some[x[1].block] < MAX_BLOCK_HEIGHTS), key=lambda x: x[0])
+
+
+def _tile_moves(size: int, reads: int, sums: int, processor: Processor) -> tuple[float, float]:
+    """Return the time to move blocks of tiles that do not stay in L2, and those that come from the
+    last-level cache, for each part of the channels."""
+    stays, near = size <= processor.winograd_tile_bytes, size <= MIN_L3_TILE_BYTES
+    return (
+        0 if stays else size * reads / processor.winograd_spill_bytes,
+        0 if near else size * sums / processor.winograd_l3_bytes,
+    )
+
+
+def _time_of_threads(
+    p: TiledConvolution, plan: Plan, lanes: int, threads: int, time: float
+) -> float:
+    """Return the time of a plan that several threads share."""
+    read, _ = _traffic(p, plan, lanes, threads)
+    moved = reading_time(read, threads)
+    parts = p.image_counts[1] * ceil_div(tile_counts(p, plan.m)[0], plan.block)
+    if plan.separate:
+        parts *= ceil_div(p.k.size, plan.vectors * lanes)
+    time = _overlapped_time(time * imbalance(parts, threads), moved, NON_BOTTLENECK_SHARE)
+    if plan.separate:
+        tiles = written_bytes(transformed_bytes(p, plan.m)[0], 1, threads) / threads
+        time += threads * SHARED_KERNEL_FMAS + reading_time(tiles, threads)
+    return time
+
+
+def _traffic(p: TiledConvolution, plan: Plan, lanes: int, threads: int) -> tuple[float, bool]:
+    """Return what a thread reads, and whether it does panel by panel (partition.traffic)."""
+    blocks = ceil_div(tile_counts(p, plan.m)[0], plan.block)
+    panels = ceil_div(p.k.size, plan.vectors * lanes) if plan.separate else 1
+    return traffic(*transformed_bytes(p, plan.m), blocks, panels, threads)
 
 
 def _overlapped_time(a: float, b: float, share: float) -> float:
@@ -297,15 +344,22 @@ def _row_schedules(stages: WinogradStages, plan: Plan, lanes: int) -> dict[Tenso
     return {t: parse_schedule(text) for t, text in how.items()}
 
 
-def _channel_schedules(stages: WinogradStages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
-    """Return schedules with all tiles at a time, for the output channels of a register tile."""
+def _channel_schedules(
+    stages: WinogradStages, plan: Plan, lanes: int, is_divided: bool, panels_first: bool
+) -> dict[Tensor, Schedule]:
+    """Return schedules with all tiles at a time, or blocks of their rows, for the output channels
+    of a register tile."""
     d, v, s, rows, y = stages
-    tile = f"split(i5, {lanes}); "
+    tile, panel = f"split(i5, {lanes}); ", "i5.o.o"
+    loops, back, split = [panel], _BACK, ""
+    if is_divided:
+        split, back = f"split(i1, {plan.block}); ", _BACK.replace("i1", "i1.i", 1)
+        loops = [panel, "i1.o"] if panels_first else ["i1.o", panel]
     how = {
-        y: f"{tile}split(i5.o, {plan.vectors}); reorder(i0, i5.o.o, {_BACK}; "
-        "parallel(i0); parallel(i5.o.o)",
+        y: f"{split}{tile}split(i5.o, {plan.vectors}); reorder(i0, {', '.join(loops)}, {back}; "
+        f"parallel(i0); {'; '.join(f'parallel({x})' for x in loops)}",
         rows: f"compute_at(y, i5.o.i); {_TRANSFORM}",
-        s: f"compute_at(y, i5.o.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
+        s: f"compute_at(y, {loops[-1]}); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
         f"reorder(i0, i1, i2, i3.o, i4.o, {_reduction_loops(s)}, i3.i, i4.i, i5.o, i5.i); "
         "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
         v: f"{tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
@@ -344,12 +398,3 @@ def _tile_cost_factor(n: int) -> float:
     """Return the measured slowdown of register tiles of n tiles: with few, the filter is read more
     often; with many, no registers are left to load ahead."""
     return 1.1 if n <= 3 else 1.02 if n <= 4 else 1.0 if n <= 8 else 1.05
-
-
-def _transform_operations(p: TiledConvolution, m: int) -> tuple[float, float]:
-    """Return the FMAs of the input and output transforms."""
-    (a, b), (mh, _), (high, wide) = p.input_tile_sides(m), p.tile_sides(m), tile_counts(p, m)
-    given, made = (n * high * wide for n in p.image_counts)
-    (down, up), (right, left) = (transform_operations(*f) for f in p.forms(m))
-    there, back = b * down + a * right, b * up + mh * left
-    return given * there * p.channels, made * back * p.k.size

@@ -49,7 +49,7 @@ def _match_convolution(p: Problem, c: Contraction | None) -> TiledConvolution | 
 def winograd_options(p: Problem, found: Winograd) -> Iterator[Option]:
     """Yield the options of all tiles."""
     for m in found[1].tile_options():
-        for _, plan in winograd.candidate_plans(found[1], m, p.lanes, p.processor):
+        for _, plan in winograd.candidate_plans(found[1], m, p.lanes, p.processor, p.threads):
             yield _option(plan)
 
 
@@ -70,7 +70,7 @@ def predict_winograd(p: Problem, found: Winograd) -> Prediction | None:
 def _best_plan(p: Problem, convolution: TiledConvolution) -> tuple[float, winograd.Plan] | None:
     """Return the fastest estimated plan with its time in vector FMAs."""
     some = (
-        winograd.candidate_plans(convolution, m, p.lanes, p.processor)[0]
+        winograd.candidate_plans(convolution, m, p.lanes, p.processor, p.threads)[0]
         for m in convolution.tile_options()
     )
     return min(some, key=lambda x: x[0], default=None)
@@ -99,7 +99,7 @@ def schedule_winograd(p: Problem, found: Winograd, option: Option) -> Choice:
     m, separate, *rest = (option[k] for k in _KNOBS)
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = winograd.Plan(m, bool(separate), *rest)
-    form = winograd.winograd_form(p.tensor, c, convolution, plan, layout, p.lanes)
+    form = winograd.winograd_form(p.tensor, c, convolution, plan, layout, p.lanes, p.threads)
     transform = partial(_transform_window, convolution.forms(m), convolution.window)
     return Choice.of_form(option, form, c.b.tensor, transform)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.ir import graph as ir_graph
 from superopt.kernels.loops.option import Option
-from superopt.kernels.processor import processor_of_threads
 from superopt.kernels.runtime.engine import Machine
 from superopt.plan.graph.lower_loops import lower_loops
 from superopt.plan.graph.partition import Segment, segment_graph
@@ -66,8 +65,9 @@ def plan_segment_program(
             options,
             tiles,
             allowed.partial_rules,
-            processor_of_threads(machine.processor, threads),
+            machine.processor,
             states=states,
+            threads=1 if repeated else threads,  # the kernels of a loop's step run on one
         )
         return plan_program(given, sizes, settings)
 

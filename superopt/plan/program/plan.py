@@ -30,6 +30,7 @@ class Settings:
     the default option is used for all others. allow_winograd: use Winograd and Strassen.
     allow_dilated_winograd: use Winograd for dilated convolutions, too, in tiles of every d-th
     element. processor: whose costs decide. states: outputs in the memory of inputs.
+    threads: that share each kernel.
     """
 
     vector_bytes: int
@@ -39,6 +40,7 @@ class Settings:
     processor: Processor = ZEN5
     target: Target = CPU
     states: tuple[State, ...] = ()
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)

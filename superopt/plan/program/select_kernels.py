@@ -258,6 +258,7 @@ def _problem(
         s.allow_dilated_winograd,
         s.processor,
         s.target.storage_dtype is not None,
+        threads=s.threads,
     )
 
 
