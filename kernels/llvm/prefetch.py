@@ -82,7 +82,9 @@ def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
             used = set().union(*map(index_axes, load.index))
             tile = prod(hint(a.size) for a in own if a in used)
             told = [(f.axis, f.kind == "unroll", f.axis in used) for f in loops]
-            part = _elements_between_repeats(told, tile) * max(buffer.dtype.bits // 8, 1)
+            size = max(buffer.dtype.bits // 8, 1)
+            first, part = _repeated_part(told, tile, MAX_PANEL_BYTES // size)
+            part *= size
             rows = _rows(load, axes)
             one_pass = part >= _buffer_bytes(buffer) and rows <= MAX_SINGLE_PASS_ROWS
             if not one_pass and _buffer_bytes(buffer) <= constant:
@@ -93,7 +95,9 @@ def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
                 out[buffer] = Prefetch(STREAM_DISTANCE_BYTES)
             else:
                 out[buffer] = Prefetch(
-                    -(-STREAM_DISTANCE_BYTES // part) * part, part, *_repeat_and_part_loops(told)
+                    -(-STREAM_DISTANCE_BYTES // part) * part,
+                    part,
+                    *_repeat_and_part_loops(told[first:]),
                 )
         elif parts and _crosses_pages(load, loops):
             out[buffer] = Prefetch(STRIDED_DISTANCE_BYTES)
@@ -222,15 +226,21 @@ def _buffer_reads(
                 yield load, loops, tuple(s.axes), tuple(getattr(s, "over", ()))
 
 
-def _elements_between_repeats(loops: Sequence[LoopUse], tile: int) -> int:
-    """Return the elements that a loop reads again in each step before others are read; all of them
-    if no loop does."""
-    moved = False
+def _repeated_part(loops: Sequence[LoopUse], tile: int, most: int) -> tuple[int, int]:
+    """Return the elements that a loop reads again in each step before others are read, and the
+    loop that moves from such a part to the next one; all elements if no loop does. If a part of
+    more than `most` elements has parts that are read again, these are meant."""
+    begin, moved, found = 0, False, None
     for n, (axis, written, used) in enumerate(loops):
         if moved and not used and not written and hint(axis.size) > 1:
-            return tile * prod(hint(a.size) for a, _, more in loops[n:] if more)
+            part = tile * prod(hint(a.size) for a, _, more in loops[n:] if more)
+            if found is None or part < found[1]:
+                found = begin, part
+            if part <= most:
+                break
+            begin, moved = n, False
         moved |= used
-    return tile * prod(hint(a.size) for a, _, used in loops if used)
+    return found or (0, tile * prod(hint(a.size) for a, _, used in loops if used))
 
 
 def _repeat_and_part_loops(

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from superopt.kernels.algorithms.build import build_kernels
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import best_option, build_choice
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.llvm.prefetch import (
     DOT_DISTANCE_BYTES,
@@ -21,13 +24,14 @@ from superopt.kernels.llvm.prefetch import (
 )
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.schedule import parse_schedule
+from superopt.kernels.processor import XEON
 from superopt.kernels.runtime.target_cpu import LEVELS
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.node import Axis, Size
 from superopt.te.expr.symbolic_int import symbolic_sizes
 from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 from tests.support.compilation.models import F, model
-from tests.support.kernels.build import plan_model
+from tests.support.kernels.build import plan_model, product
 
 
 def drawn(*shape: int) -> np.ndarray:
@@ -69,6 +73,19 @@ def test_the_next_part_is_prefetched(name: str, level: str) -> None:
     elif width == 64 or op != "Conv":
         assert len(found) == 1
         assert right(found[0])
+
+
+def test_the_next_k_block_is_prefetched() -> None:
+    """Blocks of rows read a panel again, which is too large, and row tiles a K block of it."""
+    t, [_, w] = product("MatMul", (128, 3072), (3072, 768))
+    p = Problem(t, {}, {w}, 64, processor=XEON, threads=16)
+    option = best_option(p)
+    block = 4 * option["k_block"] * option["vectors"] * 16
+    (kernel,) = build_kernels(p, build_choice(p, option))
+    (found,) = plan_prefetches(kernel.kernel, 64).values()
+    assert 0 < block < MAX_PANEL_BYTES < 4 * block
+    assert found.distance_bytes == found.part_bytes == block
+    assert found.repeat_count == 4  # row tiles in a block of rows
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 4, 8])
