@@ -2,13 +2,15 @@
 """Compiled models against onnxruntime and OpenVINO: the table of docs/benchmarks/bench_compile.md.
 
     scripts/bench_compile.py --models ../shared/models [--only resnet18,...] [--threads 1,2]
+                             [--brief]
 
 Weights are drawn. Each model is compiled by the default call, `superopt.compile(path, threads=n)`,
 with an empty cache of object files and again with the full one; then it runs in turns with both
 peers in one process (OpenVINO in float32): medians of rounds, and the ratio to the faster peer.
 Outputs are compared with onnxruntime's: the largest difference by the output's rms. Beside them
 runs what `superopt.optimize` makes of the graph, in both peers, so that what the graph gains and
-what kernels gain are told apart. `bench_models.py --compiled` is the same.
+what kernels gain are told apart. `--brief` leaves all but the times of compiled models and peers
+out. `bench_models.py --compiled` is the same.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ float32.{note}
 Batch 1, weights drawn; medians of runs in turns in one process. The compiled model is that of the
 default call, `superopt.compile(path, threads=n)`.
 
+{columns}
+"""
+COLUMNS = """\
 - *graph in ...*: what `superopt.optimize(path, budget={budget})` makes of the model, run by that
   peer; *the same* where it left the model as it was.
 - *roofline %*: the least time by this machine's measured peaks, of all kernels, by the time that
@@ -48,8 +53,10 @@ default call, `superopt.compile(path, threads=n)`.
 - *error / rms*: the largest difference from onnxruntime's output, by the output's rms.
 - *compile s*: what the call takes in a new process, from an empty and from a full cache of object
   files.
-
 """
+BRIEF_COLUMNS = (
+    "*error / rms*: the largest difference from onnxruntime's output, by the output's rms.\n"
+)
 BUDGET = 30  # seconds
 SIZES = {"batch": 1, "sequence": 128}
 
@@ -78,6 +85,15 @@ def compile_seconds(path: Path, threads: int, cache: Path) -> float:
         env={**own, "XDG_CACHE_HOME": str(cache)},
     )  # fmt: skip
     return float(done.stdout)
+
+
+def measure_times(path: Path, threads: int, seconds: float) -> dict[str, object]:
+    """The times of the compiled model and of the peers, and the error."""
+    import superopt
+
+    session = ort.load_session(path, threads)
+    exe = superopt.compile(path, threads=threads, shapes=())
+    return in_turns(exe, session, path, drawn(session, 0, SIZES), threads, seconds)
 
 
 def measure(path: Path, threads: int, seconds: float, work: Path) -> dict[str, object]:
@@ -119,9 +135,15 @@ def table(found: dict[str, dict[str, dict]]) -> str:
             " compile s | from the cache s |",
             "|" + "---|" * 11,
         ]
+        is_brief = not all("cold" in m for m in models.values())
+        if is_brief:
+            lines[-2:] = [lines[-2].partition(" graph in")[0] + " error / rms |", "|" + "---|" * 6]
         for name, m in models.items():
             us = [m["us"][k] / 1e3 for k in RUNTIMES]
             shown = " | ".join(f"{t:.3f}" for t in us)
+            if is_brief:
+                lines.append(f"| {name} | {shown} | **{m['ratio']:.2f}** | {m['error']:.1e} |")
+                continue
             graph = [m["us"].get(k) for k in GRAPHS]
             told = " | ".join("the same" if t is None else f"{t / 1e3:.3f}" for t in graph)
             lines.append(
@@ -141,6 +163,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=12.0, help="measuring time per model, in seconds"
     )
+    parser.add_argument("--brief", action="store_true", help="only times, and no compile times")
     parser.add_argument("--note", default="", help="the date, and the load of the machine")
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/bench_compile.json"))
     args = parser.parse_args()
@@ -153,7 +176,10 @@ def main() -> None:
             path = Path(folder) / f"{name}.onnx"
             path.write_bytes(draw_weights(args.models / f"{name}.onnx").SerializeToString())
             for threads in args.threads.split(","):
-                got = measure(path, int(threads), args.seconds, Path(folder))
+                if args.brief:
+                    got = measure_times(path, int(threads), args.seconds)
+                else:
+                    got = measure(path, int(threads), args.seconds, Path(folder))
                 found.setdefault(threads, {})[name] = got
                 print(threads, name, json.dumps(got), flush=True)
                 args.out.write_text(json_rows(found, depth=2))
@@ -163,10 +189,10 @@ def main() -> None:
         machine=found["machine"],
         ort=ort.installed_version(),
         openvino=openvino.version(),
-        budget=BUDGET,
         note=f" {args.note}" if args.note else "",
+        columns=BRIEF_COLUMNS if args.brief else COLUMNS.format(budget=BUDGET),
     )
-    body = table({k: found[k] for k in sorted(found) if k != "machine"})
+    body = table({k: found[k] for k in sorted(found.keys() - {"machine"}, key=int)})
     args.out.with_suffix(".md").write_text(head + body)
 
 
