@@ -7,11 +7,11 @@ stay in the cache, so two copies of a weight cost more than one: each distinct w
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from superopt.cost.fusion import is_fused_in_onnxruntime
+from superopt.cost.fusion import FUSIBLE, is_fused_in_onnxruntime
 from superopt.cost.roofline import NODE_OVERHEAD_US, nbytes, roofline_us
 from superopt.cost.signature import Signature, signature
 from superopt.ir import graph as ir_graph
@@ -22,6 +22,32 @@ WEIGHT_BYTES_PER_US = (
     50e3  # 50 GB/s: about the observed cost of a copy of a recurrent net's weights
 )
 UNKNOWN_NODE_US = 5.0  # a node of unknown types: it is in both graphs, so its cost cancels
+
+
+Change = Mapping[ir_graph.Value, ir_graph.Value]
+
+
+class GraphIndex(Protocol):
+    """A graph with its indices: the order of its nodes, the readers of its values, its outputs."""
+
+    @property
+    def graph(self) -> ir_graph.Graph: ...
+    @property
+    def position(self) -> Mapping[ir_graph.Node, int]: ...
+    @property
+    def users(self) -> Mapping[ir_graph.Value, Sequence[ir_graph.Node]]: ...
+    @property
+    def outputs(self) -> frozenset[ir_graph.Value]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCost:
+    """The effect of a rewrite: the change in microseconds, and the microseconds of what it removes
+    and of what it adds."""
+
+    us: float
+    removed_us: float
+    added_us: float
 
 
 class NodeCostModel(Protocol):
@@ -81,6 +107,29 @@ class GraphCosts:
                 self._nodes[n] = self.prices[s]
         return [self._nodes[n] for n in wanted]
 
+    def change_cost(
+        self,
+        ctx: GraphIndex,
+        change: Change,
+        added: Sequence[ir_graph.Node],
+        removed: Sequence[ir_graph.Node],
+    ) -> ChangeCost | None:
+        """Return the effect of a rewrite that adds and removes these nodes; None if the new graph
+        has no cost."""
+        before, after = sum(self.node_costs(removed)), sum(self.node_costs(added))
+        us = after - before + _reader_delta(ctx, change, removed, self)
+        return ChangeCost(us + _weight_delta(ctx, added, removed, self), before, after)
+
+    def measured_change_cost(
+        self,
+        ctx: GraphIndex,
+        change: Change,
+        added: Sequence[ir_graph.Node],
+        removed: Sequence[ir_graph.Node],
+    ) -> ChangeCost | None:
+        """Return the effect of a rewrite, measured where `change_cost` only predicts it."""
+        return self.change_cost(ctx, change, added, removed)
+
     def node_cost(self, n: ir_graph.Node) -> float:
         """Return the microseconds of one node."""
         known = self._nodes.get(n)
@@ -135,6 +184,44 @@ class GraphCosts:
         """True if `n` is computed ahead of time."""
         known = self.constant_nodes.get(n)
         return is_constant(ir_graph.result(n, 0), self.constant_nodes) if known is None else known
+
+
+def _weight_delta(
+    ctx: GraphIndex,
+    added: Sequence[ir_graph.Node],
+    dead: Sequence[ir_graph.Node],
+    costs: GraphCosts,
+) -> float:
+    """Return the change in cost of the graph's distinct weights."""
+    read, unread = costs.priced_weights(added), costs.priced_weights(dead)
+    if not read and not unread:
+        return 0.0
+    gone = set(dead)
+
+    def stays(v: ir_graph.Value) -> bool:
+        return any(u not in gone and not costs.is_constant(u) for u in ctx.users.get(v, ()))
+
+    new = [v for v in read if not any(not costs.is_constant(u) for u in ctx.users.get(v, ()))]
+    old = [v for v in unread if v not in read and not stays(v)]
+    return sum(map(costs.weight_cost, new)) - sum(map(costs.weight_cost, old))
+
+
+def _reader_delta(
+    ctx: GraphIndex,
+    change: Change,
+    dead: Container[ir_graph.Node],
+    costs: GraphCosts,
+) -> float:
+    """Return the change in cost of the readers of the replaced values, as their fusion changes."""
+    us = 0.0
+    readers = {u for old in change for u in ctx.users.get(old, ())}
+    for u in readers:
+        if u.op.name not in FUSIBLE or u in dead:
+            continue
+        inputs = tuple(None if v is None else change.get(v, v) for v in u.inputs)
+        after = ir_graph.intern_node(u.op, inputs, u.attrs, u.types)
+        us += costs.node_cost(after) - costs.node_cost(u)
+    return us
 
 
 def roofline_cost_model(threads: int) -> NodeCostModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 
 import numpy as np
 
@@ -21,8 +22,9 @@ def numbered_input(number: int, t: TensorType, mark: str = "") -> graph.Input:
     return graph.Input(f"v{number}{mark}", t)
 
 
-def stand_in(c: graph.Constant, number: int) -> graph.Constant:
-    """Return a stand-in of the type of `c`, or `c` itself if a rule may inspect its values."""
+def stand_in(c: graph.Constant, number: int, mark: str = "") -> graph.Constant:
+    """Return a stand-in of the type of `c`, or `c` itself if a rule may inspect its values. It is
+    another one for each mark."""
     t = c.type
     if t.dtype is None or t.shape is None or c.nbytes <= _MAX_KEPT_BYTES or not t.dtype.is_float:
         return c
@@ -30,10 +32,31 @@ def stand_in(c: graph.Constant, number: int) -> graph.Constant:
         flat = c.load().reshape(-1)
         if (flat == flat[0]).all() or not np.abs(flat.astype(np.float64)).max() <= _MAX_MAGNITUDE:
             return c
+    return _numbered_constant(t, number, mark)
+
+
+def constant_stand_in(v: graph.Value, number: int, mark: str = "") -> graph.Value:
+    """Return a stand-in for a value that is computed from constants; `v` itself if a rule may
+    inspect its values. It is not computed."""
+    if isinstance(v, graph.Constant):
+        return stand_in(v, number, mark)
+    t = v.type
+    if t.dtype is None or t.shape is None or not t.dtype.is_float:
+        return v
+    count = prod(d for d in t.shape if isinstance(d, int))
+    is_small = count * t.dtype.bits // 8 <= _MAX_KEPT_BYTES
+    return v if is_small else _numbered_constant(t, number, mark)
+
+
+def _numbered_constant(t: TensorType, number: int, mark: str) -> graph.Constant:
+    """Return constant number `number` of type `t`: the same object for the same number."""
+    assert t.dtype is not None
+    assert t.shape is not None
     shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
     kind = to_numpy(t.dtype)
 
     def load() -> np.ndarray:
-        return (np.arange(int(np.prod(shape))) % 7 + number).astype(kind).reshape(shape)
+        return (np.arange(prod(shape)) % 7 + number).astype(kind).reshape(shape)
 
-    return graph.constant(type=t, key=("stand-in", number, t), load=load, nbytes=c.nbytes)
+    key = ("stand-in" + mark, number, t)
+    return graph.constant(type=t, key=key, load=load, nbytes=prod(shape) * kind.itemsize)

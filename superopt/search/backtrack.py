@@ -22,7 +22,14 @@ from enum import Enum
 from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.rules.match.graph_context import GraphContext, graph_context
-from superopt.search.move import Move, Refusals, RewriteCache, Step, find_moves
+from superopt.search.move import (
+    Move,
+    Refusals,
+    RewriteCache,
+    Step,
+    find_moves,
+    measured_move,
+)
 from superopt.search.novelty import NodeView, node_views, novelty
 from superopt.search.rule_set import RuleSet
 
@@ -122,6 +129,13 @@ def search(
             heapq.heappush(queue, (now, cost, next(order), parent, move, made))
             continue
         new = parent.graph
+        if move is not None and cost < best.cost - MIN_GAIN_US:
+            move = measured_move(parent.ctx, costs, move)
+            if move is None:
+                continue
+            cost = parent.cost + move.effect.us
+            if cost > limits.alpha * best.cost:
+                continue
         if move is not None:
             new = ir_graph.replace(parent.graph, move.change, parent.ctx.position)
         if new.outputs in seen:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from superopt.cost.fusion import FUSIBLE
-from superopt.cost.graph_cost import GraphCosts
+from superopt.cost.graph_cost import ChangeCost, GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import replace_all
 from superopt.rules.match.graph_context import GraphContext
@@ -14,11 +13,16 @@ from superopt.rules.match.graph_context import GraphContext
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The nodes that a rewrite adds and removes, and the change in microseconds."""
+    """The nodes that a rewrite adds and removes, and its effect on the cost."""
 
     added: tuple[ir_graph.Node, ...]
     removed: tuple[ir_graph.Node, ...]
-    us: float
+    cost: ChangeCost
+
+    @property
+    def us(self) -> float:
+        """The change in microseconds."""
+        return self.cost.us
 
 
 def cost_delta(
@@ -26,7 +30,8 @@ def cost_delta(
 ) -> Delta | None:
     """Return the effect of `change` on the cost of the graph, without building the new graph.
 
-    None if the new nodes use the replaced ones, which then stay: no gain is possible.
+    None if the new nodes use the replaced ones, which then stay: no gain is possible; or if the new
+    graph has no cost.
     """
     members = ctx.position
     added = _added_nodes(members, change)
@@ -43,9 +48,19 @@ def cost_delta(
     if _is_replaced_read(ctx, change, kept):
         return None
     dead = _dead_nodes(ctx, change, kept)
-    us = sum(costs.node_costs(added)) - sum(costs.node_costs(dead))
-    us += _reader_delta(ctx, change, dead, costs) + _weight_delta(ctx, added, dead, costs)
-    return Delta(added, dead, us)
+    cost = costs.change_cost(ctx, change, added, dead)
+    return None if cost is None else Delta(added, dead, cost)
+
+
+def measured_delta(
+    ctx: GraphContext,
+    change: Mapping[ir_graph.Value, ir_graph.Value],
+    effect: Delta,
+    costs: GraphCosts,
+) -> Delta | None:
+    """Return the effect of a rewrite with what it adds and removes measured, not predicted."""
+    cost = costs.measured_change_cost(ctx, change, effect.added, effect.removed)
+    return None if cost is None else Delta(effect.added, effect.removed, cost)
 
 
 def _is_replaced_read(
@@ -68,44 +83,6 @@ def _is_replaced_read(
             seen.add(p)
             work.append(p)
     return False
-
-
-def _weight_delta(
-    ctx: GraphContext,
-    added: Sequence[ir_graph.Node],
-    dead: Sequence[ir_graph.Node],
-    costs: GraphCosts,
-) -> float:
-    """Return the change in cost of the graph's distinct weights."""
-    read, unread = costs.priced_weights(added), costs.priced_weights(dead)
-    if not read and not unread:
-        return 0.0
-    gone = set(dead)
-
-    def stays(v: ir_graph.Value) -> bool:
-        return any(u not in gone and not costs.is_constant(u) for u in ctx.users.get(v, ()))
-
-    new = [v for v in read if not any(not costs.is_constant(u) for u in ctx.users.get(v, ()))]
-    old = [v for v in unread if v not in read and not stays(v)]
-    return sum(map(costs.weight_cost, new)) - sum(map(costs.weight_cost, old))
-
-
-def _reader_delta(
-    ctx: GraphContext,
-    change: Mapping[ir_graph.Value, ir_graph.Value],
-    dead: Container[ir_graph.Node],
-    costs: GraphCosts,
-) -> float:
-    """Return the change in cost of the readers of the replaced values, as their fusion changes."""
-    us = 0.0
-    readers = {u for old in change for u in ctx.users.get(old, ())}
-    for u in readers:
-        if u.op.name not in FUSIBLE or u in dead:
-            continue
-        inputs = tuple(None if v is None else change.get(v, v) for v in u.inputs)
-        after = ir_graph.intern_node(u.op, inputs, u.attrs, u.types)
-        us += costs.node_cost(after) - costs.node_cost(u)
-    return us
 
 
 def _added_nodes(

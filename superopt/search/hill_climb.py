@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import ReplacementCycle
 from superopt.rules.match.graph_context import graph_context
-from superopt.search.cost_delta import apply_together
-from superopt.search.move import Move, Refusals, Step, find_moves
+from superopt.search.cost_delta import Delta, apply_together
+from superopt.search.move import Move, Refusals, Step, find_moves, measured_move
 from superopt.search.rule_set import RuleSet
 
 MIN_GAIN_US = 0.001  # a gain below this is rounding
 NOISE_SHARE = 0.02  # share of the time of the replaced nodes that a measured gain must exceed
 
 
-def is_worthwhile(move: Move, costs: GraphCosts) -> bool:
-    """True if the gain of `move` exceeds the noise of the measured costs.
+def is_worthwhile(effect: Delta) -> bool:
+    """True if the gain of a rewrite exceeds the noise of the measured costs.
 
     A rewrite that only removes nodes, or keeps their costs exactly, gains without measurement.
     """
-    if move.effect.us >= -MIN_GAIN_US:
+    if effect.us >= -MIN_GAIN_US:
         return False
-    replaced = sum(costs.node_costs(move.effect.removed))
-    created = sum(costs.node_costs(move.effect.added))
-    return created <= MIN_GAIN_US * 20 or -move.effect.us > NOISE_SHARE * replaced
+    cost = effect.cost
+    return cost.added_us <= MIN_GAIN_US * 20 or -effect.us > NOISE_SHARE * cost.removed_us
 
 
 def hill_climb(
@@ -51,7 +51,7 @@ def hill_climb(
         good: list[Move] = []
         for m in find_moves(ctx, rules, costs, refusals):
             priced += 1
-            if is_worthwhile(m, costs):
+            if is_worthwhile(m.effect):
                 good.append(m)
             else:
                 refusals.record(m.rule.name, "cost", "", m.change, m.effect.us)
@@ -60,7 +60,11 @@ def hill_climb(
         if not good:
             break
         good.sort(key=lambda m: m.effect.us)
-        chosen = _disjoint_moves(good)
+        wanted = _disjoint_moves(good)
+        chosen = [m for m in map(partial(measured_move, ctx, costs), wanted) if m is not None]
+        chosen = [m for m in chosen if is_worthwhile(m.effect)]
+        if wanted and not chosen:  # their measured costs count in the next round
+            continue
         graph, applied = _apply(graph, chosen)
         if not applied:
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph
@@ -11,7 +11,7 @@ from superopt.rules.lang.rule import Rule
 from superopt.rules.match.graph_context import GraphContext
 from superopt.rules.match.matcher import Match
 from superopt.rules.match.rewrite import Refusal, rewrite
-from superopt.search.cost_delta import Delta, cost_delta
+from superopt.search.cost_delta import Delta, cost_delta, measured_delta
 from superopt.search.rule_set import RuleSet
 
 MAX_PLACES_SHOWN = 8  # places named for each reason
@@ -104,6 +104,12 @@ def _is_constant_only(
     return any(
         (n := graph.producer(v)) is not None and n not in ctx.position for v in change.values()
     )
+
+
+def measured_move(ctx: GraphContext, costs: GraphCosts, move: Move) -> Move | None:
+    """Return a move with what it adds and removes measured; None if that has no cost."""
+    effect = measured_delta(ctx, move.change, move.effect, costs)
+    return None if effect is None else replace(move, effect=effect)
 
 
 def find_moves(

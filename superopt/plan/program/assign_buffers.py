@@ -15,10 +15,10 @@ from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.tile import Kernel
 from superopt.plan.lowering.provenance import provenance_of
 from superopt.plan.program.buffer_assignment import ALIGNMENT_BYTES, BufferLife, assign_offsets
+from superopt.plan.program.kernel_problems import buffer_bytes
 from superopt.plan.program.pack_constants import ConstantSlot, layout_key
 from superopt.plan.program.plan import Plan, Step
 from superopt.plan.program.program import Program, SymbolicSizes
-from superopt.plan.program.select_kernels import buffer_bytes
 from superopt.plan.program.streams import live_ranges
 from superopt.plan.program.symbolic_buffers import SymbolicLife, Words, assign_slots
 from superopt.te.expr import index

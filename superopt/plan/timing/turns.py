@@ -1,0 +1,89 @@
+"""Timing beside other processes: kernels in turns with a fixed product, on this thread's own time.
+
+What slows down the product, as the other hardware thread of a core does, slows down the kernel as
+well; time in which another process has the core does not count.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.space import best_option
+from superopt.kernels.runtime.cpu import Machine
+from superopt.plan.timing.cpu import build_runnable
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType, compute, placeholder, reduce_sum
+
+REFERENCE_SIZE = 128  # of the matrices of the product
+ROUNDS = 9  # in each of which everything is timed once
+MIN_TURN_SECONDS = 0.0005  # of a kernel in a round
+PYTHON_SECONDS = 1.5e-6  # of calling a kernel from here
+
+
+@dataclass(slots=True)
+class TimedKernel:
+    """A kernel that is timed again and again. clock: returns seconds. repeats: runs of a turn.
+    least: the seconds of a run in its fastest turn."""
+
+    run: Callable[[], object]
+    clock: Callable[[], float]
+    repeats: int = 1
+    least: float = math.inf
+
+    @classmethod
+    def of_run(cls, run: Callable[[], object], threads: int) -> TimedKernel:
+        """Return the kernel after it ran once. On several threads the wall clock counts."""
+        made = cls(run, time.thread_time if threads == 1 else time.perf_counter)
+        run()
+        made.repeats = max(1, int(MIN_TURN_SECONDS / max(made.seconds(), 1e-9)))
+        return made
+
+    def seconds(self) -> float:
+        """Return the seconds of a run now."""
+        run = self.run
+        begin = self.clock()
+        for _ in range(self.repeats):
+            run()
+        taken = (self.clock() - begin) / self.repeats
+        self.least = min(self.least, taken)
+        return taken
+
+
+def reference_product(machine: Machine, threads: int) -> TimedKernel:
+    """Return a product of matrices that stay in the cache."""
+    size = REFERENCE_SIZE
+    square = TensorType(F32, (size, size))
+    a, b = placeholder("a", square), placeholder("b", square)
+    c = compute(square.shape, lambda i, j: reduce_sum(size, lambda k: a[i, k] * b[k, j]))
+    p = Problem(c, {}, {b}, machine.width, processor=machine.processor)
+    made = TimedKernel.of_run(build_runnable(p, best_option(p), machine, threads), threads)
+    for _ in range(ROUNDS):
+        made.seconds()
+    return made
+
+
+def seconds_in_turns(kernel: TimedKernel, reference: TimedKernel) -> float:
+    """Return the seconds of a run on this machine when it does nothing else."""
+    ratios = []
+    for _ in range(ROUNDS):
+        before = reference.seconds()
+        own = kernel.seconds()
+        ratios.append(2 * own / (before + reference.seconds()))
+    return max(statistics.median(ratios) * reference.least - PYTHON_SECONDS, 1e-8)
+
+
+def ratio_in_turns(
+    old: Sequence[tuple[TimedKernel, int]], new: Sequence[tuple[TimedKernel, int]], rounds: int
+) -> float:
+    """Return the time of the new kernels over that of the old ones, each so many runs."""
+    ratios = []
+    for _ in range(rounds):
+        before = sum(n * (k.seconds() - PYTHON_SECONDS) for k, n in old)
+        after = sum(n * (k.seconds() - PYTHON_SECONDS) for k, n in new)
+        ratios.append(max(after, 1e-9) / max(before, 1e-9))
+    return statistics.median(ratios)
