@@ -27,12 +27,22 @@ def kernel_digest(kernel: Kernel) -> str:
 def problem_digest(p: Problem) -> str:
     """Return the digest of a problem: equal for problems with the same candidate kernels. It
     depends on whether Winograd and Strassen are allowed."""
-    w = _Serializer()
+    return _problem_digest(p, _Serializer())
+
+
+def cost_digest(p: Problem) -> str:
+    """Return the digest of a problem's cost: equal also for problems that differ only in axes of
+    one element."""
+    return _problem_digest(p, _CostSerializer())
+
+
+def _problem_digest(p: Problem, w: _Serializer) -> str:
     w.sizes = {name: n for n, name in enumerate(example_sizes())}
     w.tensor(p.tensor)
     places = [(w.places[t], t) for t in w.places if t.body is None or t is p.tensor]
     w.lines += [
-        f"{n} {t.type} {_layout_text(p.layouts.get(t))} {t in p.constants}" for n, t in places
+        f"{n} {w.type_text(t)} {_layout_text(p.layouts.get(t))} {t in p.constants}"
+        for n, t in places
     ]
     return f"{w.digest()}-{p.width}{'' if p.allow_winograd else '-plain'}"
 
@@ -63,6 +73,12 @@ class _Serializer:
         self.lines: list[str] = []
         self.sizes: dict[str, int] = {}  # the numbers of symbolic ones
 
+    def type_text(self, t: Tensor) -> str:
+        return str(t.type)
+
+    def index_text(self, load: Load) -> str:
+        return ",".join(map(self.expr, load.index))
+
     def digest(self) -> str:
         return blake2b("\n".join(self.lines).encode(), digest_size=DIGEST_BYTES).hexdigest()
 
@@ -89,7 +105,7 @@ class _Serializer:
             name = self.places[t] = f"v{len(self.places)}"
             if t.body is not None:
                 axes = " ".join(map(_axis_text, t.axes))
-                self.lines.append(f"{name} {t.type}[{axes}] = {self.expr(t.body)}")
+                self.lines.append(f"{name} {self.type_text(t)}[{axes}] = {self.expr(t.body)}")
         return self.places[t]
 
     def stmt(self, s: Stmt) -> None:
@@ -123,13 +139,27 @@ class _Serializer:
                     found = f"{fn}:{dtype}({','.join(map(self.expr, args))})"
                     self.known[e] = found
                 return found
-            case Load(tensor, index):
-                return f"{self.tensor(tensor)}[{','.join(map(self.expr, index))}]"
+            case Load(tensor):
+                return f"{self.tensor(tensor)}[{self.index_text(e)}]"
             case Reduce(fn, axes, body):
                 return f"{fn}({self.expr(body)} for {' '.join(map(_axis_text, axes))})"
             case Index(element, bound):
                 return f"at({self.expr(element)},{self.expr(bound)})"
         raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
+
+
+class _CostSerializer(_Serializer):
+    """Without axes of one element."""
+
+    def type_text(self, t: Tensor) -> str:
+        return f"{t.dtype}[{', '.join(str(n) for n in t.shape if n != 1)}]"
+
+    def index_text(self, load: Load) -> str:
+        at = zip(load.index, load.tensor.shape, strict=True)
+        return ",".join(self.expr(i) for i, n in at if n != 1)
+
+    def expr(self, e: Expr) -> str:
+        return "0:index" if isinstance(e, Axis) and e.extent == 1 else super().expr(e)
 
 
 def _axis_text(a: Axis) -> str:

@@ -10,12 +10,19 @@ import numpy as np
 
 from superopt.compilation.cpu.load_compiler import compile_model
 from superopt.compilation.model.executable import Executable
+from superopt.cost import tuning_records
+from superopt.cost.cache_folders import objects_folder
 from superopt.cost.speedup import MIN_ROUNDS
+from superopt.cost.store import Store
 from superopt.errors import ModelError
+from superopt.kernels.processor import processor_of_threads
+from superopt.kernels.runtime.cpu import host
 from superopt.loading.request import CompiledTimers
 from superopt.onnx_io.read.source import read_model
 from superopt.ort import Failure, Timing
+from superopt.plan.program.plan import Settings
 from superopt.plan.timing.cpu import measure_seconds as seconds_of
+from superopt.plan.timing.plan_kernels import PlanKernels
 from superopt.te.expr.dtype import to_numpy
 
 TIMING_KIND = "compiled-node-v1"  # part of store keys: change it when the timed work changes
@@ -80,16 +87,39 @@ def time_models(
         exe.run(feeds)
     times: list[list[float]] = [[] for _ in ready]
     rng = np.random.default_rng(seed)
+    clock = time.thread_time if threads == 1 else time.perf_counter  # see plan/timing/turns.py
     end = time.monotonic() + seconds
     while len(times[0]) < rounds:
         enough = time.monotonic() > end or stop(times)
         if enough and len(times[0]) >= MIN_ROUNDS:
             break
         for n in rng.permutation(len(ready)):
-            begin = time.perf_counter()
+            begin = clock()
             ready[n].run(feeds)
-            times[n].append((time.perf_counter() - begin) * 1e6)
+            times[n].append((clock() - begin) * 1e6)
     return times
 
 
-COMPILED_TIMERS = CompiledTimers(TIMING_KIND, time_nodes, time_models)
+def make_planner(
+    *,
+    threads: int,
+    sizes: Mapping[str, int],
+    float_class: str,
+    store: Store,
+    is_over: Callable[[], bool],
+) -> PlanKernels:
+    """Return what prices plans on this machine. sizes: of symbols. is_over: True once nothing more
+    may be measured."""
+    machine = host()
+    settings = Settings(
+        machine.width,
+        tuning_records.chosen_options(store, tuning_records.cpu_target(threads)),
+        float_class >= "E2",
+        processor=processor_of_threads(machine.processor, threads),
+    )
+    return PlanKernels(
+        settings, machine, threads, sizes, float_class, store, is_over, objects_folder()
+    )
+
+
+COMPILED_TIMERS = CompiledTimers(TIMING_KIND, time_nodes, time_models, make_planner)

@@ -53,10 +53,10 @@ class TimedOption:
     seconds: float
 
 
-def measured_options(store: Store, target: Target) -> list[TimedOption]:
-    """Return all measurements of a target."""
+def measured_options(store: Store, target: Target, kind: str = MEASURED_KIND) -> list[TimedOption]:
+    """Return all measurements of a kind on a target."""
     out = []
-    for key, found in store.measurements_of_kind(target, MEASURED_KIND):
+    for key, found in store.measurements_of_kind(target, kind):
         problem, option = key.operator.split(" ", 1)
         (numbers,) = key.shapes
         with suppress(ValueError):  # written by another version

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from superopt import ort
 from superopt.cost import tuning_records
 from superopt.cost.machine import Machine
 from superopt.cost.measured_cost import MeasuredCostModel
+from superopt.cost.planner import Planner
 from superopt.cost.store import Store, Target
 from superopt.loading.request import Deadline, Request
 from superopt.onnx_io.import_.model import Model
@@ -22,7 +25,31 @@ def cost_target(request: Request, machine: Machine) -> Target:
     )
 
 
+CostClock = MeasuredCostModel | Planner
+
+
 def measured_clock(
+    model: Model,
+    request: Request,
+    deadline: Deadline,
+    store: Store,
+    machine: Machine,
+    budget_part: float,
+    sizes: Mapping[str, int],
+) -> CostClock:
+    """Return the clock of the model's plans or nodes, for at most this part of the budget. sizes:
+    of symbols."""
+    end = deadline.start + budget_part * request.budget
+    if request.timers is not None:
+        planner: Planner = request.timers.make_planner(
+            threads=request.threads, sizes=sizes, float_class=request.float_class, store=store,
+            is_over=lambda: request.stop() or time.monotonic() > end,
+        )  # fmt: skip
+        return planner
+    return node_clock(model, request, deadline, store, machine, budget_part)
+
+
+def node_clock(
     model: Model,
     request: Request,
     deadline: Deadline,

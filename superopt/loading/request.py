@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,14 @@ class CompiledTimers:
     `node_timing.py`.
 
     A request holds them, so that the compiler (240 modules, and LLVM) is loaded for the target
-    "cpu" alone. kind: of the measurements in the store.
+    "cpu" alone. kind: of the measurements in the store. make_planner: returns what prices plans;
+    see `plan_pricing.py`.
     """
 
     kind: str
     time_nodes: Timer
     time_models: Callable[..., list[list[float]]]
+    make_planner: Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)

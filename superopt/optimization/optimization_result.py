@@ -10,10 +10,10 @@ from pathlib import Path
 
 from superopt.cost.graph_cost import GraphCosts
 from superopt.cost.machine import Machine
-from superopt.cost.measured_cost import MeasuredCostModel
 from superopt.cost.speedup import SpeedupInterval
 from superopt.cost.store import Times
 from superopt.ir.constant_folding import fold_constants
+from superopt.loading.cost_clock import CostClock
 from superopt.loading.request import Request
 from superopt.onnx_io.export.exporter import export_model
 from superopt.onnx_io.export.model_file import copy_unchanged, write_model
@@ -50,7 +50,7 @@ class OptimizationResult:
     cost_before: float
     cost_after: float
     costs: GraphCosts
-    clock: MeasuredCostModel | None
+    clock: CostClock | None
     notes: tuple[str, ...]
     scratch: ScratchFolder
     admitted_rules: AdmittedRules

@@ -9,15 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from superopt import guard, ort
-from superopt.cost.fusion import is_fused_in_onnxruntime, is_fused_when_compiled
 from superopt.cost.graph_cost import GraphCosts, roofline_cost_model
 from superopt.cost.machine import Machine, this_machine
-from superopt.cost.measured_cost import MeasuredCostModel
 from superopt.cost.speedup import SpeedupInterval
 from superopt.cost.store import Store, Times
 from superopt.errors import CheckFailed, OutOfTime
 from superopt.loading.array_files import check_inputs
-from superopt.loading.cost_clock import cost_target, measured_clock
+from superopt.loading.cost_clock import CostClock, cost_target, measured_clock
 from superopt.loading.model import LoadedModel
 from superopt.loading.request import Deadline, Request
 from superopt.onnx_io.import_.model import Model
@@ -39,6 +37,7 @@ from superopt.optimization.race import (
     refused_optimization_level,
 )
 from superopt.optimization.scratch_folder import ScratchFolder
+from superopt.optimization.search_costs import make_costs
 from superopt.optimization.user_rules import try_user_rules, used_user_rules
 from superopt.report.data.certificate import Certificate
 from superopt.report.data.report import Event, WorstStep
@@ -124,8 +123,7 @@ class _OptimizationJob:
         passed: list[Candidate] = []
         try:
             clock = self.cost_clock(original, add_note)
-            fused = is_fused_when_compiled if request.target == "cpu" else is_fused_in_onnxruntime
-            costs = GraphCosts(original.sizes, clock or roofline_cost_model(request.threads), fused)
+            costs = make_costs(request, original.sizes, clock)
             refusals = Refusals()
             request.progress(Event("search", "pricing the original", 0.05))
             cost_before = costs.graph_cost(model.graph)
@@ -177,7 +175,7 @@ class _OptimizationJob:
             AdmittedRules((), ()), reason,
         )  # fmt: skip
 
-    def cost_clock(self, original: Original, add_note: AddNote) -> MeasuredCostModel | None:
+    def cost_clock(self, original: Original, add_note: AddNote) -> CostClock | None:
         """Return the clock that measures costs; None if costs are estimated."""
         if ort.installed_version() is None:
             add_note("onnxruntime is not installed: costs are estimates and nothing was timed")
@@ -194,8 +192,9 @@ class _OptimizationJob:
         else:
             request, model = self.request, self.model
             return measured_clock(
-                model, request, self.deadline, self.store, self.machine, MAX_SEARCH_PART
-            )
+                model, request, self.deadline, self.store, self.machine, MAX_SEARCH_PART,
+                original.sizes,
+            )  # fmt: skip
         return None
 
     def search_and_check(

@@ -34,7 +34,7 @@ from superopt.cost.store import Store
 from superopt.generate.engine.journal import Journal
 from superopt.ir import graph as ir_graph
 from superopt.kernels.runtime import file_cache as files
-from superopt.loading.cost_clock import measured_clock
+from superopt.loading.cost_clock import node_clock
 from superopt.loading.model import load_model
 from superopt.loading.representative_sizes import representative_sizes
 from superopt.loading.request import CompiledTimers, Deadline, Request
@@ -123,7 +123,7 @@ def add_mutant_rules(
     """
     clock: NodeCostModel = roofline_cost_model(request.threads)
     if ort.installed_version() is not None and not request.is_untimed:
-        clock = measured_clock(model, request, deadline, store, machine, MAX_BUDGET_PART)
+        clock = node_clock(model, request, deadline, store, machine, MAX_BUDGET_PART)
     sizes = representative_sizes(model, request.shapes)
     costs = GraphCosts(
         sizes, clock, is_fused_when_compiled if request.target == "cpu" else is_fused_in_onnxruntime

@@ -59,7 +59,7 @@ def reference_product(machine: Machine, threads: int) -> TimedKernel:
     size = REFERENCE_SIZE
     square = TensorType(F32, (size, size))
     a, b = placeholder("a", square), placeholder("b", square)
-    c = compute(square.shape, lambda i, j: reduce_sum(size, lambda k: a[i, k] * b[k, j]))
+    c = compute((size, size), lambda i, j: reduce_sum(size, lambda k: a[i, k] * b[k, j]))
     p = Problem(c, {}, {b}, machine.width, processor=machine.processor)
     made = TimedKernel.of_run(build_runnable(p, best_option(p), machine, threads), threads)
     for _ in range(ROUNDS):
