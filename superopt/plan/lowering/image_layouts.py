@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from superopt.kernels.loops.element import is_range_guard
 from superopt.kernels.loops.layout import Layout, Part
 from superopt.plan.lowering.polyphase import WrittenParts
 from superopt.te.analysis import affine
+from superopt.te.analysis.bind_sizes import has_symbolic_size
 from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Expr, Load, Reduce
@@ -110,16 +113,42 @@ def _is_image_window(x: Load, t: Tensor, r: Reduce) -> bool:
     return x.tensor.rank == t.rank and is_window_load(t.axes, r.axes, x)
 
 
-def _slides_along_channels(t: Tensor) -> bool:
-    """True if windows slide over spatial dimensions along the second axis of the result, which is
-    the channel axis of an image."""
-    return any(
-        t.axes[1] in index_axes(i)
-        for r in _window_reductions(t)
-        for x in loads(r.body)
-        if _is_image_window(x, t, r)
-        for i in x.index[2:]
-    )
+@dataclass(frozen=True, slots=True)
+class _WindowReads:
+    """What a definition reads in reductions over more than one axis. first: the loads of the first
+    one over which windows slide, with the widths by which they read beyond the edges. tensors: all
+    that is read there. along_channels: windows slide over spatial dimensions along the second axis
+    of the result, which is the channel axis of an image."""
+
+    is_windowed: bool
+    first: tuple[tuple[Tensor, tuple[tuple[int, int], ...]], ...]
+    tensors: frozenset[Tensor]
+    along_channels: bool
+
+
+def _window_reads(t: Tensor) -> _WindowReads:
+    # Where sizes are symbolic, what is decided about them counts for each plan.
+    return _find_window_reads(t) if has_symbolic_size(t) else _known_window_reads(t)
+
+
+@lru_cache(maxsize=2048)  # layouts are assigned several times for one plan
+def _known_window_reads(t: Tensor) -> _WindowReads:
+    return _find_window_reads(t)
+
+
+def _find_window_reads(t: Tensor) -> _WindowReads:
+    windows = [(r, list(loads(r.body))) for r in _window_reductions(t)]
+    slid = [x for r, some in windows for x in some if _is_image_window(x, t, r)]
+    first: tuple[tuple[Tensor, tuple[tuple[int, int], ...]], ...] = ()
+    if slid and t.rank >= 3:
+        first = tuple(
+            (x.tensor, tuple(border.items()))
+            for x, border in _loads_with_borders(windows[0][0].body)
+            if _is_image_window(x, t, windows[0][0])
+        )
+    tensors = frozenset(x.tensor for _, some in windows for x in some)
+    along = any(t.axes[1] in index_axes(i) for x in slid for i in x.index[2:])
+    return _WindowReads(bool(slid), first, tensors, along)
 
 
 def _image_borders(
@@ -129,32 +158,29 @@ def _image_borders(
     borders by dimension."""
     out: dict[Tensor, dict[int, int]] = {}
     for t, now in current.items():
-        assert now.body is not None
-        windows = _window_reductions(now)
-        if t.rank < 3 or not any(
-            _is_image_window(x, now, r) for r in windows for x in loads(r.body)
-        ):
+        reads = _window_reads(now)
+        if t.rank < 3 or not reads.is_windowed:
             continue
-        if not _slides_along_channels(now):
+        if not reads.along_channels:
             out.setdefault(t, dict.fromkeys(range(t.rank), 0))
-        for load, border in _loads_with_borders(windows[0].body):
-            if _is_image_window(load, now, windows[0]):
-                known = out.setdefault(load.tensor, dict.fromkeys(range(t.rank), 0))
-                for d, b in border.items():
-                    known[d] = max(known[d], b)
+        for image, border in reads.first:
+            known = out.setdefault(image, dict.fromkeys(range(image.rank), 0))
+            for d, b in border:
+                known[d] = max(known[d], b)
+    alike = {
+        t: [x for x in (t, *_elementwise_operands(now)) if x.rank >= 3]
+        for t, now in current.items()
+    }
     more = True
     while more:  # propagate through elementwise operators
         more = False
         for t, now in current.items():
-            more |= _mark_images([x for x in (t, *_elementwise_operands(now)) if x.rank >= 3], out)
-            whole = {
-                x.tensor
-                for r in _window_reductions(now)
-                for x in loads(r.body)
-                if not _slides_along_channels(now)
-            }
-            if t.rank >= 3 and t not in out and any(x in out and x.rank == t.rank for x in whole):
-                more |= _mark_images([t, next(x for x in whole if x in out)], out)
+            more |= _mark_images(alike[t], out)
+            if t.rank >= 3 and t not in out:
+                reads = _window_reads(now)
+                whole = () if reads.along_channels else reads.tensors
+                images = [x for x in whole if x in out and x.rank == t.rank]
+                more |= _mark_images([t, *images[:1]], out)
         for t, p in parts.items():
             more |= _mark_images([x for x in (t, *(x.tensor for x in p)) if x.rank >= 3], out)
     return out

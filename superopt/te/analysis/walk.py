@@ -26,20 +26,22 @@ def computed_tensors(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def loads(e: Expr) -> Iterator[Load]:
-    """Yield every load in `e`, including those within indices."""
-    match e:
-        case Load(_, at):
-            yield e
-            for i in at:
-                yield from loads(i)
-        case Apply(_, args):
-            for a in args:
-                yield from loads(a)
-        case Reduce(_, _, body):
-            yield from loads(body)
-        case Index(element, bound):
-            yield from loads(element)
-            yield from loads(bound)
+    """Return every load in `e`, including those within indices, the outer ones first."""
+    found: list[Load] = []
+    stack = [e]
+    while stack:  # a hot path: faster than a recursive generator
+        e = stack.pop()
+        kind = type(e)
+        if kind is Apply:
+            stack += e.args[::-1]  # type: ignore[attr-defined]
+        elif kind is Load:
+            found.append(e)  # type: ignore[arg-type]
+            stack += e.index[::-1]  # type: ignore[attr-defined]
+        elif kind is Reduce:
+            stack.append(e.body)  # type: ignore[attr-defined]
+        elif kind is Index:
+            stack += (e.bound, e.element)  # type: ignore[attr-defined]
+    return iter(found)
 
 
 def subexpressions(e: Expr) -> Iterator[Expr]:
@@ -56,13 +58,16 @@ def subexpressions(e: Expr) -> Iterator[Expr]:
 
 def reductions(e: Expr | None) -> list[Reduce]:
     """Return every reduction in `e` once, the outer ones first."""
-    match e:
-        case Reduce(_, _, body):
-            return [e, *reductions(body)]
-        case Apply(_, args):
-            found = [r for a in args for r in reductions(a)]
-            return list(dict.fromkeys(found)) if len(found) > 1 else found
-    return []
+    found: dict[Reduce, None] = {}
+    stack = [] if e is None else [e]
+    while stack:
+        e = stack.pop()
+        if type(e) is Apply:
+            stack += e.args[::-1]
+        elif type(e) is Reduce:
+            found[e] = None
+            stack.append(e.body)
+    return list(found)
 
 
 def is_window_load(result_axes: Collection[Axis], reduced_axes: Collection[Axis], e: Load) -> bool:
