@@ -23,6 +23,7 @@ from superopt.ort import Failure, Timing
 from superopt.plan.program.plan import Settings
 from superopt.plan.timing.cpu import measure_seconds as seconds_of
 from superopt.plan.timing.plan_kernels import PlanKernels
+from superopt.plan.timing.turns import TurnTimer
 from superopt.te.expr.dtype import to_numpy
 
 TIMING_KIND = "compiled-node-v1"  # part of store keys: change it when the timed work changes
@@ -117,9 +118,8 @@ def make_planner(
         float_class >= "E2",
         processor=processor_of_threads(machine.processor, threads),
     )
-    return PlanKernels(
-        settings, machine, threads, sizes, float_class, store, is_over, objects_folder()
-    )
+    timer = TurnTimer(machine, threads)
+    return PlanKernels(settings, timer, sizes, float_class, store, is_over, objects_folder())
 
 
 COMPILED_TIMERS = CompiledTimers(TIMING_KIND, time_nodes, time_models, make_planner)

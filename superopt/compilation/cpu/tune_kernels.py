@@ -20,7 +20,8 @@ from superopt.kernels.algorithms.space import options
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.cpu import Machine
 from superopt.plan.program.program import Program
-from superopt.plan.timing.cpu import build_runnable, measure_seconds
+from superopt.plan.timing.cpu import build_runnable
+from superopt.plan.timing.turns import ROUNDS, TurnTimer
 from superopt.report.compilation.compile_report import TunedKernel, TuningReport
 from superopt.report.data.report import Event
 
@@ -66,11 +67,12 @@ def tune_program(
     def over() -> bool:
         return stop() or time.monotonic() - begin > budget
 
+    timer = TurnTimer(machine, threads)
     kernels = _problems_to_tune(program, store, threads)
     for n, k in enumerate(kernels):
         if over():
             break
-        _measure(k, [k.default], machine, threads, store, over)
+        _measure(k, [k.default], timer, store, over)
         progress(Event("tune", f"kernel {n + 1} of {len(kernels)}", None))
     kernels = [k for k in kernels if k.default in k.times]
     while not over():
@@ -79,14 +81,14 @@ def tune_program(
         k = max(kernels, key=_expected_gain)
         some = k.ordered_options[k.tried_count : k.tried_count + OPTIONS_PER_ROUND]
         k.tried_count += len(some)
-        _measure(k, some, machine, threads, store, over)
+        _measure(k, some, timer, store, over)
         spent = time.monotonic() - begin
         total_seconds = sum(k.call_count * k.min_seconds() for k in kernels)
         done = min(spent / budget, 1.0)
         progress(Event("tune", f"{k.problem.tensor.type}", done, total_seconds * 1e6))
     rows = []
     for k in kernels:
-        winner = _choose_option(k, machine, threads, store)
+        winner = _choose_option(k, timer, store)
         before, after = k.times[k.default][0], k.times[winner][0]
         shown = f"{k.problem.tensor.type}"
         LOG.info(
@@ -129,8 +131,7 @@ def _problems_to_tune(program: Program, store: Store, threads: int) -> list[_Tun
 def _measure(
     k: _TunedProblem,
     options: list[Option],
-    machine: Machine,
-    threads: int,
+    timer: TurnTimer,
     store: Store,
     is_over: Callable[[], bool],
 ) -> None:
@@ -140,26 +141,28 @@ def _measure(
             continue
         if is_over():
             break
-        new[option] = measure_seconds(build_runnable(k.problem, option, machine, threads))
+        seconds = timer.measure(build_runnable(k.problem, option, timer.machine, timer.threads))
+        new[option] = (seconds, seconds, seconds, ROUNDS)
         LOG.debug("%s by %s: %.4g us", k.problem.tensor.type, option, 1e6 * new[option][0])
     k.times |= new
     tuning_records.store_times(
-        store, tuning_records.cpu_target(threads), k.key, k.problem.features(), new
+        store, tuning_records.cpu_target(timer.threads), k.key, k.problem.features(), new
     )
 
 
-def _choose_option(k: _TunedProblem, machine: Machine, threads: int, store: Store) -> Option:
+def _choose_option(k: _TunedProblem, timer: TurnTimer, store: Store) -> Option:
     """Return the fastest option. The best few are timed interleaved with the default, which is kept
     if none is clearly faster."""
     ranked = sorted(k.times, key=lambda o: k.times[o][0])[:MAX_FINALISTS]
     if ranked[0] != k.default:
-        runs = {o: build_runnable(k.problem, o, machine, threads) for o in {k.default, *ranked}}
-        rounds = [
-            {o: measure_seconds(run, 0.0)[0] for o, run in runs.items()}
-            for _ in range(FINAL_ROUNDS)
-        ]
-        for o in runs:
-            own = sorted(r[o] for r in rounds)
+        kernels = {
+            o: timer.prepare(build_runnable(k.problem, o, timer.machine, timer.threads))
+            for o in {k.default, *ranked}
+        }
+        rounds = [{o: x.seconds() for o, x in kernels.items()} for _ in range(FINAL_ROUNDS)]
+        usual = k.times[k.default][0]
+        for o in kernels:
+            own = sorted(usual * r[o] / r[k.default] for r in rounds)
             k.times[o] = (own[FINAL_ROUNDS // 2], own[1], own[-2], FINAL_ROUNDS)
         ranked.sort(key=lambda o: k.times[o][0])
         if k.times[ranked[0]][0] * MIN_SPEEDUP > k.times[k.default][0]:
@@ -168,7 +171,7 @@ def _choose_option(k: _TunedProblem, machine: Machine, threads: int, store: Stor
     numbers = k.problem.features()
     tuning_records.store_times(
         store,
-        tuning_records.cpu_target(threads),
+        tuning_records.cpu_target(timer.threads),
         k.key,
         numbers,
         {winner: k.times[winner]},

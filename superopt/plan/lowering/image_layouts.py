@@ -10,11 +10,10 @@ from superopt.kernels.loops.element import is_range_guard
 from superopt.kernels.loops.layout import Layout, Part
 from superopt.plan.lowering.polyphase import WrittenParts
 from superopt.te.analysis import affine
-from superopt.te.analysis.bind_sizes import has_symbolic_size
 from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Expr, Load, Reduce
-from superopt.te.expr.symbolic_int import extent, is_in_range
+from superopt.te.expr.symbolic_int import example_sizes, extent, is_in_range
 from superopt.te.expr.tensor import Tensor
 
 CHANNEL_BLOCK = 16  # channels
@@ -128,7 +127,7 @@ class _WindowReads:
 
 def _window_reads(t: Tensor) -> _WindowReads:
     # Where sizes are symbolic, what is decided about them counts for each plan.
-    return _find_window_reads(t) if has_symbolic_size(t) else _known_window_reads(t)
+    return _find_window_reads(t) if example_sizes() else _known_window_reads(t)
 
 
 @lru_cache(maxsize=2048)  # layouts are assigned several times for one plan

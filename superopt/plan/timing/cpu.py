@@ -29,6 +29,7 @@ MIN_ROTATED_BYTES = (
 )  # bytes of constants from which on runs rotate through copies, read from memory
 ROTATED_BYTES = 1 << 26  # bytes of all copies, more than a cache holds
 MAX_COPIES = 16
+MAX_DRAWN = 1 << 16  # random numbers of an array; larger ones repeat them
 MIN_RUNS, MIN_SECONDS = 5, 0.02  # of a measurement, at least
 
 
@@ -122,5 +123,6 @@ def _random_array(rng: np.random.Generator, shape: tuple[int, ...], t: Tensor) -
         .reshape(shape)
     )
     if t.dtype.is_float:
-        out[...] = rng.standard_normal(shape, np.float32)
+        some = rng.standard_normal(min(count, MAX_DRAWN), np.float32).astype(kind)
+        out.reshape(-1)[...] = np.resize(some, count)
     return out

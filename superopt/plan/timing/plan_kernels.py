@@ -22,7 +22,6 @@ from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, build_choice
 from superopt.kernels.llvm.operation_count import count_bytes, count_operations
 from superopt.kernels.loops.option import Option
-from superopt.kernels.runtime.cpu import Machine
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS
 from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.passes import PASSES, initial_plan, run_passes
@@ -30,17 +29,11 @@ from superopt.plan.program.call_operations import stage_operations
 from superopt.plan.program.kernel_problems import PlanProblems
 from superopt.plan.program.plan import Settings
 from superopt.plan.timing.cpu import build_runnable
-from superopt.plan.timing.turns import (
-    TimedKernel,
-    ratio_in_turns,
-    reference_product,
-    seconds_in_turns,
-)
+from superopt.plan.timing.turns import ROUNDS, TurnTimer, ratio_in_turns
 
 COMPARED_ROUNDS = 15  # of kernels before and after a rewrite
 CALL_US = 0.15  # of calling one more kernel
 UNKNOWN_RATIO = 1.3  # of a problem's time to its roofline, where no problem was measured
-TURN_KIND = "kernel in turns 1"  # of measurements in the store
 KernelCounts = Mapping[str, int]  # how often a plan solves a problem, by its key
 _PRICED_PASSES = PASSES[: next(n for n, x in enumerate(PASSES) if x.name == "select-kernels")]
 
@@ -65,8 +58,7 @@ class PlanKernels:
     """
 
     settings: Settings
-    machine: Machine
-    threads: int
+    timer: TurnTimer
     sizes: Mapping[str, int] = field(default_factory=dict)
     float_class: str = "E2"
     store: Store | None = None
@@ -83,7 +75,6 @@ class PlanKernels:
     _ratios: dict[str, list[tuple[tuple[float, ...], float]]] = field(default_factory=dict)
     _counts: dict[tuple[ir_graph.Value, ...], KernelCounts | None] = field(default_factory=dict)
     _compared: dict[object, float] = field(default_factory=dict)
-    _reference: TimedKernel | None = None
     _stored: dict[str, dict[Option, float]] | None = None
 
     def kernels_of(self, graph: ir_graph.Graph) -> KernelCounts | None:
@@ -95,7 +86,7 @@ class PlanKernels:
     def _plan(self, graph: ir_graph.Graph) -> KernelCounts | None:
         self.planned_count += 1
         try:
-            simple = simplify_graph(graph, self.float_class, self.threads)
+            simple = simplify_graph(graph, self.float_class, self.timer.threads)
             p = initial_plan(simple, self.sizes, self.settings)
             run_passes(p, _PRICED_PASSES)
             found = Counter[str]()
@@ -134,7 +125,10 @@ class PlanKernels:
     def compare(self, old: KernelCounts, new: KernelCounts) -> None:
         """Time some kernels in turns with others."""
         if self.compared(old, new) is None:
-            before, after = ([(self._timed(k), n) for k, n in x.items()] for x in (old, new))
+            before, after = (
+                [(self.timer.prepare(self._runnable(k)), n) for k, n in some.items()]
+                for some in (old, new)
+            )
             self._compared[_pair(old, new)] = ratio_in_turns(before, after, COMPARED_ROUNDS)
 
     def compared(self, old: KernelCounts, new: KernelCounts) -> float | None:
@@ -146,30 +140,25 @@ class PlanKernels:
             return None
         if self._stored is None:
             self._stored = {}
-            target = tuning_records.cpu_target(self.threads)
-            for t in tuning_records.measured_options(self.store, target, TURN_KIND):
+            target = tuning_records.cpu_target(self.timer.threads)
+            for t in tuning_records.measured_options(self.store, target):
                 self._stored.setdefault(t.problem, {})[t.option] = t.seconds
-        seconds = self._stored.get(key, {}).get(self._option(key))
+        seconds = self._stored.get(problem_digest(self.problems[key]), {}).get(self._option(key))
         self.store_hits += seconds is not None
         return None if seconds is None else 1e6 * seconds
 
     def _measure(self, key: str) -> float:
-        if self._reference is None:
-            self._reference = reference_product(self.machine, self.threads)
-        seconds = seconds_in_turns(self._timed(key), self._reference)
+        seconds = self.timer.measure(self._runnable(key))
         self.measured_count += 1
         if self.store is not None:
-            tuning_records.store_times(
-                self.store, tuning_records.cpu_target(self.threads), key,
-                self.problems[key].features(), {self._option(key): (seconds, seconds, seconds, 1)},
-                TURN_KIND,
-            )  # fmt: skip
+            p, target = self.problems[key], tuning_records.cpu_target(self.timer.threads)
+            row = {self._option(key): (seconds, seconds, seconds, ROUNDS)}
+            tuning_records.store_times(self.store, target, problem_digest(p), p.features(), row)
         return 1e6 * seconds
 
-    def _timed(self, key: str) -> TimedKernel:
+    def _runnable(self, key: str) -> Callable[[], None]:
         problem, option = self.problems[key], self._option(key)
-        run = build_runnable(problem, option, self.machine, self.threads, self.folder)
-        return TimedKernel.of_run(run, self.threads)
+        return build_runnable(problem, option, self.timer.machine, self.timer.threads, self.folder)
 
     def _option(self, key: str) -> Option:
         found = self._options.get(key)

@@ -23,6 +23,7 @@ REFERENCE_SIZE = 128  # of the matrices of the product
 ROUNDS = 9  # in each of which everything is timed once
 MIN_TURN_SECONDS = 0.0005  # of a kernel in a round
 PYTHON_SECONDS = 1.5e-6  # of calling a kernel from here
+MIN_SECONDS = 1e-8  # of a kernel, after that was subtracted
 
 
 @dataclass(slots=True)
@@ -35,14 +36,6 @@ class TimedKernel:
     repeats: int = 1
     least: float = math.inf
 
-    @classmethod
-    def of_run(cls, run: Callable[[], object], threads: int) -> TimedKernel:
-        """Return the kernel after it ran once. On several threads the wall clock counts."""
-        made = cls(run, time.thread_time if threads == 1 else time.perf_counter)
-        run()
-        made.repeats = max(1, int(MIN_TURN_SECONDS / max(made.seconds(), 1e-9)))
-        return made
-
     def seconds(self) -> float:
         """Return the seconds of a run now."""
         run = self.run
@@ -54,27 +47,43 @@ class TimedKernel:
         return taken
 
 
-def reference_product(machine: Machine, threads: int) -> TimedKernel:
-    """Return a product of matrices that stay in the cache."""
-    size = REFERENCE_SIZE
-    square = TensorType(F32, (size, size))
-    a, b = placeholder("a", square), placeholder("b", square)
-    c = compute((size, size), lambda i, j: reduce_sum(size, lambda k: a[i, k] * b[k, j]))
-    p = Problem(c, {}, {b}, machine.width, processor=machine.processor)
-    made = TimedKernel.of_run(build_runnable(p, best_option(p), machine, threads), threads)
-    for _ in range(ROUNDS):
-        made.seconds()
-    return made
+@dataclass(slots=True)
+class TurnTimer:
+    """Times kernels on this machine, with the fixed product beside them."""
 
+    machine: Machine
+    threads: int
+    reference: TimedKernel | None = None
 
-def seconds_in_turns(kernel: TimedKernel, reference: TimedKernel) -> float:
-    """Return the seconds of a run on this machine when it does nothing else."""
-    ratios = []
-    for _ in range(ROUNDS):
-        before = reference.seconds()
-        own = kernel.seconds()
-        ratios.append(2 * own / (before + reference.seconds()))
-    return max(statistics.median(ratios) * reference.least - PYTHON_SECONDS, 1e-8)
+    def prepare(self, run: Callable[[], object]) -> TimedKernel:
+        """Return the kernel after it ran once. On several threads the wall clock counts."""
+        made = TimedKernel(run, time.thread_time if self.threads == 1 else time.perf_counter)
+        run()
+        made.repeats = max(1, int(MIN_TURN_SECONDS / max(made.seconds(), 1e-9)))
+        return made
+
+    def measure(self, run: Callable[[], object]) -> float:
+        """Return the seconds that a run takes where this machine does nothing else."""
+        if self.reference is None:
+            self.reference = self._reference_product()
+        kernel, ratios = self.prepare(run), []
+        for _ in range(ROUNDS):
+            before = self.reference.seconds()
+            own = kernel.seconds()
+            ratios.append(2 * own / (before + self.reference.seconds()))
+        return max(statistics.median(ratios) * self.reference.least - PYTHON_SECONDS, MIN_SECONDS)
+
+    def _reference_product(self) -> TimedKernel:
+        """Return a product of matrices that stay in the cache."""
+        size, machine = REFERENCE_SIZE, self.machine
+        square = TensorType(F32, (size, size))
+        a, b = placeholder("a", square), placeholder("b", square)
+        c = compute((size, size), lambda i, j: reduce_sum(size, lambda k: a[i, k] * b[k, j]))
+        p = Problem(c, {}, {b}, machine.width, processor=machine.processor)
+        made = self.prepare(build_runnable(p, best_option(p), machine, self.threads))
+        for _ in range(ROUNDS):
+            made.seconds()
+        return made
 
 
 def ratio_in_turns(
@@ -85,5 +94,5 @@ def ratio_in_turns(
     for _ in range(rounds):
         before = sum(n * (k.seconds() - PYTHON_SECONDS) for k, n in old)
         after = sum(n * (k.seconds() - PYTHON_SECONDS) for k, n in new)
-        ratios.append(max(after, 1e-9) / max(before, 1e-9))
+        ratios.append(max(after, MIN_SECONDS) / max(before, MIN_SECONDS))
     return statistics.median(ratios)
