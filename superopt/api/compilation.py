@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from superopt.report.data.report import Event
 
 MAX_THREADS = 1024  # as on the command line
-GRAPH_BUDGET_FRACTION = 1 / 3  # of the tuning budget, for rewrites of the graph
+GRAPH_BUDGET_FRACTION = 0.6  # of the budget, for rewrites of the graph
 
 
 def compile(
@@ -32,8 +32,8 @@ def compile(
     *,
     target: str = "cpu",
     threads: int | None = None,
-    tune: bool = False,
-    budget: float | None = None,
+    search: float | None = None,
+    tune: float | None = None,
     store: str | Path | None = None,
     float_class: str = "E2",
     partial: bool = True,
@@ -52,9 +52,12 @@ def compile(
             and `partial` have no effect); or "reference": kernels are interpreted by numpy, slowly.
             `export` supports only "cpu".
         threads: Threads of a call, default 1.
-        tune: Measure candidate schedules of the kernels for at most `budget` seconds and store the
-            fastest; for a model with symbolic dimensions use `superopt.tune`.
-        budget: Seconds of tuning, default 300, on a GPU 90.
+        search: Seconds for finding a faster graph, by rewrites whose kernels are measured, and
+            faster schedules of its kernels. What is found is checked as by `superopt.optimize`, and
+            stored: later calls without `search` compile the same. On a GPU only schedules are
+            searched.
+        tune: Seconds for faster schedules of the kernels alone. For a model with symbolic
+            dimensions use `superopt.tune`, which has their sizes.
         store: The store of measurements, by default in the user's cache. Earlier tuning results are
             read from it.
         float_class: The allowed float deviation: "E1" sums in another order, "E2" also products
@@ -93,28 +96,29 @@ def compile(
         >>> exe(x=np.zeros((4, 6), np.float32))["p"].shape
         (4, 5)
     """
-    check_target(target, precision, vendor, tune)
+    measured = _measuring_seconds(search, tune)
+    check_target(target, precision, vendor, measured is not None)
     _check_threads(threads)
     place = _store_path(store)
     _check_float_class(float_class)
     known = check_specialize(specialize)
-    default = TARGETS[target].tuning_seconds
-    budget = default if budget is None else seconds_("budget", budget)
     with guard.limit_call(None, guard.parse_max_memory(max_memory)):
         from superopt.api import open_model
         from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
         from superopt.compilation.frontend.compile_options import CompileOptions
 
-        if tune:
-            with suppress(OutOfTime):  # measurements up to then are kept
+        if measured is not None:
+            sizes = as_size_mapping(shapes) if isinstance(shapes, Mapping) else {}
+            with suppress(OutOfTime):  # what was found up to then is kept
                 _public_tune(
-                    model, threads=threads, budget=budget, store=store, target=target,
-                    precision=precision, vendor=vendor, float_class=float_class,
+                    model, threads=threads, shapes=sizes, budget=measured, rewrites=tune is None,
+                    store=store, target=target, precision=precision, vendor=vendor,
+                    float_class=float_class,
                 )  # fmt: skip
         allowed = AllowedTransforms(float_class, bool(partial))
         options = CompileOptions(target, threads or 1, allowed, precision, vendor, streams, place)
         if isinstance(model, str | Path):
-            starts = shapes is None and not tune and max_memory is None
+            starts = shapes is None and measured is None and max_memory is None
             exe = open_model.open_file(Path(model), options, known, may_start_child=starts)
         else:
             from superopt.onnx_io.read.source import read_model
@@ -127,6 +131,17 @@ def compile(
             keys = tuple(tuple(sorted(sizes.items())) for sizes in chosen)
             exe.reference = replace(exe.reference, sizes=keys)
         return exe
+
+
+def _measuring_seconds(search: float | None, tune: float | None) -> float | None:
+    """Return the seconds of a search or of tuning; None for neither."""
+    if search is not None and tune is not None:
+        raise UsageError(
+            f"search={search!r} and tune={tune!r}", "a search includes tuning", "pass one of them"
+        )
+    if search is not None:
+        return seconds_("search", search)
+    return None if tune is None else seconds_("tune", tune)
 
 
 def _check_float_class(float_class: object) -> None:
@@ -154,6 +169,7 @@ def tune(
     threads: int | None = None,
     shapes: Mapping[str, int] | None = None,
     budget: float | None = None,
+    rewrites: bool = True,
     store: str | Path | None = None,
     progress: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -165,7 +181,7 @@ def tune(
 ) -> TuningReport:
     """Tune a model on this machine and store the result, which `compile` uses from then on.
 
-    The first third of the budget tests rewrites of the graph, checked as in `optimize` (not on a
+    The first part of the budget tests rewrites of the graph, checked as in `optimize` (not on a
     GPU); the rest measures candidate schedules of the kernels.
 
     Args:
@@ -173,6 +189,7 @@ def tune(
         threads: As in `compile`.
         shapes: Values of symbolic dimensions, by name.
         budget: Seconds, default 300, on a GPU 90.
+        rewrites: False: only schedules.
         store: The file or folder of measurements, by default in the user's cache.
         progress: Called with each `Event`.
         stop: Polled; true ends the call, and measurements up to then are kept.
@@ -200,7 +217,8 @@ def tune(
     seconds = TARGETS[target].tuning_seconds if budget is None else seconds_("budget", budget)
     with guard.limit_call(seconds, guard.parse_max_memory(max_memory)):
         return _tune(
-            model, threads or 1, as_size_mapping(shapes), seconds, _store_path(store),
+            model, threads or 1, as_size_mapping(shapes), seconds,
+            GRAPH_BUDGET_FRACTION * seconds * rewrites, _store_path(store),
             log_events("superopt.tune", progress), stop or (lambda: False), target, precision,
             vendor, float_class,
         )  # fmt: skip
@@ -211,6 +229,7 @@ def _tune(
     threads: int,
     shapes: Mapping[str, int],
     seconds: float,
+    graph_seconds: float,
     store_path: Path | None,
     progress: Callable[[Event], None],
     stop: Callable[[], bool],
@@ -227,10 +246,10 @@ def _tune(
     from superopt.onnx_io.read.source import read_model
 
     if target == "cpu":
-        part, may = GRAPH_BUDGET_FRACTION * seconds, AllowedTransforms(float_class)
         return tune_cpu.tune_model(
-            read_model(model), threads, shapes, seconds, part, store_path, progress, stop, may
-        )
+            read_model(model), threads, shapes, seconds, graph_seconds, store_path, progress, stop,
+            AllowedTransforms(float_class),
+        )  # fmt: skip
     exe = compile(
         model, target=target, precision=precision, store=store_path, vendor=vendor,
         float_class=float_class,
@@ -239,9 +258,6 @@ def _tune(
     with Store.open(store_path) as held:
         done = exe.tune(sizes, budget=seconds, store=held, progress=progress, stop=stop)
         return replace(done, notes=(*done.notes, *held.notes))
-
-
-_public_tune = tune  # `compile` has a parameter named tune
 
 
 def load(
@@ -284,3 +300,6 @@ def _store_path(store: object) -> Path | None:
             f"invalid store {store!r}", "it must be a path", "pass a file or folder, or None"
         )
     return None if store is None else Path(store)
+
+
+_public_tune = tune  # `compile` has a parameter named tune

@@ -8,13 +8,14 @@ import click
 
 from superopt.cli import options, terminal
 from superopt.compilation.frontend.targets import TARGETS
-from superopt.errors import ExitCode
+from superopt.errors import ExitCode, UsageError
 
 DEFAULT_COMPILE_SECONDS = 600.0
 
 
 def _compile_budget(given: Mapping[str, Any]) -> float:
-    return float(given["budget"] or DEFAULT_COMPILE_SECONDS)
+    measured = (given["search"] or 0.0) + (given["tune"] or 0.0)
+    return float(given["budget"] or DEFAULT_COMPILE_SECONDS + measured)
 
 
 def _print_passes(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -30,6 +31,10 @@ def _print_passes(context: click.Context, _parameter: click.Parameter, wanted: b
 @options.threads
 @options.target_options
 @options.shape
+@options.duration_option(
+    "--search", None, "Time for finding a faster graph and faster kernels, as 60s.", False
+)
+@options.duration_option("--tune", None, "Time for finding faster kernels alone.", False)
 @click.option(
     "--dump",
     type=options.NEW_FILE,
@@ -52,6 +57,8 @@ def compile_(
     model: Path,
     threads: int | None,
     shapes: Mapping[str, int],
+    search: float | None,
+    tune: float | None,
     dump: Path | None,
     float_class: str,
     target: str,
@@ -62,10 +69,22 @@ def compile_(
     """Compile MODEL for the CPU or a GPU and report the kernels and fallbacks.
 
     The machine code stays in the user's cache: compiling the model again takes less time, also with
-    `superopt.compile` in a program.
+    `superopt.compile` in a program. What --search and --tune find is kept, too.
     """
     from superopt.api import functions as api
+    from superopt.report.compilation import compile_report
 
+    if search is not None and tune is not None:
+        raise UsageError("--search and --tune", "a search includes tuning", "pass one of them")
+    if search is not None or tune is not None:
+        with terminal.progress(as_json) as show, terminal.handle_interrupts() as stop:
+            measured = api.tune(
+                model, threads=threads, shapes=shapes, budget=search or tune,
+                rewrites=tune is None, progress=show, stop=stop, target=target,
+                precision=precision, vendor=vendor, float_class=float_class,
+            )  # fmt: skip
+        if not as_json:
+            terminal.print_text(compile_report.search_text(measured))
     found = api.compile_model(
         model,
         threads=threads,
@@ -76,8 +95,6 @@ def compile_(
         precision=precision,
         vendor=vendor,
     )
-    from superopt.report.compilation import compile_report
-
     terminal.print_result(found, compile_report.compilation_text, as_json=as_json)
     return ExitCode.OK
 

@@ -34,13 +34,13 @@ def tune_model(
     allowed: AllowedTransforms,
 ) -> TuningReport:
     """Measure for at most `max_seconds`, of which `max_graph_seconds` are for rewrites, and write
-    the fastest to `store`. shapes: values of symbolic sizes.
+    the fastest to `store`. Without the latter the graph stays. shapes: values of symbolic sizes.
 
     Raises ModelError for an invalid model.
     """
     begin = time.monotonic()
     rewrites, faster = 0, 1.0
-    if allowed.winograd:
+    if allowed.winograd and max_graph_seconds > 0:
         rewrites, faster = search_and_store(
             source, threads, shapes, max_graph_seconds, store, progress, stop
         )

@@ -180,8 +180,8 @@ def fallback_text(c: CompilationReport) -> str:
     return join_lines([head, *_fallback_lines(c), *_note_lines(c)])
 
 
-def tuning_text(t: TuningReport) -> str:
-    """Return the text of `superopt tune`: the kernels, slowest first."""
+def search_text(t: TuningReport) -> str:
+    """Return what a search found: the rewrites of the graph, and the schedules of its kernels."""
     measured, options = sum(k.measured for k in t.kernels), sum(k.options for k in t.kernels)
     lines = [
         f"{phrases.count_text(len(t.kernels), 'kernel')} tuned in {t.seconds:.0f} s: {measured} "
@@ -193,14 +193,18 @@ def tuning_text(t: TuningReport) -> str:
     if t.rewrites:
         changed = phrases.count_text(t.rewrites, "rewrite")
         lines.insert(0, f"{changed} of the graph, {t.faster:.2f}x faster")
+    return join_lines([*lines, *(f"note: {phrases.printable(note)}" for note in t.notes)])
+
+
+def tuning_text(t: TuningReport) -> str:
+    """Return the text of `superopt tune`: what was found, and the kernels, slowest first."""
     cells = [("result", "calls", "default", "now", "chosen")]
     for k in sorted(t.kernels, key=lambda k: -k.calls * k.before):
         now = "" if k.chosen == k.default else f"{1e6 * k.after:.1f} us"
         option = "the default" if k.chosen == k.default else k.chosen
         cells.append((k.result, str(k.calls), f"{1e6 * k.before:.1f} us", now, option))
-    lines += [f"note: {phrases.printable(note)}" for note in t.notes]
     rows = table(cells, max_rows=len(cells)) if t.kernels else []
-    return join_lines([*lines, *(f"  {line}" for line in rows)])
+    return join_lines([search_text(t), *(f"  {line}" for line in rows)])
 
 
 def export_text(e: ExportReport) -> str:

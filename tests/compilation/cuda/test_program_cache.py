@@ -223,7 +223,7 @@ def test_what_was_measured(tmp_path: Path, compiled: list[object]) -> None:
 def test_what_was_tuned_is_kept(tmp_path: Path, compiled: list[object]) -> None:
     m = MODELS["one row"]()
     path = written(tmp_path / "m.onnx", m)
-    first = compile(path, tune=True, budget=0.1)
+    first = compile(path, tune=0.1)
     count = len(compiled)
     again = compile(path)
     assert len(compiled) == count

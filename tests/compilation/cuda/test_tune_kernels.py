@@ -40,8 +40,8 @@ def test_what_tune_does_not_know(tmp_path: Path) -> None:
     assert any("interpreter" in note for note in found.notes) != REAL
 
 
-def test_how_long_tuning_takes_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU less than two minutes, with what compiling takes; or as long as is said."""
+def test_seconds_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default less than two minutes on a GPU, with what compiling takes."""
     asked = []
 
     def tune(self: Executable, sizes: Any, *, budget: float, **more: Any) -> Any:
@@ -50,8 +50,8 @@ def test_how_long_tuning_takes_by_default(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Executable, "tune", tune)
     m = MODELS["a convolution"]()
-    superopt.compile(m, target="cuda", tune=True)
-    superopt.compile(m, target="cuda", tune=True, budget=7)
+    superopt.tune(m, target="cuda")
+    superopt.compile(m, target="cuda", tune=7)
     superopt.compile(m, target="cuda")
     assert asked == [90.0, 7.0]
 

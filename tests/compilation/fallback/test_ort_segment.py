@@ -178,7 +178,7 @@ def test_what_leaves_out_shapes_is_tuned(tmp_path: Path) -> None:
     m.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 3
     m.graph.output[0].type.tensor_type.ClearField("shape")
     x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
-    exe = superopt.compile(m, tune=True, budget=0.1, store=tmp_path)
+    exe = superopt.compile(m, tune=0.1, store=tmp_path)
     near(exe(x=x), reference(m, {"x": x}))
 
 
