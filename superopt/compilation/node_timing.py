@@ -118,7 +118,7 @@ def make_planner(
         float_class >= "E2",
         processor=processor_of_threads(machine.processor, threads),
     )
-    timer = TurnTimer(machine, threads)
+    timer = TurnTimer.open(machine, threads, store)
     return PlanKernels(settings, timer, sizes, float_class, store, is_over, objects_folder())
 
 

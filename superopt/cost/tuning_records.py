@@ -17,6 +17,7 @@ from superopt.kernels.runtime.target_cpu import LEVELS, requested_level
 # The numbers change with the names of algorithms and knobs, and with how kernels are timed: other
 # versions' records are not read.
 MEASURED_KIND, CHOSEN_KIND, REWRITES_KIND = "kernel 3", "tuned 3", "rewrites"
+REFERENCE_KIND = "reference"
 TimeSummary = tuple[float, float, float, int]  # median, 10th and 90th percentile, number of runs
 
 
@@ -81,6 +82,22 @@ def store_times(
         for option, (median, low, high, runs) in times.items()
     }
     store.put(rows)
+
+
+def reference_seconds(store: Store, target: Target) -> float | None:
+    """Return the seconds of the product that kernels are timed beside; None on a new machine."""
+    key = _reference_key(target)
+    found = store.get([key]).get(key)
+    return None if found is None else found.us_median * 1e-6
+
+
+def store_reference_seconds(store: Store, target: Target, seconds: float) -> None:
+    us = 1e6 * seconds
+    store.put({_reference_key(target): Measurement(us, us, us, 1, time.time())})
+
+
+def _reference_key(target: Target) -> Key:
+    return Key(REFERENCE_KIND, "product", (), (), target)
 
 
 def chosen_options(store: Store, target: Target) -> dict[str, Option]:

@@ -67,7 +67,7 @@ def tune_program(
     def over() -> bool:
         return stop() or time.monotonic() - begin > budget
 
-    timer = TurnTimer(machine, threads)
+    timer = TurnTimer.open(machine, threads, store)
     kernels = _problems_to_tune(program, store, threads)
     for n, k in enumerate(kernels):
         if over():

@@ -204,7 +204,7 @@ def tuning_text(t: TuningReport) -> str:
         option = "the default" if k.chosen == k.default else k.chosen
         cells.append((k.result, str(k.calls), f"{1e6 * k.before:.1f} us", now, option))
     rows = table(cells, max_rows=len(cells)) if t.kernels else []
-    return join_lines([search_text(t), *(f"  {line}" for line in rows)])
+    return join_lines([search_text(t).rstrip(), *(f"  {line}" for line in rows)])
 
 
 def export_text(e: ExportReport) -> str:
