@@ -43,7 +43,9 @@ def find_neighborhood(
 
     found = dict.fromkeys(removed)
     edge = dict.fromkeys(readers(change))
-    for p in makers((*change.values(), *(v for n in (*added, *removed) for v in n.inputs))):
+    for p in makers(
+        (*change, *change.values(), *(v for n in (*added, *removed) for v in n.inputs))
+    ):
         edge[p] = None
         if is_fused(p):  # one more reader or less decides whether it is
             edge.update(dict.fromkeys(readers(ir_graph.results(p))))

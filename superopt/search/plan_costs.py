@@ -122,12 +122,15 @@ class PlanCosts(GraphCosts):
     def _plan_change(
         self, ctx: GraphIndex, change: Change, around: Sequence[ir_graph.Node]
     ) -> _KernelChange | None:
-        outputs = outer_values(ctx, around)
+        # Stand-ins first: what leads from one of these nodes to another through others is cut.
+        before, olds, news = with_stand_ins(
+            [outer_values(ctx, around), tuple(change), tuple(change.values())],
+            set(around), ctx.position, self.is_constant,
+        )  # fmt: skip
         try:
-            new = replace_all(ir_graph.Graph((), outputs), change).outputs
+            after = replace_all(before, dict(zip(olds.outputs, news.outputs, strict=True)))
         except ReplacementCycle:
             return None
-        before, after = with_stand_ins([outputs, new], set(around), ctx.position, self.is_constant)
         old = self.plans.kernels_of(before)
         made = self.plans.kernels_of(after) if old is not None else None
         if old is None or made is None:

@@ -241,7 +241,7 @@ def test_channels_are_padded_in_all_convolutions_or_in_none() -> None:
         # onnxruntime's blocked convolutions: ten times faster on multiples of 16
         (out,) = s.outputs
         assert out.shape is not None
-        return 10.0 if s.op.name == "Conv" and out.shape[1] % 16 else 1.0  # type: ignore[operator]
+        return 10.0 if s.op.name == "Conv" and out.shape[1] % 16 else 1.0
 
     graph = separable(6)
     feeds = {"x": np.random.default_rng(0).standard_normal((1, 6, 5, 5)).astype(np.float32)}

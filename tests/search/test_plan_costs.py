@@ -1,0 +1,104 @@
+"""Costs by plans: planning around a rewrite gives what planning both graphs gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+import pytest
+
+from superopt.cost.graph_cost import roofline_cost_model
+from superopt.cost.planner import KernelCounts
+from superopt.ir import graph as ir_graph
+from superopt.kernels.runtime.cpu import host
+from superopt.plan.program.plan import Settings
+from superopt.plan.timing.plan_kernels import PlanKernels
+from superopt.plan.timing.turns import TurnTimer
+from superopt.rules.lang.rule import parse_rules
+from superopt.rules.library.load import load_library
+from superopt.rules.match.graph_context import graph_context
+from superopt.search.backtrack import Limits
+from superopt.search.cost_delta import apply_together
+from superopt.search.improve import improve
+from superopt.search.move import Refusals, find_moves
+from superopt.search.plan_costs import PlanCosts
+from superopt.search.rule_set import rule_set
+from tests.support.ir.graphs import attention, layers, op, separable, siblings, value
+
+LIBRARY = rule_set(load_library())
+GRAPHS = {
+    "layers": layers(2), "siblings": siblings(3), "separable": separable(6),
+    "attention": attention(),
+}  # fmt: skip
+
+
+def planner() -> PlanKernels:
+    machine = host()
+    settings = Settings(machine.width, processor=machine.processor)
+    return PlanKernels(settings, TurnTimer(machine, 1, 1e-5), is_over=lambda: True)
+
+
+def plan_costs() -> PlanCosts:
+    return PlanCosts({}, roofline_cost_model(1), planner=planner())
+
+
+class TablePlanner:
+    """Counts the operators of a graph as its kernels; their times are in a table."""
+
+    def __init__(self, us: dict[str, float], measured: dict[str, float]) -> None:
+        self.predicted, self.real, self.known = us, measured, dict[str, float]()
+        self.measured_count = self.store_hits = self.estimated_count = 0
+        self.pairs: list[tuple[KernelCounts, KernelCounts]] = []
+
+    def kernels_of(self, graph: ir_graph.Graph) -> KernelCounts | None:
+        names = [n.op.name for n in ir_graph.nodes(graph)]
+        return None if "Sin" in names else {n: names.count(n) for n in names}
+
+    def us(self, key: str) -> float:
+        return self.known.get(key, self.predicted.get(key, 1.0))
+
+    def measure(self, keys: Iterable[str]) -> bool:
+        self.known |= {k: self.real.get(k, self.us(k)) for k in keys}
+        return True
+
+    def compare(self, old: KernelCounts, new: KernelCounts) -> None:
+        self.pairs.append((old, new))
+
+    def compared(self, old: KernelCounts, new: KernelCounts) -> float | None:
+        return None
+
+
+@pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
+def test_planning_around_a_rewrite_gives_what_planning_both_graphs_gives(
+    graph: ir_graph.Graph,
+) -> None:
+    costs = plan_costs()
+    ctx = graph_context(graph)
+    before = costs.operator_cost(graph)
+    some = 0
+    for move in islice(find_moves(ctx, LIBRARY, costs, Refusals()), 40):
+        wanted = costs.operator_cost(apply_together(graph, [move.change])) - before
+        assert move.effect.us == pytest.approx(wanted, abs=1e-6), move.rule.name
+        some += 1
+    assert some > 5
+
+
+@pytest.mark.parametrize(("real", "gains"), [(60.0, True), (400.0, False)])
+def test_a_predicted_gain_is_measured_before_it_counts(real: float, gains: bool) -> None:
+    rules = parse_rules("wrong(x: f): Neg(Abs(x)) => Relu(x)")
+    x = value("x", 8, 16)
+    graph = ir_graph.Graph((x,), (op("Neg", op("Abs", x)),))
+    table = TablePlanner({"Neg": 50.0, "Abs": 50.0, "Relu": 60.0}, {"Relu": real})
+    costs = PlanCosts({}, roofline_cost_model(1), planner=table)
+    done = improve(graph, rules, costs, seconds=20.0, limits=Limits(), refusals=Refusals())
+    assert (done.variants[0].graph != graph) == gains
+    assert "Relu" in table.known
+    assert bool(table.pairs) == gains  # a gain is timed in turns, too
+
+
+def test_a_rewrite_to_an_operator_without_a_kernel_is_no_move() -> None:
+    x = value("x", 8, 16)
+    graph = ir_graph.Graph((x,), (op("Sin", op("Neg", op("Neg", x))),))
+    costs = PlanCosts({}, roofline_cost_model(1), planner=TablePlanner({}, {}))
+    assert not list(find_moves(graph_context(graph), LIBRARY, costs, Refusals()))
+    assert costs.graph_cost(graph) == 0.0
