@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from superopt.api.functions import bench, compile, derive, doctor, load, optimize, tune, verify
+    from superopt.api.optimized import Optimized
     from superopt.compilation.model.executable import Executable
     from superopt.errors import (
         Aborted,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         Undecided,
         UsageError,
     )
-    from superopt.optimization.result import Optimized
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,7 @@ _MODULE_OF = {
     "Executable": "superopt.compilation.model.executable",
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
-    "Optimized": "superopt.optimization.result",
+    "Optimized": "superopt.api.optimized",
     "SuperoptError": "superopt.errors",
     "Undecided": "superopt.errors",
     "UsageError": "superopt.errors",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from superopt import guard
@@ -16,11 +18,16 @@ from superopt.report.data.report import Event
 if TYPE_CHECKING:
     import numpy as np
 
+    from superopt.api.optimized import Optimized
     from superopt.loading.request import CompiledTimers
     from superopt.onnx_io.read.source import ModelLike
-    from superopt.optimization.result import Optimized
+    from superopt.optimization.optimization_result import OptimizationResult
+    from superopt.report.data.report import Interval
 
 OPTIMIZE_TARGETS = ("onnxruntime", "cpu")
+# Of the seconds that are left in the end, the part in which the compiled model is timed beside
+# onnxruntime; compiling takes some of the rest. With less nothing is timed.
+COMPARED_PART, MIN_COMPARED_SECONDS = 0.2, 2.0
 
 
 def optimize(
@@ -116,6 +123,7 @@ def optimize(
     memory = guard.parse_max_memory(max_memory)
     progress = log_events("superopt.optimize", progress)
     begin = time.monotonic()
+    from superopt.api.optimized import Optimized
     from superopt.api.rule_library import rules_of_call
     from superopt.loading.array_files import read_inputs
     from superopt.loading.garbage_collection import raise_gc_thresholds
@@ -125,7 +133,6 @@ def optimize(
     from superopt.optimization import admit_rules as admit_
     from superopt.optimization import optimize as optimize_
     from superopt.optimization.report.optimization_report import make_report
-    from superopt.optimization.result import Optimized
     from superopt.rules.lang.rule import FLOAT_CLASSES
 
     options = (("tier", tier, admit_.TIERS), ("float_class", float_class, FLOAT_CLASSES))
@@ -174,6 +181,28 @@ def optimize(
             timers=timers,
         )
         done = optimize_.optimize(loaded, request, read_seconds, late)
+        left = budget - (time.monotonic() - begin)
+        compiled = None if late else _compiled_speedup(done, left, progress)
     # Outside the limits: a result that was found in time is not dropped for its report.
     digest = source.sha256 if done.winner is None else done.winner.sha256
-    return Optimized(make_report(done, done.request.rules, digest), done.winner is not None, done)
+    report = replace(make_report(done, done.request.rules, digest), compiled=compiled)
+    return Optimized(report, done.winner is not None, done)
+
+
+def _compiled_speedup(
+    done: OptimizationResult, left: float, progress: Callable[[Event], None]
+) -> Interval | None:
+    """Return what compiling the result would gain over onnxruntime, if that was asked to be timed
+    and enough of the budget is left. left: seconds."""
+    from superopt.jobs.compiled_speedup import measure_compiled_speedup
+    from superopt.optimization.optimization_result import save_model
+
+    request = done.request
+    seconds = COMPARED_PART * left
+    if request.target != "onnxruntime" or request.is_untimed or seconds < MIN_COMPARED_SECONDS:
+        return None
+    progress(Event("time", "the compiled model", 0.98))
+    with TemporaryDirectory(prefix="superopt-") as folder:
+        path = Path(folder, "model.onnx")
+        save_model(done, path)
+        return measure_compiled_speedup(path, request.threads, request.shapes, seconds)

@@ -13,7 +13,7 @@ from superopt.errors import ExitCode, UsageError
 from superopt.report.data.report import BenchRow, Verdict
 
 if TYPE_CHECKING:
-    from superopt.optimization.result import Optimized
+    from superopt.api.optimized import Optimized
 
 DEMO_MODEL_COUNT = 2
 BENCH_SECONDS = 5.0  # for all programs of one model

@@ -111,6 +111,12 @@ def chosen_options(store: Store, target: Target) -> dict[str, Option]:
     return {problem: option for problem, (_, option) in out.items()}
 
 
+def store_chosen_options(store: Store, target: Target, options: Mapping[str, Option]) -> None:
+    """Store these as the options that were chosen last for their problems."""
+    for problem, option in options.items():
+        store_times(store, target, problem, (), {option: (0.0, 0.0, 0.0, 1)}, CHOSEN_KIND)
+
+
 def store_rewrites(
     store: Store, threads: int, model_digest: str, decisions: str, us: TimeSummary
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,8 +13,12 @@ from pathlib import Path
 from superopt import guard
 from superopt.compilation.cpu.load_compiler import compile_model as compile_
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
+from superopt.compilation.model.executable import Executable
+from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.jobs.graph_rewrites import apply_rewrite_log, search_and_store
+from superopt.kernels.loops.option import Option
 from superopt.loading.representative_sizes import explain_default_sizes, representative_sizes
 from superopt.onnx_io.read.source import Source
 from superopt.report.compilation.compile_report import TuningReport
@@ -20,6 +26,9 @@ from superopt.report.data.report import Event
 
 LOG = logging.getLogger("superopt.tune")
 MIN_TUNING_SECONDS = 1e-3  # if rewrites took all of the budget
+RACE_PART = 0.2  # of the time for schedules, in which the whole model is timed with them
+RACE_SESSIONS, MIN_RACE_ROUNDS = 4, 5
+MIN_SPEEDUP = 1.0  # of the whole model, from which on other schedules are used
 
 
 def tune_model(
@@ -49,7 +58,56 @@ def tune_model(
     sizes = representative_sizes(exe.model, shapes)
     with Store.open(store) as held, explain_default_sizes(exe.model, shapes):
         left = max(max_seconds - (time.monotonic() - begin), MIN_TUNING_SECONDS)
-        found = exe.tune(sizes, budget=left, store=held, progress=progress, stop=stop)
+        usual = options_of(exe, sizes)
+        found = exe.tune(
+            sizes, budget=(1 - RACE_PART) * left, store=held, progress=progress, stop=stop
+        )
+        changed = {k: o for k, o in usual.items() if options_of(exe, sizes).get(k) != o}
         notes = (*held.notes, *guard.current_guard().take_notes())
+        if changed:
+            before = compile_(
+                source, threads=threads, store=held.path, allowed=allowed, rewrite=apply_rewrite_log
+            )
+            before.compiler.tuned_options = {**before.compiler.tuned_options, **changed}
+            ratio = race_executables(before, exe, sizes, RACE_PART * left)
+            LOG.info("%d schedules changed: the model is %.3g times as fast", len(changed), ratio)
+            if ratio < MIN_SPEEDUP:
+                target = tuning_records.cpu_target(threads)
+                tuning_records.store_chosen_options(held, target, changed)
+                notes += (
+                    f"the fastest schedules of kernels alone are not used: with them the whole "
+                    f"model is {ratio:.3f} times as fast",
+                )
     took = time.monotonic() - begin
     return replace(found, seconds=took, rewrites=rewrites, faster=faster, notes=notes)
+
+
+def options_of(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Option]:
+    """Return the options of the kernels at these sizes, by the keys of their problems."""
+    steps = exe.variant(sizes).kernel_steps
+    return {key: option for s in steps for key, option in s.program.options.items()}
+
+
+def race_executables(
+    old: Executable, new: Executable, sizes: Mapping[str, int], seconds: float
+) -> float:
+    """Return how many times as fast `new` is, timed in turns: the mean of sessions, each with
+    memory of its own, less what it varies."""
+    feeds = given_or_random_inputs(new.model, None, sizes, seconds)
+    clock = time.thread_time if new.device.kernel_threads == 1 else time.perf_counter
+    logs = []
+    for _ in range(RACE_SESSIONS):
+        for exe in (old, new):
+            exe.drop_variants()
+            exe.run(feeds)
+        ratios: list[float] = []
+        end = time.monotonic() + seconds / RACE_SESSIONS
+        while len(ratios) < MIN_RACE_ROUNDS or time.monotonic() < end:
+            times = []
+            for exe in (old, new):
+                begin = clock()
+                exe.run(feeds)
+                times.append(clock() - begin)
+            ratios.append(times[0] / times[1])
+        logs.append(math.log(statistics.median(ratios)))
+    return math.exp(statistics.mean(logs) - statistics.stdev(logs) / math.sqrt(len(logs)))

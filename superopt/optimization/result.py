@@ -19,18 +19,8 @@ from superopt.report.text.report_text import short_summary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Optimized:
-    """The result of `superopt.optimize`.
-
-    Attributes:
-        report: All results as plain data: steps, latencies in microseconds, errors, notes.
-        changed: Whether the model differs from the input.
-
-    Example:
-        >>> result = superopt.optimize("model.onnx", budget=8, cost="roofline")
-        >>> isinstance(result.changed, bool), result.report.model_name
-        (True, 'model.onnx')
-    """
+class OptimizedModel:
+    """A model after `optimize`, with its report; `superopt.Optimized` also compiles it."""
 
     report: Report
     changed: bool

@@ -149,7 +149,9 @@ class Report:
     the number of nodes of each type, before and after. rules: those of the steps, with their
     proofs. worst_step: None if no step adds an error or none was searched for; `worst_step_note`
     says which. partial: applied rules of partially equal programs.
-    graph: None if the model did not change, or is too large.
+    graph: None if the model did not change, or is too large. compiled: the interval of the ratio of
+    the result's latency in onnxruntime to that of the same model compiled by superopt; None if that
+    was not timed.
     """
 
     version: int
@@ -179,6 +181,7 @@ class Report:
     versions: tuple[tuple[str, str], ...]
     partial: tuple[PartialRuleUse, ...] = ()
     graph: GraphChange | None = None
+    compiled: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True)

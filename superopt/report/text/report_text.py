@@ -32,7 +32,7 @@ def report_summary(report: Report) -> str:
 
 
 def short_summary(report: Report) -> str:
-    """Return the summary in at most 13 lines; `report_summary` has the rest."""
+    """Return the summary in at most 14 lines; `report_summary` has the rest."""
     return join_lines(_short_lines(report))
 
 
@@ -87,8 +87,10 @@ def _number_lines(r: Report, is_short: bool = False) -> Iterator[str]:
         yield row("", _measurement_setup(r.latency_before))
     else:
         yield row("measured latency", f"not timed; costs are for {phrases.printable(r.machine)}")
+    if r.compiled:
+        yield row("compiled", f"{phrases.ratio_text(r.compiled)} of that speed: superopt compile")
     cost = f"{phrases.time_text(r.cost_before_us)} -> {phrases.time_text(r.cost_after_us)}"
-    yield row("estimated cost", f"{cost} (sum over operators)")
+    yield row("estimated cost", f"{cost}")
     yield row("nodes", f"{r.nodes_before:,} -> {r.nodes_after:,}{_opaque_count(r.opaque)}")
     yield row("check", _check_text(r.check))
     if r.worst_step:
