@@ -14,7 +14,7 @@ DEFAULT_COMPILE_SECONDS = 600.0
 
 
 def _compile_budget(given: Mapping[str, Any]) -> float:
-    measured = (given["search"] or 0.0) + (given["tune"] or 0.0)
+    measured = (given.get("search") or 0.0) + (given.get("tune") or 0.0)
     return float(given["budget"] or DEFAULT_COMPILE_SECONDS + measured)
 
 

@@ -30,5 +30,5 @@ class Planner(Protocol):
     def compare(self, old: KernelCounts, new: KernelCounts) -> None:
         """Time some kernels in turns with others."""
 
-    def compared(self, old: KernelCounts, new: KernelCounts) -> float | None:
+    def known_ratio(self, old: KernelCounts, new: KernelCounts) -> float | None:
         """Return the time of `new` over that of `old` if they were timed in turns."""

@@ -28,7 +28,6 @@ LOG = logging.getLogger("superopt.tune")
 MIN_TUNING_SECONDS = 1e-3  # if rewrites took all of the budget
 RACE_PART = 0.2  # of the time for schedules, in which the whole model is timed with them
 RACE_SESSIONS, MIN_RACE_ROUNDS = 4, 5
-MIN_SPEEDUP = 1.0  # of the whole model, from which on other schedules are used
 
 
 def tune_model(
@@ -54,30 +53,29 @@ def tune_model(
             source, threads, shapes, max_graph_seconds, store, progress, stop
         )
         LOG.info("%d graph rewrites, %.3g times as fast", rewrites, faster)
-    exe = compile_(source, threads=threads, store=store, allowed=allowed, rewrite=apply_rewrite_log)
+    before, exe = (
+        compile_(source, threads=threads, store=store, allowed=allowed, rewrite=apply_rewrite_log)
+        for _ in range(2)
+    )
     sizes = representative_sizes(exe.model, shapes)
     with Store.open(store) as held, explain_default_sizes(exe.model, shapes):
+        usual = options_of(before, sizes)
         left = max(max_seconds - (time.monotonic() - begin), MIN_TUNING_SECONDS)
-        usual = options_of(exe, sizes)
         found = exe.tune(
             sizes, budget=(1 - RACE_PART) * left, store=held, progress=progress, stop=stop
         )
-        changed = {k: o for k, o in usual.items() if options_of(exe, sizes).get(k) != o}
+        chosen = options_of(exe, sizes)
+        changed = {k: o for k, o in usual.items() if chosen.get(k) != o}
         notes = (*held.notes, *guard.current_guard().take_notes())
-        if changed:
-            before = compile_(
-                source, threads=threads, store=held.path, allowed=allowed, rewrite=apply_rewrite_log
+        ratio = race_executables(before, exe, sizes, RACE_PART * left) if changed else 1.0
+        LOG.info("%d schedules changed: the model is %.3g times as fast", len(changed), ratio)
+        if ratio < 1:
+            target = tuning_records.cpu_target(threads)
+            tuning_records.store_chosen_options(held, target, changed)
+            notes += (
+                "the fastest schedules of kernels alone are not used: with them the whole model is "
+                f"{ratio:.3f} times as fast",
             )
-            before.compiler.tuned_options = {**before.compiler.tuned_options, **changed}
-            ratio = race_executables(before, exe, sizes, RACE_PART * left)
-            LOG.info("%d schedules changed: the model is %.3g times as fast", len(changed), ratio)
-            if ratio < MIN_SPEEDUP:
-                target = tuning_records.cpu_target(threads)
-                tuning_records.store_chosen_options(held, target, changed)
-                notes += (
-                    f"the fastest schedules of kernels alone are not used: with them the whole "
-                    f"model is {ratio:.3f} times as fast",
-                )
     took = time.monotonic() - begin
     return replace(found, seconds=took, rewrites=rewrites, faster=faster, notes=notes)
 

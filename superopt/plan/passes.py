@@ -22,7 +22,6 @@ from superopt.plan.lowering.state_memories import state_memories
 from superopt.plan.program.assign_buffers import assign_buffers, assign_streams
 from superopt.plan.program.plan import Plan, Settings
 from superopt.plan.program.program import Program
-from superopt.plan.program.select_kernels import select_kernels
 from superopt.plan.program.storage_types import StorageTypes
 from superopt.plan.program.target import CPU, Target
 from superopt.plan.rewrites.fusion.concat_fusion import fuse_concat, inline_float_casts
@@ -45,6 +44,7 @@ from superopt.plan.rewrites.reductions.group_norm import fuse_group_norm
 from superopt.plan.rewrites.reductions.row_fusion import fuse_rows
 from superopt.plan.rewrites.reductions.split_reduction import split_reductions
 from superopt.plan.rewrites.reductions.strided_softmax import fuse_strided_softmax
+from superopt.plan.selection.select_kernels import select_kernels
 
 
 @dataclass(frozen=True, slots=True)

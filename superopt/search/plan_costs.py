@@ -99,7 +99,7 @@ class PlanCosts(GraphCosts):
     def _cost(self, found: _KernelChange) -> ChangeCost:
         us = self.plans.us
         before = sum(n * us(key) for key, n in found.removed.items())
-        ratio = self.plans.compared(found.removed, found.added)
+        ratio = self.plans.known_ratio(found.removed, found.added)
         if ratio is None:
             after = sum(n * us(key) for key, n in found.added.items())
         else:

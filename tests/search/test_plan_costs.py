@@ -64,7 +64,7 @@ class TablePlanner:
     def compare(self, old: KernelCounts, new: KernelCounts) -> None:
         self.pairs.append((old, new))
 
-    def compared(self, old: KernelCounts, new: KernelCounts) -> float | None:
+    def known_ratio(self, old: KernelCounts, new: KernelCounts) -> float | None:
         return None
 
 

@@ -15,7 +15,6 @@ from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.tile import Kernel
 from superopt.plan.lowering.provenance import provenance_of
 from superopt.plan.program.buffer_assignment import ALIGNMENT_BYTES, BufferLife, assign_offsets
-from superopt.plan.program.kernel_problems import buffer_bytes
 from superopt.plan.program.pack_constants import ConstantSlot, layout_key
 from superopt.plan.program.plan import Plan, Step
 from superopt.plan.program.program import Program, SymbolicSizes
@@ -44,7 +43,7 @@ def assign_buffers(p: Plan) -> None:
     if example_sizes():
         _assign_symbolic(p, own, used)
         return
-    lives = [BufferLife(buffer_bytes(p, t), *used[t], *_border_contents(p, t)) for t in own]
+    lives = [BufferLife(p.buffer_bytes(t), *used[t], *_border_contents(p, t)) for t in own]
     offsets, memory_bytes, shared, border_bytes = assign_offsets(lives)
     p.places |= {t: Ref("memory", at) for t, at in zip(own, offsets, strict=True)}
     to_clear = {own[n] for n in shared}
@@ -90,7 +89,7 @@ def _assign_symbolic(
     """Assign words to buffers, and make the program. Zero borders are cleared in each run: they lie
     elsewhere when a size changes."""
     words = Words([Size(name) for name in example_sizes()])
-    lives = [SymbolicLife(buffer_bytes(p, t), *used[t]) for t in own]
+    lives = [SymbolicLife(p.buffer_bytes(t), *used[t]) for t in own]
     offsets, memory_bytes = assign_slots(lives)
     p.places |= {t: Ref("word", words.number(at)) for t, at in zip(own, offsets, strict=True)}
     sizes_place = Ref("argument", len(p.graph.inputs) + len(p.outputs))

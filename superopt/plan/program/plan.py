@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from superopt.ir import graph as ir_graph
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.llvm.calls import Ref
-from superopt.kernels.loops.layout import Layout
+from superopt.kernels.loops.layout import Layout, row_major
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.processor import ZEN5, Processor
@@ -102,6 +103,12 @@ class Plan:
     def is_fp16(self) -> bool:
         """True if float32 values are stored in 16 bits."""
         return self.target.storage_dtype is not None
+
+    def buffer_bytes(self, t: Tensor) -> int:
+        """Return the bytes of a tensor in its layout and storage type."""
+        assert self.storage is not None
+        layout = self.layouts.get(t) or row_major(t.rank)
+        return prod(layout.shape(t.sizes)) * max(self.storage.dtype_of(t).bits // 8, 1)
 
     def written_parts(self) -> dict[Tensor, list[Tensor]]:
         """Return, for each tensor that is written in parts, the tensors of its parts, each after

@@ -26,8 +26,8 @@ from superopt.plan.graph.partition import NO_KERNEL_ERRORS
 from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.passes import PASSES, initial_plan, run_passes
 from superopt.plan.program.call_operations import stage_operations
-from superopt.plan.program.kernel_problems import PlanProblems
 from superopt.plan.program.plan import Settings
+from superopt.plan.selection.kernel_problems import PlanProblems
 from superopt.plan.timing.cpu import build_runnable
 from superopt.plan.timing.turns import ROUNDS, TurnTimer, ratio_in_turns
 
@@ -124,14 +124,14 @@ class PlanKernels:
 
     def compare(self, old: KernelCounts, new: KernelCounts) -> None:
         """Time some kernels in turns with others."""
-        if self.compared(old, new) is None:
+        if self.known_ratio(old, new) is None:
             before, after = (
                 [(self.timer.prepare(self._runnable(k)), n) for k, n in some.items()]
                 for some in (old, new)
             )
             self._compared[_pair(old, new)] = ratio_in_turns(before, after, COMPARED_ROUNDS)
 
-    def compared(self, old: KernelCounts, new: KernelCounts) -> float | None:
+    def known_ratio(self, old: KernelCounts, new: KernelCounts) -> float | None:
         """Return the time of `new` over that of `old` if they were timed in turns."""
         return self._compared.get(_pair(old, new))
 

@@ -25,7 +25,7 @@ ROUNDS = 9  # in each of which everything is timed once
 FIRST_TURNS = 60  # of the product, when a machine is first used
 MIN_TURN_SECONDS = 0.0005  # of a kernel in a round
 PYTHON_SECONDS = 1.5e-6  # of calling a kernel from here
-MIN_SECONDS = 1e-8  # of a kernel, after that was subtracted
+MIN_KERNEL_PART = 0.2  # of a call, at least
 
 
 @dataclass(slots=True)
@@ -84,8 +84,7 @@ class TurnTimer:
             before = self.reference.seconds()
             own = kernel.seconds()
             ratios.append(2 * own / (before + self.reference.seconds()))
-        taken = statistics.median(ratios) * self.reference_seconds
-        return max(taken - PYTHON_SECONDS, MIN_SECONDS)
+        return _kernel_seconds(statistics.median(ratios) * self.reference_seconds)
 
     def _make_reference(self) -> TimedKernel:
         """Return a product of matrices that stay in the cache."""
@@ -103,7 +102,12 @@ def ratio_in_turns(
     """Return the time of the new kernels over that of the old ones, each so many runs."""
     ratios = []
     for _ in range(rounds):
-        before = sum(n * (k.seconds() - PYTHON_SECONDS) for k, n in old)
-        after = sum(n * (k.seconds() - PYTHON_SECONDS) for k, n in new)
-        ratios.append(max(after, MIN_SECONDS) / max(before, MIN_SECONDS))
+        before = sum(n * _kernel_seconds(k.seconds()) for k, n in old)
+        after = sum(n * _kernel_seconds(k.seconds()) for k, n in new)
+        ratios.append(after / before)
     return statistics.median(ratios)
+
+
+def _kernel_seconds(call_seconds: float) -> float:
+    """Return the seconds of a kernel within a program, from those of a call."""
+    return max(call_seconds - PYTHON_SECONDS, MIN_KERNEL_PART * call_seconds)

@@ -16,7 +16,7 @@ from superopt.kernels.algorithms.problem import Choice
 from superopt.kernels.loops.option import Option
 from superopt.plan.lowering.derived_constants import derive_constant
 from superopt.plan.program.constant_pool import CONSTANT_POOL, PackedConstants
-from superopt.plan.program.transformed_constants import TransformedConstants
+from superopt.plan.selection.transformed_constants import TransformedConstants
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import Tensor
 from tests.support.compilation.models import F, model, near

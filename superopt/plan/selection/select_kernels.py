@@ -16,18 +16,18 @@ from superopt.kernels.loops.data_dependent.limit_rows import limit_rows
 from superopt.kernels.loops.data_dependent.place_stores import place_stores
 from superopt.kernels.loops.tile import Kernel
 from superopt.plan.lowering.updated_states import Placement, UpdatedState
-from superopt.plan.program.kernel_problems import PlanProblems
 from superopt.plan.program.plan import Plan, Settings, Step
 from superopt.plan.program.storage_types import StorageTypes
-from superopt.plan.program.symbolic_choice import (
+from superopt.plan.rewrites.fusion.buffer_views import BufferView
+from superopt.plan.rewrites.matmul.valid_keys import KeyLimit, find_key_limits
+from superopt.plan.rewrites.reductions.row_fusion import replace_tensors
+from superopt.plan.selection.kernel_problems import PlanProblems
+from superopt.plan.selection.symbolic_choice import (
     SymbolicProblem,
     costly_tensors,
     keep_unit_level,
 )
-from superopt.plan.program.transformed_constants import TransformedConstants
-from superopt.plan.rewrites.fusion.buffer_views import BufferView
-from superopt.plan.rewrites.matmul.valid_keys import KeyLimit, find_key_limits
-from superopt.plan.rewrites.reductions.row_fusion import replace_tensors
+from superopt.plan.selection.transformed_constants import TransformedConstants
 from superopt.te.analysis.bind_sizes import has_symbolic_size
 from superopt.te.expr.symbolic_int import example_sizes, level_guards
 from superopt.te.expr.tensor import Tensor

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 
 from superopt.kernels.algorithms.build import input_buffers
 from superopt.kernels.algorithms.problem import Problem
@@ -54,7 +53,7 @@ class PlanProblems:
     def __iter__(self) -> Iterator[KernelProblem]:
         """Yield the problem of each definition, producers first."""
         p, tensor_of = self.plan, self.tensor_of
-        levels = strassen_levels([buffer_bytes(p, t) for t in p.tensors.constants])
+        levels = strassen_levels([p.buffer_bytes(t) for t in p.tensors.constants])
         owner = {x.tensor: (whole, x) for whole, some in p.tensors.parts.items() for x in some}
         duplicates: dict[Tensor, Tensor] = {}
         for t, definition in p.definitions.items():
@@ -75,13 +74,6 @@ class PlanProblems:
             )  # fmt: skip
             target = owner[t][0] if t in owner else t
             yield KernelProblem(t, root, inputs, views, target, problem)
-
-
-def buffer_bytes(p: Plan, t: Tensor) -> int:
-    """Return the bytes of a tensor in its layout and storage type."""
-    assert p.storage is not None
-    layout = p.layouts.get(t) or row_major(t.rank)
-    return prod(layout.shape(t.sizes)) * max(p.storage.dtype_of(t).bits // 8, 1)
 
 
 def _definition_of_buffers(
