@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from superopt.report.data.report import Interval
 
 OPTIMIZE_TARGETS = ("onnxruntime", "cpu")
-# Of the seconds that are left in the end, the part in which the compiled model is timed beside
-# onnxruntime; compiling takes some of the rest. With less nothing is timed.
-COMPARED_PART, MIN_COMPARED_SECONDS = 0.2, 2.0
+MIN_COMPARED_SECONDS = 6.0  # that are left, for compiling the result and timing it
 
 
 def optimize(
@@ -194,15 +192,14 @@ def _compiled_speedup(
 ) -> Interval | None:
     """Return what compiling the result would gain over onnxruntime, if that was asked to be timed
     and enough of the budget is left. left: seconds."""
+    request = done.request
+    if request.target != "onnxruntime" or request.is_untimed or left < MIN_COMPARED_SECONDS:
+        return None
     from superopt.jobs.compiled_speedup import measure_compiled_speedup
     from superopt.optimization.optimization_result import save_model
 
-    request = done.request
-    seconds = COMPARED_PART * left
-    if request.target != "onnxruntime" or request.is_untimed or seconds < MIN_COMPARED_SECONDS:
-        return None
     progress(Event("time", "the compiled model", 0.98))
     with TemporaryDirectory(prefix="superopt-") as folder:
         path = Path(folder, "model.onnx")
         save_model(done, path)
-        return measure_compiled_speedup(path, request.threads, request.shapes, seconds)
+        return measure_compiled_speedup(path, request.threads, request.shapes, left)

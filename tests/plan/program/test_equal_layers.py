@@ -11,7 +11,7 @@ from onnx import helper
 import superopt
 from superopt import ort
 from superopt.kernels.algorithms.build import BuiltKernel
-from superopt.plan.program import select_kernels
+from superopt.plan.selection import select_kernels
 from tests.support.compilation.models import F, Model, model, near
 
 pytest.importorskip("onnxruntime")
