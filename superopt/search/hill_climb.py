@@ -55,7 +55,7 @@ def hill_climb(
                 good.append(m)
             else:
                 refusals.record(m.rule.name, "cost", "", m.change, m.effect.us)
-            if priced % 64 == 0 and stop():
+            if priced % 8 == 0 and stop():
                 break
         if not good:
             break

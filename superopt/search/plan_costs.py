@@ -86,14 +86,12 @@ class PlanCosts(GraphCosts):
         removed: Sequence[ir_graph.Node],
     ) -> ChangeCost | None:
         """Return the effect of a rewrite after measuring what it removes and adds, a gain in
-        turns. Without time to measure it is predicted."""
+        turns; None if there was no time to measure it."""
         found = self._kernel_change(ctx, change, added, removed)
-        if found is None:
+        if found is None or not self.plans.measure((*found.removed, *found.added)):
             return None
-        if self.plans.measure((*found.removed, *found.added)):
-            cost = self._cost(found)
-            if cost.us < 0 and found.added:  # two measurements of other times differ by their noise
-                self.plans.compare(found.removed, found.added)
+        if found.added and self._cost(found).us < 0:
+            self.plans.compare(found.removed, found.added)  # other times differ by their noise
         return self._cost(found)
 
     def _cost(self, found: _KernelChange) -> ChangeCost:
