@@ -15,7 +15,6 @@ from superopt.cost.cache_folders import objects_folder
 from superopt.cost.speedup import MIN_ROUNDS
 from superopt.cost.store import Store
 from superopt.errors import ModelError
-from superopt.kernels.processor import processor_of_threads
 from superopt.kernels.runtime.cpu import host
 from superopt.loading.request import CompiledTimers
 from superopt.onnx_io.read.source import read_model
@@ -116,7 +115,8 @@ def make_planner(
         machine.width,
         tuning_records.chosen_options(store, tuning_records.cpu_target(threads)),
         float_class >= "E2",
-        processor=processor_of_threads(machine.processor, threads),
+        processor=machine.processor,
+        threads=threads,
     )
     timer = TurnTimer.open(machine, threads, store)
     return PlanKernels(settings, timer, sizes, float_class, store, is_over, objects_folder())
