@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
+
 from superopt.generate.enumeration.find_equations import FoundEquations, is_orientable
 from superopt.generate.enumeration.pattern import (
     Equation,
@@ -21,14 +23,14 @@ def equal_pairs(found: FoundEquations, max_ops: int = MAX_PAIR_OPS) -> list[Equa
     renaming; without pairs in which neither side has all variables: both equal a constant without a
     name."""
     reader = TermReader.for_bank(found.bank)
-    a = found.bank.applications
-    first = {int(r) for r in found.bank.first_application if r >= 0}
+    others = found.bank.applications.size <= max_ops
+    first = found.bank.first_application
+    others[first[first >= 0]] = False
     known: dict[object, Equation] = {}
-    for n in range(len(a)):
-        if int(a.size[n]) <= max_ops and n not in first:
-            e = reader.equation(n)
-            if is_orientable(e):
-                known.setdefault(_equation_key(e, found), e)
+    for n in np.flatnonzero(others).tolist():
+        e = reader.equation(n)
+        if is_orientable(e):
+            known.setdefault(_equation_key(e, found), e)
     return list(known.values())
 
 

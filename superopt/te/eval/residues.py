@@ -19,8 +19,8 @@ Q = 1073741789
 MODULI = (P, Q)
 _LIMB_BITS = 16  # bits of the lower part of a residue in a matrix product
 _MAX_DIRECT_MULTIPLICATIONS = 1 << 15  # matrix products with fewer multiplications do not use BLAS
+_MAX_UNSIGNED_DEPTH = 4  # so many products of residues sum exactly in 64 bits
 _MAX_EXACT_DEPTH = 1 << 18  # so many limb products sum exactly in float64
-_MAX_SINGLE_INVERSES = 256  # fewer distinct inverses are faster one by one
 _DIGIT_BITS = 15  # bits of an exponent's digit
 
 
@@ -100,14 +100,33 @@ def power(x: np.ndarray, exponents: Sequence[int]) -> np.ndarray:
 
 def inverse(x: np.ndarray) -> np.ndarray:
     """Return 1 / x; 0 for x = 0."""
-    rows = [np.unique(part, return_inverse=True) for part in x.reshape(2, -1)]
-    if sum(len(values) for values, _ in rows) > _MAX_SINGLE_INVERSES:
-        return power(x, [m - 2 for m in MODULI])
-    found = []
-    for (values, which), m in zip(rows, MODULI, strict=True):
-        each = [pow(v, -1, m) if v else 0 for v in values.tolist()]
-        found.append(np.array(each, np.int64)[which])
-    return np.stack(found).reshape(x.shape)
+    return np.stack([_inverses(part, m) for part, m in zip(x, MODULI, strict=True)])
+
+
+def _inverses(x: np.ndarray, m: int) -> np.ndarray:
+    """Return the inverses modulo m by one inversion and three products an element (Montgomery): of
+    the product of all, then down a tree of products."""
+    flat = x.reshape(-1)
+    zero = flat == 0
+    levels = [np.where(zero, 1, flat)]
+    while len(levels[-1]) > 1:
+        some = levels[-1]
+        if len(some) % 2:
+            some = levels[-1] = np.append(some, 1)
+        levels.append(_multiply_modulo(some[0::2], some[1::2], m))
+    found = np.array([pow(v, -1, m) for v in levels.pop().tolist()], np.int64)
+    for some in reversed(levels):
+        found = found[: len(some) // 2]
+        both = np.empty(len(some), np.int64)
+        both[0::2] = _multiply_modulo(found, some[1::2], m)
+        both[1::2] = _multiply_modulo(found, some[0::2], m)
+        found = both
+    return np.where(zero, 0, found[: len(flat)]).reshape(x.shape)
+
+
+def _multiply_modulo(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
+    product: np.ndarray = a * b
+    return np.asarray(product - np.floor_divide(product, m) * m)
 
 
 @lru_cache(maxsize=16)
@@ -161,7 +180,13 @@ def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _small_product(a: np.ndarray, b: np.ndarray, m: int) -> np.ndarray:
-    """Return the product by two integer products: of the lower and of the upper bits of `a`."""
+    """Return the product by one integer product, or by two: of the lower and of the upper bits of
+    `a`."""
+    if a.shape[-1] <= _MAX_UNSIGNED_DEPTH:
+        exact = np.matmul(a.view(np.uint64), b.view(np.uint64))
+        return np.asarray(exact - np.floor_divide(exact, np.uint64(m)) * np.uint64(m)).view(
+            np.int64
+        )
     low = np.matmul(a & ((1 << _LIMB_BITS) - 1), b) % m
     high = np.matmul(a >> _LIMB_BITS, b) % m
     return np.asarray(((high << _LIMB_BITS) + low) % m)

@@ -73,6 +73,25 @@ def _both(multiply: object, a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
     return [multiply(a[n], b[n], m) for n, m in enumerate(residues.MODULI)]
 
 
+@pytest.mark.parametrize("depth", [1, 4, 5])
+def test_small_products_of_the_greatest_residues_do_not_overflow(depth: int) -> None:
+    top = np.stack([np.full((3, depth), m - 1, np.int64) for m in residues.MODULI])
+    for part, m in zip(residues.matmul(top, np.swapaxes(top, 1, 2)), residues.MODULI, strict=True):
+        assert (part == depth * (m - 1) ** 2 % m).all()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (7,), (3, 5), (2, 0), (1000,)])
+def test_inverses_are_those_of_each_residue(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.integers(0, m, shape) for m in residues.MODULI])
+    x.reshape(2, -1)[:, 3::4] = 0
+    found = residues.inverse(x)
+    assert found.shape == x.shape
+    for n, m in enumerate(residues.MODULI):
+        wanted = [pow(v, -1, m) if v else 0 for v in x[n].reshape(-1).tolist()]
+        assert found[n].reshape(-1).tolist() == wanted
+
+
 def test_the_greatest_residues_do_not_overflow() -> None:
     top = np.stack([np.full((3, 700), m - 1, np.int64) for m in residues.MODULI])
     product = np.stack(_both(residues._blas_product, top, np.swapaxes(top, 1, 2)))
