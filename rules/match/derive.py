@@ -251,24 +251,24 @@ class _Canonicalizer:
     """Canonical graphs: ordered operands of commutative operators, flattened joins, scalars in
     place of uniform operands, folded constants. given: constants of both graphs; a folded constant
     becomes the given one that it equals up to rounding. computed: constants from arithmetic; others
-    were only moved and are exact."""
+    were only moved and are exact. node_counts: of canonical graphs, by their outputs."""
 
     value_numbers: dict[ir_graph.Value, int]
     canonical: dict[ir_graph.Node, tuple[ir_graph.Value, ...]]
     given: tuple[ir_graph.Constant, ...]
     computed: set[ir_graph.Value] = field(default_factory=set)
+    node_counts: dict[Roots, int] = field(default_factory=dict)
 
     def canonical_graph(self, graph: ir_graph.Graph) -> tuple[ir_graph.Graph, int]:
         """Return the canonical graph and its number of nodes."""
         known = self.canonical
-        every = ir_graph.nodes(graph)
-        for n in every:
-            if n not in known:
-                known[n] = self.canonical_results(n)
+        for n in ir_graph.nodes(graph, known):
+            known[n] = self.canonical_results(n)
         canonical = ir_graph.Graph(graph.inputs, tuple(map(self.canonical_value, graph.outputs)))
-        return canonical, len(
-            every if canonical.outputs == graph.outputs else ir_graph.nodes(canonical)
-        )
+        size = self.node_counts.get(canonical.outputs)
+        if size is None:
+            size = self.node_counts[canonical.outputs] = len(ir_graph.nodes(canonical))
+        return canonical, size
 
     def canonical_results(self, n: ir_graph.Node) -> tuple[ir_graph.Value, ...]:
         inputs = tuple(None if v is None else self.canonical_value(v) for v in n.inputs)
