@@ -7,7 +7,7 @@ profile are computed once and cached: a handful of hundreds.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from superopt.ir.graph import Constant, Item, Node, results
@@ -39,14 +39,21 @@ MAX_RESTRICTED = 1 << 8  # indexes for some operators only
 MAX_INDEXES = 64  # a search takes 27: one of all its rules, and those of its tactics
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Entry:
-    """A rule that may start from nodes of an operator: its number, and from which root."""
+    """A rule that may start from nodes of an operator: its number, and from which root; the depth
+    of that root's term; its chain, when first needed: most rules use an operator that no graph
+    has."""
 
     number: int
     root: int
     rule: Rule
     term: App
+    depth: int = field(init=False)
+    ready: _ReadyRule | None = None
+
+    def __post_init__(self) -> None:
+        self.depth = term_depth(self.term)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +70,24 @@ class _ReadyRule:
 class RuleIndex:
     """Rules that are matched together, in their order."""
 
-    __slots__ = ("_by_op", "_deepest", "_known", "_reach", "_within", "rules")
+    __slots__ = ("_by_op", "_deepest", "_known", "_operators", "_reach", "_within", "rules")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
+        self._operators: tuple[frozenset[Op], ...] = ()  # of each rule, when first needed
+        self._set_entries(
+            _Entry(number, root, rule, root_app(side))
+            for number, rule in enumerate(self.rules)
+            for root, side in enumerate(rule.lhs)
+        )
+
+    def _set_entries(self, entries: Iterable[_Entry]) -> None:
         self._by_op: dict[Op, list[_Entry]] = {}
         self._known: dict[Profile, tuple[_ReadyRule, ...]] = {}
-        self._deepest: dict[Op, int] = {}
         self._within: dict[frozenset[Op], RuleIndex] = {}
-        for number, rule in enumerate(self.rules):
-            for root, side in enumerate(rule.lhs):
-                entry = _Entry(number, root, rule, root_app(side))
-                op = entry.term.op
-                self._by_op.setdefault(op, []).append(entry)
-                self._deepest[op] = max(self._deepest.get(op, 0), term_depth(entry.term))
+        for entry in entries:
+            self._by_op.setdefault(entry.term.op, []).append(entry)
+        self._deepest = {op: max(e.depth for e in some) for op, some in self._by_op.items()}
         self._reach = max(self._deepest.values(), default=0)
 
     def restricted_to(self, ops: frozenset[Op]) -> RuleIndex:
@@ -85,9 +96,20 @@ class RuleIndex:
         if found is None:
             if len(self._within) > MAX_RESTRICTED:
                 self._within.clear()
-            found = RuleIndex(r for r in self.rules if rule_operators(r) <= ops)
-            self._within[ops] = found
+            found = self._within[ops] = self._restricted(ops)
         return found
+
+    def _restricted(self, ops: frozenset[Op]) -> RuleIndex:
+        """Return the index of these rules, with entries of this one: their numbers are in order."""
+        if not self._operators:
+            self._operators = tuple(map(rule_operators, self.rules))
+        kept = [n for n, own in enumerate(self._operators) if own <= ops]
+        out = RuleIndex(())
+        out.rules = tuple([self.rules[n] for n in kept])
+        own = {id(rule) for rule in out.rules}
+        every = [e for op in ops for e in self._by_op.get(op, ()) if id(e.rule) in own]
+        out._set_entries(sorted(every, key=lambda e: (e.number, e.root)))
+        return out
 
     def matches(self, ctx: GraphContext, near: Collection[Node] | None = None) -> list[Match]:
         """Return what `matches` yields for each rule, one rule after the other."""
@@ -138,9 +160,11 @@ def shared_index(rules: Iterable[Rule]) -> RuleIndex:
 
 
 def _prepare(e: _Entry) -> _ReadyRule:
-    """Compile the pattern on demand: most rules use an operator that no graph has."""
-    p = compile_pattern(e.rule)
-    return _ReadyRule(e.number, e.root, p, p.starts[e.root], compiled_chains(p)[e.root])
+    """Return the compiled pattern of an entry."""
+    if e.ready is None:
+        p = compile_pattern(e.rule)
+        e.ready = _ReadyRule(e.number, e.root, p, p.starts[e.root], compiled_chains(p)[e.root])
+    return e.ready
 
 
 @lru_cache(maxsize=1 << 14)

@@ -28,7 +28,12 @@ from superopt.generate.generalize.candidates import (
 from superopt.generate.generalize.completeness import DERIVE_LIMITS
 from superopt.generate.generalize.conv_bias import add_bias
 from superopt.generate.generalize.generalizations import rule_title, rules_at_own_sizes
-from superopt.generate.generalize.rule_names import rename_rule, rule_text, statement_checksum
+from superopt.generate.generalize.rule_names import (
+    parse_rule,
+    rename_rule,
+    rule_text,
+    statement_checksum,
+)
 from superopt.generate.generalize.select_rule import IDLE, REFUTED, mirror_rule, most_general_rule
 from superopt.generate.generalize.soundness import SoundRule
 from superopt.generate.generalize.term_graphs import (
@@ -37,7 +42,7 @@ from superopt.generate.generalize.term_graphs import (
     is_covered,
     rule_instance,
 )
-from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule
 from superopt.rules.match.derive import DeriveLimits
 from superopt.rules.match.rule_index import RuleIndex
 from superopt.rules.trial.counterexample import smallest_counterexample
@@ -162,7 +167,7 @@ def _make_rules(
                 made.without_rule_count += 1
             else:
                 found += 1
-                made.rules.append(rename_rule(_rule(t), names))
+                made.rules.append(rename_rule(parse_rule(t), names))
                 made.missing_proofs.append(why)
         if not found:
             made.size_specific += rules_at_own_sizes(law.candidate, family)
@@ -315,13 +320,7 @@ def derive_laws(task: Task) -> str:
 
 @lru_cache(maxsize=4)
 def _index(texts: tuple[str, ...]) -> RuleIndex:
-    return RuleIndex([_rule(text) for text in texts])
-
-
-@lru_cache(maxsize=1 << 12)
-def _rule(text: str) -> Rule:
-    (rule,) = parse_rules(text)
-    return rule
+    return RuleIndex(map(parse_rule, texts))
 
 
 def generalize_candidates(task: tuple[Sequence[RewriteCandidate], Family, int]) -> str:

@@ -10,9 +10,9 @@ from functools import lru_cache
 from itertools import islice
 
 from superopt.generate.generalize.completeness import DERIVE_LIMITS
-from superopt.generate.generalize.rule_names import rule_text, statement_checksum
+from superopt.generate.generalize.rule_names import parse_rule, rule_text, statement_checksum
 from superopt.ir import graph
-from superopt.rules.lang.rule import Rule, parse_rules
+from superopt.rules.lang.rule import Rule
 from superopt.rules.match.derive import Derived, DeriveLimits, derive
 from superopt.rules.match.rule_index import RuleIndex
 from superopt.rules.trial.instances import Instance, instances, neighbor_instances
@@ -137,11 +137,11 @@ def derive_from_others(task: Task) -> str:
     """Return as JSON how a rule follows from the other texts: a chain, and the rules of all chains;
     empty if it does not. Rules are sent as texts."""
     text, texts, seed = task
-    (rule,) = parse_rules(text)
+    rule = parse_rule(text)
     found = derive_rule(rule, _index(texts), seed)
     return json.dumps(([], []) if found is None else (found.chain, sorted(found.used_rules)))
 
 
 @lru_cache(maxsize=1)
 def _index(texts: tuple[str, ...]) -> RuleIndex:
-    return RuleIndex(r for text in texts for r in parse_rules(text))
+    return RuleIndex(map(parse_rule, texts))

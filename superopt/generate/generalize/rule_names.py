@@ -1,8 +1,9 @@
-"""Names of generated rules, and checksums of their statements."""
+"""Names of generated rules, their texts, and checksums of their statements."""
 
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from typing import NamedTuple
 
 from superopt.rules.lang.rule import Rule, parse_rules
@@ -32,6 +33,13 @@ def _cached_text(rule: Rule) -> _CachedText:
 def rule_text(rule: Rule) -> str:
     """Return the rule as text, from a cache: a thousand of them are needed often."""
     return _cached_text(rule).text
+
+
+@lru_cache(maxsize=1 << 12)
+def parse_rule(text: str) -> Rule:
+    """Return the rule of a text, from a cache: tasks send the same thousand texts."""
+    (rule,) = parse_rules(text)
+    return rule
 
 
 def statement_checksum(rule: Rule) -> int:
