@@ -118,7 +118,10 @@ class Choices(SizeQuestions):
                     return self.context.unknowns.mark(f"1 / sqrt({n})")
             case _:
                 pass
-        if any(self.context.unknowns.name(self.names.get(n)) for n in prepare(f).names):
+        unknowns = self.context.unknowns
+        if unknowns.mark_by_name and any(
+            unknowns.name(self.names.get(n)) for n in prepare(f).names
+        ):
             raise Unsupported(f"{show(f)} of any number")
         if not self.is_right_side and self.subterms_in_formulas():  # subterms in formulas
             for p in walk(f):

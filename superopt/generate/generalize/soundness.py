@@ -148,7 +148,15 @@ def prove_rule(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
         verdict = prove(wide, PROOF_LIMITS)
         if isinstance(verdict, Proved) and try_rule(wide, seed, INTEGER_INSTANCES):
             return wide, verdict
+        if isinstance(verdict, Refuted) and _is_about_floats(verdict):
+            return rule, verdict
     return rule, prove(rule, PROOF_LIMITS)
+
+
+def _is_about_floats(verdict: Refuted) -> bool:
+    """True if no operand of the counterexample is an integer: so it is one of the float rule."""
+    inputs = [v for v in verdict.names.values() if isinstance(v, graph.Input)]
+    return all(i.type.dtype is not None and i.type.dtype.is_float for i in inputs)
 
 
 def restrict_to_proved_ranks(rule: Rule, verdict: Proved) -> Rule | None:
