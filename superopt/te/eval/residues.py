@@ -36,7 +36,13 @@ def reduce_modulo(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return reduce_modulo(a + b)
+    """Return a + b, in [0, m), of residues in [0, m)."""
+    out: np.ndarray = a + b
+    for n, m in enumerate(MODULI):
+        part = out[n : n + 1]
+        # a difference below 0 is a large unsigned number
+        np.minimum(part.view(np.uint64), (part - m).view(np.uint64), out=part.view(np.uint64))
+    return out
 
 
 def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
