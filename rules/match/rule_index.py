@@ -96,10 +96,10 @@ class RuleIndex:
         if found is None:
             if len(self._within) > MAX_RESTRICTED:
                 self._within.clear()
-            found = self._within[ops] = self._restricted(ops)
+            found = self._within[ops] = self._build_restricted(ops)
         return found
 
-    def _restricted(self, ops: frozenset[Op]) -> RuleIndex:
+    def _build_restricted(self, ops: frozenset[Op]) -> RuleIndex:
         """Return the index of these rules, with entries of this one: their numbers are in order."""
         if not self._operators:
             self._operators = tuple(map(rule_operators, self.rules))
