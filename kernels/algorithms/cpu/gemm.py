@@ -192,8 +192,8 @@ def schedule_contraction(
     found = reduction(t)
     assert found is not None
     is_split = bool(k_block) and m is not None
-    blocks = [_loop_block(c.a, k, layouts, is_split) for k in found.axes]
-    k_loops = list(_reduction_loops(steps, found.axes, blocks))
+    inner_blocks = [_loop_block(c.a, k, layouts, is_split) for k in found.axes]
+    k_loops = list(_reduction_loops(steps, found.axes, inner_blocks))
     outer_loops = (
         [*batch_loops[:1], *panel_loops, *batch_loops[1:], *row_loops]
         if batch_loops
@@ -216,7 +216,7 @@ def schedule_contraction(
         outer_loops = [*shared_loops(t, c, tiling, vectors, panel_loops, blocks, threads)]
         outer_loops += row_loops
     k_block_loops: list[str] = []
-    inner_extent = _innermost_extent(found.axes, blocks)
+    inner_extent = _innermost_extent(found.axes, inner_blocks)
     if is_split:
         k, *within = k_loops  # within: a window, and the channels of a block
         each = _layout_block(c.a, found.axes[0], layouts.get(c.a.tensor))

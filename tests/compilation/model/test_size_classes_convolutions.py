@@ -127,11 +127,12 @@ def test_pixels_of_any_number_of_images_are_rows_of_tiles(
     m = model(nodes, {"x": (F, ["n", 16, 7, 9])}, ["y"], {"w": w})
     exe = superopt.compile(m, specialize="never", threads=1)
     x = RNG.standard_normal((9, 16, 7, 9)).astype(np.float32)
-    for n in (3, 1, 2, 5, 9):
-        wanted = reference(m, {"x": x[:n]})["y"]
-        np.testing.assert_allclose(exe(x=x[:n])["y"], wanted, atol=1e-5 * np.abs(wanted).max())
-    assert all(v.is_of_class for v in exe.variants.values())
+    exe(x=x[:3])
     program = exe.variants[(("n", 3),)].steps[0].program
     assert chosen
     assert "collapsed_gemm" in {o.algorithm for o in program.options.values()}
+    for n in (1, 2, 3, 5, 9):
+        wanted = reference(m, {"x": x[:n]})["y"]
+        np.testing.assert_allclose(exe(x=x[:n])["y"], wanted, atol=1e-5 * np.abs(wanted).max())
+    assert all(v.is_of_class for v in exe.variants.values())
     assert len(exe.size_classes.classes) == 1
