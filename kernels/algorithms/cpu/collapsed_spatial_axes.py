@@ -218,7 +218,7 @@ def schedule_collapsed(
     tiles, every = -(-high // rows), max(math.prod(hint(a.size) for a in f.contraction.a_axes), 1)
     each = 4 * element_count(f.contraction.a.tensor) * rows // every
     least = min(-(-tiles * each // f.tiling.processor.collapsed_row_bytes), tiles)
-    others = math.prod(a.size for a in f.root.axes) // (high * f.tiling.n.size)
+    others = math.prod(hint(a.size) for a in f.root.axes) // (high * f.tiling.n.size)
     others *= panel_count(f.tiling, vectors)
     parts, _ = divide_tiles(tiles, others, threads, least)
     tile = rows, vectors, k_block, -(-tiles // parts) if parts > 1 else 0

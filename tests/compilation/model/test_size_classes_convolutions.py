@@ -3,6 +3,7 @@ onnxruntime's results at all sizes that it admits, within its own memory."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -105,11 +106,13 @@ def test_columns_of_a_filter_that_no_output_reads(winograd_plans: list[winograd.
     assert made.formulas.admits({"m": 28})
 
 
+@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("attrs", [{"pads": [1] * 4}, {"strides": [2, 2]}], ids=str)
 def test_pixels_of_any_number_of_images_are_rows_of_tiles(
-    attrs: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    attrs: dict[str, object], threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The axes of an image are collapsed in a class of batches, too."""
+    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path))
     chosen: list[Option] = []
 
     def best_collapsed(p: Problem, *rest: Any) -> Option:
@@ -125,7 +128,7 @@ def test_pixels_of_any_number_of_images_are_rows_of_tiles(
         helper.make_node("Relu", ["a"], ["y"]),
     ]
     m = model(nodes, {"x": (F, ["n", 16, 7, 9])}, ["y"], {"w": w})
-    exe = superopt.compile(m, specialize="never", threads=1)
+    exe = superopt.compile(m, specialize="never", threads=threads)
     x = RNG.standard_normal((9, 16, 7, 9)).astype(np.float32)
     exe(x=x[:3])
     program = exe.variants[(("n", 3),)].steps[0].program
