@@ -43,8 +43,8 @@ class Algorithm(Generic[Match]):
     only measurements choose it. exclusive: where it is recognised, the rows below do not apply.
     uses_vendor_library: part of it is a call of a vendor's library. replaces_sums: the sum is
     computed in another order or form, with other rounding. schedule_symbolic: schedules an option
-    of the problem at the example sizes for the problem of symbolic sizes; None if the schedule of
-    the example applies, or there is none.
+    of the problem at the example sizes for the problem of symbolic sizes, or returns None if it
+    cannot; None if the schedule of the example applies, or there is none.
     """
 
     names: tuple[str, ...]
@@ -56,7 +56,7 @@ class Algorithm(Generic[Match]):
     exclusive: bool = False
     uses_vendor_library: bool = False
     replaces_sums: bool = False
-    schedule_symbolic: Callable[[Problem, Option], Choice] | None = None
+    schedule_symbolic: Callable[[Problem, Option], Choice | None] | None = None
 
     def prediction(self, p: Problem, match: Match) -> Prediction | None:
         """Return the best option with its estimated time; None if it is not expected to pay."""

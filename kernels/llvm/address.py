@@ -75,6 +75,21 @@ def address(buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> Address |
     return Address(tuple(moving), constant, step)
 
 
+def fold_unrolled_terms(
+    loop_terms: LoopTerms, constant: int, unrolled: Mapping[Axis, int]
+) -> tuple[LoopTerms, int]:
+    """Return the terms that vary, and the constant with those of unrolled loops, whose steps then
+    share a pointer. unrolled: the values of these loops' axes."""
+    rest = []
+    for atoms, c in loop_terms:
+        match atoms:
+            case (Axis() as a,) if a in unrolled:
+                constant += c * unrolled[a]
+            case _:
+                rest.append((atoms, c))
+    return tuple(rest), constant
+
+
 def flat_index(buffer: Tensor, index: Sequence[Expr]) -> Expr:
     """Return the row-major offset of an element."""
     flat = te_index.as_index(0)

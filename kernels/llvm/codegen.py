@@ -45,15 +45,7 @@ def kernel_text(kernel: Kernel, width: int) -> str:
     w.widest_bits = _widest_element_bits(kernel, w.registers)
     w.prefetches = plan_prefetches(kernel, width)
     loops, body = _parallel_prefix(kernel)
-    rest = Value("%chunk", INDEX)
-    for x in reversed(loops[1:]):
-        size = emit_index(w, te_index.as_index(x.extent), TilePosition())
-        w.loops[x] = w.t.make(f"urem {rest}, {size.text}", INDEX, 0)
-        rest = w.t.make(f"udiv {rest}, {size.text}", INDEX, 0)
-    if loops:
-        w.loops[loops[0]] = rest
-    if w.sizes:
-        w.loop_begins |= dict.fromkeys(w.loops.values(), w.t.mark())
+    _emit_chunk_counters(w, loops)
     _emit_body(w, body)
     count = len(kernel.params) + bool(kernel.sizes)
     args = ", ".join(f"ptr noalias %p{n}" for n in range(count))
@@ -81,6 +73,26 @@ def _parallel_prefix(kernel: Kernel) -> tuple[list[Axis], tuple[Stmt, ...]]:
                 body = inner
             case _:
                 return axes, body
+
+
+def _emit_chunk_counters(w: Writer, loops: Sequence[Axis]) -> None:
+    """Emit the counters of parallel loops, which the number of the chunk determines.
+
+    Quotients by symbolic sizes are frozen: LLVM's loop strength reduction leaves addresses alone
+    that contain a division whose divisor may be 0, and they were computed with products in each
+    step of inner loops.
+    """
+    rest = Value("%chunk", INDEX)
+    for x in reversed(loops[1:]):
+        size = emit_index(w, te_index.as_index(x.extent), TilePosition())
+        found = [w.t.make(f"{how} {rest}, {size.text}", INDEX, 0) for how in ("urem", "udiv")]
+        if not isinstance(x.extent, int):
+            found = [w.t.make(f"freeze {v}", INDEX, 0) for v in found]
+        w.loops[x], rest = found
+    if loops:
+        w.loops[loops[0]] = rest
+    if w.sizes:
+        w.loop_begins |= dict.fromkeys(w.loops.values(), w.t.mark())
 
 
 def workspace_bytes(kernel: Kernel) -> int:

@@ -15,6 +15,7 @@ from superopt.kernels.llvm.address import (
     TilePosition,
     address,
     depends_on_sizes,
+    fold_unrolled_terms,
     terms_by_depth,
 )
 from superopt.kernels.llvm.builder import Value, memory_type, number
@@ -323,7 +324,8 @@ def _emit_prefetch(w: Writer, buffer: Tensor, target: Address) -> None:
         first <= w.unrolled_values.get(a, -1) < last for a, first, last in how.fresh_elements
     ):
         return  # not fresh, or planned for a read in other loops
-    soon = prefetch_address(how, target.loop_terms, target.constant, max(buffer.dtype.bits // 8, 1))
+    terms, constant = fold_unrolled_terms(target.loop_terms, target.constant, w.unrolled_values)
+    soon = prefetch_address(how, terms, constant, max(buffer.dtype.bits // 8, 1))
     if soon is None:
         return
     at = emit_pointer(w, buffer, *soon, inbounds="")
@@ -377,6 +379,7 @@ def emit_pointer(
 ) -> str:
     """Emit the address of a buffer's element: loop terms plus a constant, in elements."""
     memory, base = memory_type(buffer.dtype), w.pointers[buffer]
+    loop_terms, constant = fold_unrolled_terms(loop_terms, constant, w.unrolled_values)
     if loop_terms:
         key = ("pointer", buffer, loop_terms)
         if key not in w.known_values:

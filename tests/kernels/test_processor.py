@@ -8,12 +8,14 @@ import pytest
 
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, build_choice
+from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, parse_layout
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.schedule import schedule_text
 from superopt.kernels.processor import AVX2, XEON, ZEN4, ZEN5, Processor
 from superopt.kernels.runtime.cpu import load_kernel
-from superopt.te.expr.tensor import Tensor
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 from tests.support.kernels.build import product
 from tests.support.kernels.options import run_option
 
@@ -91,3 +93,24 @@ def test_strassen_does_not_pay_on_a_xeon(name: str) -> None:
     width = 32 if name == "AVX2" else 64
     found = best_option(Problem(t, {}, {w}, width, processor=PROCESSORS[name]))
     assert (found.algorithm == "strassen") == (not name.startswith("Xeon"))
+
+
+def test_unrolled_tiles_leave_registers_for_the_next_vectors() -> None:
+    tiles = {
+        name: {(rows, vectors) for _, rows, vectors in register_tiles(512, 768, 16, processor=p)}
+        for name, p in PROCESSORS.items()
+    }
+    assert (9, 3) in tiles[ZEN5.name] - tiles[XEON.name]
+    assert {(8, 3), (14, 2), (6, 4)} <= tiles[XEON.name]
+
+
+def test_merged_dimensions_of_a_sum_are_loops() -> None:
+    """The heads of attention, and the elements of each: without quotients in the inner loop."""
+    x, w = Tensor("x", F32, (12, 16, 64)), Tensor("w", F32, (768, 48))
+    t = compute((16, 48), lambda i, j: reduce_sum(768, lambda k: x[k // 64, i, k % 64] * w[k, j]))
+    p = Problem(t, {}, {w}, 64, processor=XEON)
+    choice = build_choice(p, best_option(p))
+    assert "split(k0, 64); split(k0.i, 4)" in schedule_text(choice.schedules[choice.root])
+    made = str(lower_kernel("k", [x, w], [t], choice.schedules, packed=[w]))
+    assert "// 64" not in made
+    assert "% 64" not in made

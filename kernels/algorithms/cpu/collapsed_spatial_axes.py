@@ -48,6 +48,7 @@ from superopt.te.analysis.inline import substitute_axes
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr import index
 from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 MAX_ADDRESSED_ROWS = 6  # rows of a tile with an address each: registers for addresses are few
@@ -180,6 +181,15 @@ def schedule_collapsed_gemm(p: Problem, f: CollapsedProduct, option: Option) -> 
     return Choice(option, f.root, {f.root: how}, packed, f.layout)
 
 
+def schedule_symbolic_collapsed(p: Problem, option: Option) -> Choice | None:
+    """Return the choice of an option for images of fixed size, of which there may be any number;
+    None for others."""
+    if sum(not isinstance(a.extent, int) for a in p.tensor.axes[1:]):
+        return None
+    f = recognise_collapsed(p)
+    return None if f is None else schedule_collapsed_gemm(p, f, option)
+
+
 COLLAPSED_GEMM = Algorithm(
     ("collapsed_gemm",),
     "convolution as implicit GEMM: rows of a register tile run over the whole image",
@@ -187,6 +197,7 @@ COLLAPSED_GEMM = Algorithm(
     collapsed_options,
     schedule_collapsed_gemm,
     predict_collapsed,
+    schedule_symbolic=schedule_symbolic_collapsed,
 )
 
 
@@ -204,10 +215,10 @@ def schedule_collapsed(
     block overlaps the fewest tiles."""
     assert f.tiling.m is not None
     high = f.tiling.m.size
-    tiles, every = -(-high // rows), max(math.prod(a.size for a in f.contraction.a_axes), 1)
+    tiles, every = -(-high // rows), max(math.prod(hint(a.size) for a in f.contraction.a_axes), 1)
     each = 4 * element_count(f.contraction.a.tensor) * rows // every
     least = min(-(-tiles * each // f.tiling.processor.collapsed_row_bytes), tiles)
-    others = math.prod(a.size for a in f.root.axes) // (high * f.tiling.n.size)
+    others = math.prod(hint(a.size) for a in f.root.axes) // (high * f.tiling.n.size)
     others *= panel_count(f.tiling, vectors)
     parts, _ = divide_tiles(tiles, others, threads, least)
     tile = rows, vectors, k_block, -(-tiles // parts) if parts > 1 else 0
@@ -245,12 +256,11 @@ def _guards(e: Expr, layouts: Mapping[Tensor, Layout | ScatteredLayout]) -> Iter
             for d, (i, n) in enumerate(zip(load.index, load.tensor.shape, strict=True)):
                 border = lies.border(d) if isinstance(lies, Layout) else 0
                 where = interval(i)
-                if (
-                    where is None
-                    or not isinstance(n, int)
-                    or where[0] < -border
-                    or where[1] >= n + border
-                ):
+                if not isinstance(n, int):
+                    is_inside = index.is_in_range(i, index.as_index(n))
+                else:
+                    is_inside = where is not None and -border <= where[0] <= where[1] < n + border
+                if not is_inside:
                     yield guard
         case Apply(fn, args):
             yield from args[:1] if fn == "select" else ()

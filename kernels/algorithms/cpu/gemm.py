@@ -51,7 +51,7 @@ from superopt.kernels.loops.schedule import (
 )
 from superopt.kernels.processor import Processor
 from superopt.te.analysis.walk import index_axes
-from superopt.te.expr.node import Axis, Load
+from superopt.te.expr.node import Apply, Axis, Const, Load
 from superopt.te.expr.tensor import Tensor
 
 L2_PANEL_TERMS = 768  # K block: terms for which b's panel stays in L2
@@ -191,7 +191,9 @@ def schedule_contraction(
     row_loops = [] if m is None else [f"{m.name}.o"]
     found = reduction(t)
     assert found is not None
-    k_loops = list(_reduction_loops(steps, c, found.axes, layouts))
+    is_split = bool(k_block) and m is not None
+    inner_blocks = [_loop_block(c.a, k, layouts, is_split) for k in found.axes]
+    k_loops = list(_reduction_loops(steps, found.axes, inner_blocks))
     outer_loops = (
         [*batch_loops[:1], *panel_loops, *batch_loops[1:], *row_loops]
         if batch_loops
@@ -214,8 +216,8 @@ def schedule_contraction(
         outer_loops = [*shared_loops(t, c, tiling, vectors, panel_loops, blocks, threads)]
         outer_loops += row_loops
     k_block_loops: list[str] = []
-    inner_extent = _innermost_extent(c, found.axes, layouts)
-    if k_block and m is not None:
+    inner_extent = _innermost_extent(found.axes, inner_blocks)
+    if is_split:
         k, *within = k_loops  # within: a window, and the channels of a block
         each = _layout_block(c.a, found.axes[0], layouts.get(c.a.tensor))
         each *= prod(a.size for a in found.axes[1:])
@@ -289,17 +291,13 @@ def best_k_block(p: Problem, c: Contraction, tiling: RegisterTiling) -> int:
 
 
 def _reduction_loops(
-    steps: list[Primitive],
-    c: Contraction,
-    reduction_axes: tuple[Axis, ...],
-    layouts: Mapping[Tensor, Layout | ScatteredLayout],
+    steps: list[Primitive], axes: Sequence[Axis], blocks: Sequence[int]
 ) -> Iterator[str]:
-    """Yield the loops of the sum: blocks of a's layout outside, positions within a block
+    """Yield the loops of the sum: blocks of a's index outside, positions within a block
     innermost."""
     last = []
-    for k in reduction_axes:
-        block = _layout_block(c.a, k, layouts.get(c.a.tensor))
-        if block > 1 and k.size > block and k.size % block == 0:
+    for k, block in zip(axes, blocks, strict=True):
+        if _has_blocks(k, block):
             steps.append(Split(k.name, block))
             last.append(f"{k.name}.i")
             yield f"{k.name}.o"
@@ -308,14 +306,36 @@ def _reduction_loops(
     yield from last
 
 
-def _innermost_extent(
-    c: Contraction, axes: tuple[Axis, ...], layouts: Mapping[Tensor, Layout | ScatteredLayout]
-) -> int:
+def _has_blocks(k: Axis, block: int) -> bool:
+    return block > 1 and k.size > block and k.size % block == 0
+
+
+def _innermost_extent(axes: Sequence[Axis], blocks: Sequence[int]) -> int:
     """Return the extent of the last loop of `_reduction_loops`; 1 if it is symbolic."""
-    blocks = (_layout_block(c.a, k, layouts.get(c.a.tensor)) for k in axes)
-    inner = [n for n, k in zip(blocks, axes, strict=True) if k.size > n > 1 and k.size % n == 0]
+    inner = [n for n, k in zip(blocks, axes, strict=True) if _has_blocks(k, n)]
     last = axes[-1].extent
     return inner[-1] if inner else last if isinstance(last, int) else 1
+
+
+def _loop_block(
+    a: Load, k: Axis, layouts: Mapping[Tensor, Layout | ScatteredLayout], is_split: bool
+) -> int:
+    """Return the terms of an inner loop over `k`; 1 if it is one loop: a block of a's layout or, if
+    `k` is not in K blocks, a dimension of a that is merged with another one, such as the elements
+    of a head. Its quotient and remainder by them, which each step would compute, are loops."""
+    block = _layout_block(a, k, layouts.get(a.tensor))
+    return block if block > 1 or is_split else _merged_extent(a, k)
+
+
+def _merged_extent(a: Load, k: Axis) -> int:
+    """Return n if a is read at k // n and k % n; else 1."""
+    found: dict[str, set[int]] = {"floordiv": set(), "mod": set()}
+    for i in a.index:
+        match i:
+            case Apply("floordiv" | "mod" as fn, (Axis() as axis, Const(n))) if axis == k:
+                found[fn].add(int(n))
+    both = found["floordiv"] & found["mod"]
+    return both.pop() if len(both) == 1 else 1
 
 
 def _layout_block(a: Load, k: Axis, layout: Layout | ScatteredLayout | None) -> int:

@@ -18,6 +18,7 @@ from math import ceil, inf, prod
 from superopt.kernels.algorithms.contraction import Contraction, element_count
 from superopt.kernels.algorithms.cpu.register_tiling import RegisterTiling
 from superopt.kernels.algorithms.problem import Problem
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 # Parts that threads wait for at the end of a kernel, on average (0.5 gave the same times), and
@@ -168,7 +169,7 @@ def shared_loops(
     names = [*(x.name for x in rows), *row_blocks]
     if not names:
         return [*outermost, *panel_loops]
-    parts = prod(x.size for x in rows) * (threads if row_blocks else 1)
+    parts = prod(hint(x.size) for x in rows) * (threads if row_blocks else 1)
     sizes = 4 * element_count(c.a.tensor), 4 * element_count(c.b.tensor)
     _, panels_first = traffic(*sizes, parts, panel_count(tiling, vectors), threads)
     shared = [*panel_loops, *names] if panels_first else [*names, *panel_loops]

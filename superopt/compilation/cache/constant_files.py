@@ -3,6 +3,7 @@ it is read, so that models, sizes and processes share its pages."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ import numpy as np
 
 from superopt.cost.cache_folders import constants_folder
 from superopt.kernels.runtime import file_cache as files
+from superopt.plan.program.call_context import HUGE_PAGE_BYTES
 from superopt.plan.program.constant_pool import CONSTANT_POOL, content_hash, padded_bytes
 
 if TYPE_CHECKING:
@@ -121,13 +123,26 @@ def read_constant(digest: str, size: int, expected_checksum: str) -> np.ndarray 
         return None
     try:
         with path.open("rb", buffering=0) as file:
+            pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+            _fill_huge_pages(pages)
             if _read_checksum(file) != expected_checksum:
                 path.unlink()  # else it would count as written
                 return None
-            pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None
     return CONSTANT_POOL.add(digest, np.frombuffer(pages, np.uint8))
+
+
+def _fill_huge_pages(pages: mmap.mmap) -> None:
+    """Let a file that is not in memory yet be read into huge pages, where the file system has them:
+    reading it in order fills small ones. Its pages do not become resident."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return
+    with contextlib.suppress(OSError):  # a system without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+        for at in range(0, len(pages) - HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES):
+            pages[at]
+            pages.madvise(mmap.MADV_DONTNEED, at, HUGE_PAGE_BYTES)
 
 
 def is_intact(weights: FileChecksum) -> bool:

@@ -3,7 +3,9 @@ onnxruntime's results at all sizes that it admits, within its own memory."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +14,18 @@ from onnx import helper
 import superopt
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.compilation.model.size_classes import SizeClass
+from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.cpu import winograd, winograd_convolution
+from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import (
+    collapsed_options,
+    recognise_collapsed,
+)
 from superopt.kernels.algorithms.cpu.tiled_convolution import TiledConvolution
 from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.loops.option import Option
 from tests.support.compilation.class_checks import check_classes, draw_sizes
 from tests.support.compilation.dynamic_convolutions import convolutional_model
-from tests.support.compilation.models import F, model
+from tests.support.compilation.models import F, model, reference
 
 pytest.importorskip("onnxruntime")
 SIZES = (*range(1, 12), 13, 14, 15, 16, 17, 20, 23, 28, 33, 48, 64, 65, 100, 130)
@@ -96,3 +104,38 @@ def test_columns_of_a_filter_that_no_output_reads(winograd_plans: list[winograd.
     """In an image of two columns, windows with a distance of two read two of their columns."""
     made = convolution_class([2, 16, "m", 2], {"m": 28}, pads=[2, 4, 2, 4], dilations=[2, 2])
     assert made.formulas.admits({"m": 28})
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("attrs", [{"pads": [1] * 4}, {"strides": [2, 2]}], ids=str)
+def test_pixels_of_any_number_of_images_are_rows_of_tiles(
+    attrs: dict[str, object], threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The axes of an image are collapsed in a class of batches, too."""
+    monkeypatch.setenv("SUPEROPT_CACHE", str(tmp_path))
+    chosen: list[Option] = []
+
+    def best_collapsed(p: Problem, *rest: Any) -> Option:
+        f = recognise_collapsed(p)
+        chosen.extend([] if f is None else [next(iter(collapsed_options(p, f)))])
+        return best_option(p, *rest) if f is None else chosen[-1]
+
+    best_option = space.best_option
+    monkeypatch.setattr(space, "best_option", best_collapsed)
+    w = RNG.standard_normal((32, 16, 3, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], **attrs),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    m = model(nodes, {"x": (F, ["n", 16, 7, 9])}, ["y"], {"w": w})
+    exe = superopt.compile(m, specialize="never", threads=threads)
+    x = RNG.standard_normal((9, 16, 7, 9)).astype(np.float32)
+    exe(x=x[:3])
+    program = exe.variants[(("n", 3),)].steps[0].program
+    assert chosen
+    assert "collapsed_gemm" in {o.algorithm for o in program.options.values()}
+    for n in (1, 2, 3, 5, 9):
+        wanted = reference(m, {"x": x[:n]})["y"]
+        np.testing.assert_allclose(exe(x=x[:n])["y"], wanted, atol=1e-5 * np.abs(wanted).max())
+    assert all(v.is_of_class for v in exe.variants.values())
+    assert len(exe.size_classes.classes) == 1

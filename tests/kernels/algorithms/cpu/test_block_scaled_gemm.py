@@ -8,7 +8,7 @@ import superopt
 from superopt.compilation.cpu.native_segment import NativeSegment
 from superopt.kernels.algorithms.cpu import block_scaled_gemm
 from superopt.kernels.llvm.codegen import kernel_text
-from superopt.kernels.llvm.prefetch import plan_prefetches
+from superopt.kernels.llvm.prefetch import STREAM_DISTANCE_BYTES, plan_prefetches
 from superopt.kernels.runtime.target_cpu import LEVELS
 from tests.support.compilation.nbits import NBitsProduct
 from tests.support.kernels.build import plan_model
@@ -59,10 +59,12 @@ def test_zero_points_take_no_instruction_of_each_weight() -> None:
 
 
 def test_small_weights_are_prefetched_where_one_row_reads_them() -> None:
-    """Those of other products are read before they are read again."""
-    for rows, wanted in ((1, ["u32"]), (64, [])):
+    """Those of other products are read before they are read again. They are read once: what comes
+    soon after is prefetched, and not what follows all of them."""
+    for rows, wanted in ((1, {"u32": STREAM_DISTANCE_BYTES}), (64, {})):
         (kernel,) = plan_model(NBitsProduct(768, 768).model([rows]), "x86-64-v4").kernels.values()
-        assert [t.dtype.name for t in plan_prefetches(kernel, 64)] == wanted
+        found = plan_prefetches(kernel, 64)
+        assert {t.dtype.name: p.distance_bytes for t, p in found.items()} == wanted
 
 
 @pytest.mark.one_in(2)
