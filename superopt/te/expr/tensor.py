@@ -134,18 +134,17 @@ def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
 
     Raises TypeError if the dtypes of the operands differ.
     """
-    # not isinstance(a, Fraction), which is an abstract class and slow to ask
-    kinds = [a.dtype for a in args if isinstance(a, Expr)]
+    kinds = [a.dtype for a in args if not isinstance(a, (int, float, Fraction))]
     if not kinds:
         raise TypeError(f"{fn} of numbers only: {args}")
     kind = kinds[0]
-    for k in kinds:
-        if k is not kind:
-            raise TypeError(f"{fn} mixes {' and '.join(map(str, kinds))}")
-    terms = tuple([a if isinstance(a, Expr) else const(a, kind) for a in args])
+    if any(k is not kind for k in kinds):
+        raise TypeError(f"{fn} mixes {' and '.join(map(str, kinds))}")
+    terms = tuple(const(a, kind) if isinstance(a, (int, float, Fraction)) else a for a in args)
+    out = dtype or kind
     if kind is INDEX:
-        return te_index.apply(fn, terms, dtype or kind)
-    return Apply(fn, terms, dtype or kind)
+        return te_index.apply(fn, tuple(map(te_index.as_index, terms)), out)
+    return Apply(fn, terms, out)
 
 
 def compare(fn: str, a: Expr | Number, b: Expr | Number) -> Expr:
@@ -159,10 +158,10 @@ Expr.apply, Expr.compare = staticmethod(apply), staticmethod(compare)
 def select(guard: Expr | bool, yes: Expr | Number, no: Expr | Number) -> Expr:
     """Return `yes` where `guard` holds, else `no`; a load in the branch not taken may be out of
     range."""
-    kinds = [e.dtype for e in (yes, no) if isinstance(e, Expr)]
+    kinds = [e.dtype for e in (yes, no) if not isinstance(e, (int, float, Fraction))]
     if not kinds or any(k != kinds[0] for k in kinds):
         raise TypeError(f"select between {yes} and {no}")
-    a, b = (e if isinstance(e, Expr) else const(e, kinds[0]) for e in (yes, no))
+    a, b = (const(e, kinds[0]) if isinstance(e, (int, float, Fraction)) else e for e in (yes, no))
     if isinstance(guard, bool):
         return a if guard else b
     if isinstance(guard, Const):
