@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from superopt.optimization.optimization_result import OptimizationResult
     from superopt.report.data.report import Interval
 
-OPTIMIZE_TARGETS = ("onnxruntime", "cpu")
+OPTIMIZE_TARGETS = ("onnxruntime", "cpu", "cuda")
 MIN_COMPARED_SECONDS = 6.0  # that are left, for compiling the result and timing it
 
 
@@ -33,6 +33,7 @@ def optimize(
     *,
     budget: float = 60.0,
     target: str = "onnxruntime",
+    precision: str = "fp32",
     rules: Sequence[str | Path] | None = None,
     library: bool = True,
     shapes: Mapping[str, int] | None = None,
@@ -59,7 +60,11 @@ def optimize(
     Args:
         model: A path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
         budget: Seconds for the whole call; the best checked model found by then is returned.
-        target: The runtime of the result: "onnxruntime", or "cpu", superopt's own compiler.
+        target: The runtime of the result: "onnxruntime"; or superopt's own compiler for "cpu" or
+            "cuda". Without a GPU nothing is timed for "cuda": costs are predicted for an NVIDIA
+            H100, and a graph is used if it is predicted to be at least 3 % faster.
+        precision: For "cuda": the precision for which the result will be compiled, as in
+            `superopt.compile`: "fp32", "tf32", "fp16" or "bf16".
         rules: Rule files to add. A rule that the result depends on is tested first, as by
             `superopt.api.check_rules`.
         library: False: only the rules of `rules` apply.
@@ -104,6 +109,11 @@ def optimize(
             f"the targets are {', '.join(OPTIMIZE_TARGETS)}",
             "choose one of them",
         )
+    if target != "cuda" and precision != "fp32":
+        raise UsageError(
+            f"precision {precision!r} of target {target}", "only GPU kernels have other precisions",
+            'omit it, or use target="cuda"',
+        )  # fmt: skip
     if cost not in ("auto", "measured", "roofline"):
         raise UsageError(
             f"unknown cost {cost!r}", "cost must be auto, measured or roofline", "choose one"
@@ -157,6 +167,10 @@ def optimize(
             from superopt.compilation.node_timing import COMPILED_TIMERS
 
             timers = COMPILED_TIMERS
+        elif target == "cuda":
+            from superopt.compilation.cuda.graph_timing import gpu_timers
+
+            timers = gpu_timers(precision, may_measure=cost != "roofline" and replay is None)
         request = Request(
             budget=float(budget),
             rules=(*shipped, *own),
@@ -177,6 +191,7 @@ def optimize(
             use_mutants=mutants,
             partial_pairs=pairs,
             timers=timers,
+            precision=precision,
         )
         done = optimize_.optimize(loaded, request, read_seconds, late)
         left = budget - (time.monotonic() - begin)

@@ -46,6 +46,7 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
 )
 @options.budget_option("60s")
 @options.target
+@options.precision
 @options.rules
 @options.library
 @options.shape
@@ -121,6 +122,7 @@ def optimize(
     output: Path | None,
     budget: float,
     target: str,
+    precision: str,
     rules: tuple[Path, ...],
     library: bool,
     shapes: Mapping[str, int],
@@ -171,6 +173,7 @@ def optimize(
             model,
             budget=budget,
             target=target,
+            precision=precision,
             rules=rules,
             library=library,
             shapes=shapes,

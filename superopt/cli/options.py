@@ -192,6 +192,15 @@ def _seed_option(hidden: bool) -> Callable[[Any], Any]:
     )
 
 
+precision = click.option(
+    "--precision",
+    type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
+    default="fp32",
+    show_default=True,
+    help="Precision of floats between GPU kernels.",
+)
+
+
 def target_options(command: Any) -> Any:
     """Add --target, --precision and --no-vendor."""
     kind = click.option(
@@ -201,17 +210,10 @@ def target_options(command: Any) -> Any:
         show_default=True,
         help="Compile for the CPU, for a GPU, or interpret the kernels.",
     )
-    floats = click.option(
-        "--precision",
-        type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
-        default="fp32",
-        show_default=True,
-        help="Precision of floats between GPU kernels.",
-    )
     library = click.option(
         "--vendor/--no-vendor", default=True, help="Allow vendor libraries for GPU kernels."
     )
-    return kind(floats(library(command)))
+    return kind(precision(library(command)))
 
 
 float_class = click.option(
@@ -228,10 +230,10 @@ seed, hidden_seed = (
 )  # hidden: for commands with many other options
 target = click.option(
     "--target",
-    type=click.Choice(["onnxruntime", "cpu"]),
+    type=click.Choice(["onnxruntime", "cpu", "cuda"]),
     default="onnxruntime",
     show_default=True,
-    help="The runtime of the result.",
+    help="The runtime of the result; cpu and cuda: superopt's own compiler.",
 )
 store = click.option(
     "--store", type=NEW_FILE, metavar="FILE", help="Store of measured costs, if not the user's own."

@@ -21,6 +21,7 @@ from superopt.onnx_io.read.source import read_model
 from superopt.ort import Failure, Timing
 from superopt.plan.program.plan import Settings
 from superopt.plan.timing.cpu import measure_seconds as seconds_of
+from superopt.plan.timing.kernel_times import CpuKernelTimes
 from superopt.plan.timing.plan_kernels import PlanKernels
 from superopt.plan.timing.turns import TurnTimer
 from superopt.te.expr.dtype import to_numpy
@@ -118,8 +119,8 @@ def make_planner(
         processor=machine.processor,
         threads=threads,
     )
-    timer = TurnTimer.open(machine, threads, store)
-    return PlanKernels(settings, timer, sizes, float_class, store, is_over, objects_folder())
+    times = CpuKernelTimes(TurnTimer.open(machine, threads, store), objects_folder())
+    return PlanKernels(settings, times, sizes, float_class, store, is_over)
 
 
-COMPILED_TIMERS = CompiledTimers(TIMING_KIND, time_nodes, time_models, make_planner)
+COMPILED_TIMERS = CompiledTimers(TIMING_KIND, time_models, make_planner, time_nodes)

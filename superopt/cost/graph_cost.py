@@ -144,6 +144,10 @@ class GraphCosts:
         nodes = ir_graph.nodes(graph)
         return sum(self.node_costs(nodes)) + sum(map(self.weight_cost, self.priced_weights(nodes)))
 
+    def run_cost(self, graph: ir_graph.Graph) -> float:
+        """Return the microseconds of a run of a whole model."""
+        return self.graph_cost(graph)
+
     def graph_cost_within(self, graph: ir_graph.Graph, limit_us: float) -> float | None:
         """Return the microseconds of a graph, None if they exceed `limit_us`.
 

@@ -21,8 +21,11 @@ class Planner(Protocol):
     def kernels_of(self, graph: ir_graph.Graph) -> KernelCounts | None:
         """Return the kernels of a graph's plan; None if it has none."""
 
+    def plan_us(self, graph: ir_graph.Graph) -> float:
+        """Return the microseconds of a run of a graph's plan; 0 if it has none."""
+
     def us(self, key: str) -> float:
-        """Return the microseconds of a kernel, measured or predicted."""
+        """Return the microseconds that a kernel adds to a plan, measured or predicted."""
 
     def measure(self, keys: Iterable[str]) -> bool:
         """Measure these kernels. Return False if there was no time."""

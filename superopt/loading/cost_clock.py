@@ -20,6 +20,9 @@ from superopt.report.data.report import Event
 def cost_target(request: Request, machine: Machine) -> Target:
     if request.target == "cpu":
         return tuning_records.cpu_target(request.threads)
+    if request.target == "cuda":
+        assert request.timers is not None
+        return tuning_records.gpu_target(request.timers.device, f"{request.precision} models")
     return Target.for_machine(
         machine, "onnxruntime", ort.installed_version() or "none", request.threads
     )
@@ -59,9 +62,9 @@ def node_clock(
 ) -> MeasuredCostModel:
     """Return the clock of the model's nodes and others, for at most this part of the budget."""
     timers = request.timers
-    timer: dict[str, Any] = (
-        {} if timers is None else {"kind": timers.kind, "timer": timers.time_nodes}
-    )
+    timer: dict[str, Any] = {}
+    if timers is not None and timers.time_nodes is not None:
+        timer = {"kind": timers.kind, "timer": timers.time_nodes}
     return MeasuredCostModel(
         store,
         cost_target(request, machine),

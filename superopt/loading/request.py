@@ -14,21 +14,27 @@ from superopt.cost.measured_cost import Timer
 from superopt.report.data.report import Event
 from superopt.rules.lang.rule import Rule
 
+PREDICTED_GPU = "NVIDIA H100"  # whose model predicts costs without a GPU
+NOT_HERE = "not measured here"
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledTimers:
-    """Timers of compiled models: of single nodes, and of whole models, interleaved; see
-    `node_timing.py`.
+    """Timers of compiled models: of whole models, interleaved, and of single nodes; see
+    `node_timing.py` and `graph_timing.py`.
 
-    A request holds them, so that the compiler (240 modules, and LLVM) is loaded for the target
-    "cpu" alone. kind: of the measurements in the store. make_planner: returns what prices plans;
-    see `plan_pricing.py`.
+    A request holds them, so that the compiler (240 modules, and LLVM) is loaded only for the
+    targets that need it. kind: of the measurements in the store. make_planner: returns what prices
+    plans. is_predicted: nothing can be measured here; costs are predicted. device: the name of the
+    GPU.
     """
 
     kind: str
-    time_nodes: Timer
     time_models: Callable[..., list[list[float]]]
     make_planner: Callable[..., Any]
+    time_nodes: Timer | None = None
+    is_predicted: bool = False
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +60,31 @@ class Request:
     use_mutants: bool = False
     # partial equalities that rules were derived from
     partial_pairs: Mapping[str, Rule] = field(default_factory=dict)
-    timers: CompiledTimers | None = None  # for the target "cpu", unless `untimed`
+    timers: CompiledTimers | None = None  # for the targets "cpu" and "cuda"
+    precision: str = "fp32"  # for the target "cuda"
 
     @property
     def is_untimed(self) -> bool:
-        """True if nothing is measured or timed: estimated costs or a replay were requested."""
-        return self.cost == "roofline" or self.replay is not None
+        """True if nothing is measured or timed: estimated costs or a replay were requested, or
+        nothing can be measured here."""
+        return self.cost == "roofline" or self.replay is not None or self.is_predicted
+
+    @property
+    def cost_source(self) -> str:
+        """Return where costs come from if they are of plans for a GPU; else an empty text."""
+        if self.target != "cuda":
+            return ""
+        if self.is_predicted:
+            return (
+                f"predicted for the kernels of an {PREDICTED_GPU} in {self.precision}: {NOT_HERE}"
+            )
+        assert self.timers is not None
+        return f"of kernels measured on an {self.timers.device} in {self.precision}"
+
+    @property
+    def is_predicted(self) -> bool:
+        """True if costs are those that a model of another machine predicts."""
+        return self.timers is not None and self.timers.is_predicted
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ MAX_SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the
 CHECK_RUN_RATIO = 30.0  # estimated duration of a check, in runs of the original in ONNX Runtime
 MAX_OVERRUN_SECONDS = 5.0  # a check may exceed the budget by so many seconds
 MAX_LOSSY_RULES = 3  # are excluded from the search, one search after the other
+MIN_PREDICTED_SPEEDUP = 1.03  # of a graph that is used though it was not timed
 SLOW_CHECK_PART = 0.08  # of the budget; after a longer check no other variant is checked
 
 
@@ -126,7 +127,7 @@ class _OptimizationJob:
             costs = make_costs(request, original.sizes, clock)
             refusals = Refusals()
             request.progress(Event("search", "pricing the original", 0.05))
-            cost_before = costs.graph_cost(model.graph)
+            cost_before = costs.run_cost(model.graph)
             before = self.deadline.elapsed()
             allowed = admit_rules(request, model.opset, add_note)
             LOG.info(
@@ -177,25 +178,35 @@ class _OptimizationJob:
 
     def cost_clock(self, original: Original, add_note: AddNote) -> CostClock | None:
         """Return the clock that measures costs; None if costs are estimated."""
+        request = self.request
+        reason = self.reason_for_estimates(original)
+        if reason:
+            add_note(reason)
+        if reason and not request.is_predicted:
+            return None
+        return measured_clock(
+            self.model, request, self.deadline, self.store, self.machine, MAX_SEARCH_PART,
+            original.sizes,
+        )  # fmt: skip
+
+    def reason_for_estimates(self, original: Original) -> str:
+        """Return why costs are not measured; empty if they are."""
+        request = self.request
+        if request.is_predicted:
+            return f"nothing was timed: costs are {request.cost_source}"
         if ort.installed_version() is None:
-            add_note("onnxruntime is not installed: costs are estimates and nothing was timed")
-        elif self.request.cost == "roofline":
-            add_note("costs are estimates and nothing was timed, as requested")
-        elif self.request.replay is not None:
-            add_note("decisions were replayed: nothing was searched, measured or timed")
-        elif original.refusal and self.request.cost != "measured":
+            return "onnxruntime is not installed: costs are estimates and nothing was timed"
+        if request.cost == "roofline":
+            return "costs are estimates and nothing was timed, as requested"
+        if request.replay is not None:
+            return "decisions were replayed: nothing was searched, measured or timed"
+        if original.refusal and request.cost != "measured":
             why = original.refusal.replace(str(original.path), self.model.source.label)
-            add_note(
+            return (
                 "costs are estimates and nothing was timed: onnxruntime does not run the original:"
                 f" {why}"
             )
-        else:
-            request, model = self.request, self.model
-            return measured_clock(
-                model, request, self.deadline, self.store, self.machine, MAX_SEARCH_PART,
-                original.sizes,
-            )  # fmt: skip
-        return None
+        return ""
 
     def search_and_check(
         self,
@@ -253,6 +264,8 @@ class _OptimizationJob:
         new = [v for v in variants if v.graph != self.model.graph]
         if self.request.is_untimed or not original.is_runnable:
             cheap = min((v.cost for v in variants if v not in new), default=float("inf"))
+            if self.request.is_predicted:
+                cheap /= MIN_PREDICTED_SPEEDUP
             new = [v for v in new if v.cost < cheap or self.request.replay is not None]
         if not original.sets:
             return []

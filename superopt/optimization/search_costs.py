@@ -16,7 +16,8 @@ def make_costs(request: Request, sizes: Mapping[str, int], clock: CostClock | No
     """Return the costs of graphs at these sizes: of plans where there is a planner, else the sum
     over operators, measured by the clock, or estimated without one."""
     estimate = roofline_cost_model(request.threads)
-    fused = is_fused_when_compiled if request.target == "cpu" else is_fused_in_onnxruntime
+    is_compiled = request.target != "onnxruntime"
+    fused = is_fused_when_compiled if is_compiled else is_fused_in_onnxruntime
     if clock is None:
         return GraphCosts(sizes, estimate, fused)
     if isinstance(clock, MeasuredCostModel):

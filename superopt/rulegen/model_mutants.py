@@ -87,6 +87,7 @@ def generate_model_mutants(
     Raises ModelError for an invalid model, UsageError if the folder belongs to another run.
     """
     begin = time.monotonic()
+    assert timers.time_nodes is not None
     model = load_model(source).model
     journal = drop_unreadable_entries(Journal.open(out / JOURNAL_FILE, _run_description()))
     try:
@@ -122,11 +123,14 @@ def add_mutant_rules(
     A folder beside the store keeps the results for the next call, unless another process holds it.
     """
     clock: NodeCostModel = roofline_cost_model(request.threads)
-    if ort.installed_version() is not None and not request.is_untimed:
+    times_nodes = request.timers is None or request.timers.time_nodes is not None
+    if ort.installed_version() is not None and not request.is_untimed and times_nodes:
         clock = node_clock(model, request, deadline, store, machine, MAX_BUDGET_PART)
     sizes = representative_sizes(model, request.shapes)
     costs = GraphCosts(
-        sizes, clock, is_fused_when_compiled if request.target == "cpu" else is_fused_in_onnxruntime
+        sizes,
+        clock,
+        is_fused_in_onnxruntime if request.target == "onnxruntime" else is_fused_when_compiled,
     )
     folder = (store.path or store_path(None)).parent / "mutants" / package_content_digest()[:16]
     journal, notes = open_journal(folder / JOURNAL_FILE, _run_description())

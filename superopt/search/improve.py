@@ -70,7 +70,7 @@ def improve(
     seen = 0
 
     def keep(label: str) -> None:
-        cost = costs.graph_cost(graph)
+        cost = costs.run_cost(graph)
         if all(v.graph != graph for v in variants):
             variants.append(Variant(label, graph, cost, tuple(steps)))
         progress(label, cost)
@@ -179,5 +179,5 @@ def replay_decisions(
     begin = time.monotonic()
     steps = tuple(replay(log, graph, rules, digest))
     after = steps[-1].after if steps else graph
-    variant = Variant("replay", after, costs.graph_cost(after), steps)
+    variant = Variant("replay", after, costs.run_cost(after), steps)
     return Outcome((variant,), len(steps), time.monotonic() - begin, StopReason.EXHAUSTED, 0)

@@ -37,7 +37,7 @@ class PlanCosts(GraphCosts):
     planner: Planner | None = None
     priced_count: int = 0
     _changes: dict[object, _KernelChange | None] = field(default_factory=dict)
-    _graphs: dict[ir_graph.Graph, KernelCounts] = field(default_factory=dict)
+    _graphs: dict[ir_graph.Graph, ir_graph.Graph] = field(default_factory=dict)
 
     @property
     def plans(self) -> Planner:
@@ -49,6 +49,11 @@ class PlanCosts(GraphCosts):
         self.plans.measure(self.kernels_of(graph))
         return self.operator_cost(graph)
 
+    def run_cost(self, graph: ir_graph.Graph) -> float:
+        """Return the microseconds of a run of a graph's plan, whose kernels may run at once."""
+        self.plans.measure(self.kernels_of(graph))
+        return self.plans.plan_us(self._planned_graph(graph))
+
     def operator_cost(self, graph: ir_graph.Graph) -> float:
         """Return the microseconds of the kernels of a graph's plan, which read its weights."""
         return sum(n * self.plans.us(key) for key, n in self.kernels_of(graph).items())
@@ -56,14 +61,18 @@ class PlanCosts(GraphCosts):
     def kernels_of(self, graph: ir_graph.Graph) -> KernelCounts:
         """Return the kernels of a graph's plan without its opaque nodes; none if another operator
         has no kernel."""
+        return self.plans.kernels_of(self._planned_graph(graph)) or {}
+
+    def _planned_graph(self, graph: ir_graph.Graph) -> ir_graph.Graph:
+        """Return a graph without its opaque nodes, with stand-ins."""
         found = self._graphs.get(graph)
         if found is None:
             ctx = graph_context(graph)
             own = [n for n in ctx.position if not n.op.opaque and not self.is_constant(n)]
-            (made,) = with_stand_ins(
+            (found,) = with_stand_ins(
                 [outer_values(ctx, own)], set(own), ctx.position, self.is_constant
             )
-            found = self._graphs[graph] = self.plans.kernels_of(made) or {}
+            self._graphs[graph] = found
         return found
 
     def change_cost(

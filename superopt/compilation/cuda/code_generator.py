@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 from superopt.compilation.cuda.device import CudaDevice
 from superopt.compilation.cuda.load_program import (
     build_sized_image,
     load_gpu_program,
     next_option,
+)
+from superopt.compilation.cuda.plan_settings import (
+    DEFAULT_STREAMS,
+    NO_VECTOR_BYTES,
+    OptionFilter,
+    gpu_settings,
+    option_filter,
 )
 from superopt.compilation.cuda.profile import profile
 from superopt.compilation.cuda.segments import (
@@ -22,10 +28,7 @@ from superopt.compilation.cuda.segments import (
 )
 from superopt.compilation.cuda.store_program import store_variant
 from superopt.compilation.cuda.tune_kernels import tune_programs
-from superopt.compilation.frontend.allowed_transforms import (
-    MIN_WINOGRAD_FLOAT_CLASS,
-    AllowedTransforms,
-)
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.frontend.graph_ports import check_window_sizes, static_shape
 from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.compilation.model.classes.class_program import plan_class_program
@@ -36,7 +39,6 @@ from superopt.compilation.model.steps import KernelStep, Variant
 from superopt.cost.store import Store
 from superopt.ir import graph as ir_graph
 from superopt.kernels.algorithms import space
-from superopt.kernels.algorithms.gpu.blocks import MULTIPROCESSORS
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.llvm.operation_count import count_operations
 from superopt.kernels.loops.option import Option
@@ -52,33 +54,16 @@ from superopt.plan.graph.simplify import simplify_graph
 from superopt.plan.graph.unsupported_nodes import single_node_segment
 from superopt.plan.passes import plan_program
 from superopt.plan.program.execute import pack_program_constants
-from superopt.plan.program.plan import Settings
 from superopt.plan.program.program import Program, SymbolicSizes
-from superopt.plan.program.streams import gpu_streams as on_gpu_streams
-from superopt.plan.program.target import TF32_DROPPED_BITS, gpu_target
 from superopt.report.compilation.compile_report import TuningReport
 from superopt.report.compilation.profile import Profile
 from superopt.report.data.report import Event
-from superopt.te.expr.dtype import BF16, F16, DType
+from superopt.te.expr.dtype import DType
 from superopt.te.expr.symbolic_int import example_sizes
 
-STORAGE_DTYPES = {"fp16": F16, "bf16": BF16}  # of float32 values in memory, by precision
-MIN_ONLINE_SOFTMAX_FLOAT_CLASS = MIN_WINOGRAD_FLOAT_CLASS
-DEFAULT_STREAMS = 4  # maximum number of streams unless one is given
-MIN_PARALLEL_ELEMENTS = 32 * MULTIPROCESSORS  # see Target.min_parallel_elements
 # Up to so many operations a kernel is faster than the round trip to the CPU, even if it computes
 # more than needed.
 MAX_SMALL_OPERATIONS = 1 << 27
-# vector bytes of a CPU plan; GPUs have no such vectors, so what depends on them is unused
-NO_VECTOR_BYTES = 64
-
-
-class OptionFilter(TypedDict, total=False):
-    """Arguments of space.options."""
-
-    target: str
-    vendor: bool
-    forms: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,34 +92,18 @@ class CudaCodeGenerator(CodeGenerator):
     @property
     def option_filter(self) -> OptionFilter:
         """The allowed kinds of kernels; see space.options."""
-        if self.allowed.winograd:
-            return {"target": "cuda", "vendor": self.vendor}
-        return {"target": "cuda", "vendor": self.vendor, "forms": False}
+        return option_filter(self.allowed, self.vendor)
 
     def plan_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Program:
         # Products with a common operand become one batched product (batched_gemm.py), which needs
         # fewer launches than rows of one matrix: NASRNN takes 30 us, and 40 us the other way.
         level = self.allowed.float_class
         graph = simplify_graph(segment_graph(s), level, 1, False, s.sensitive_outputs)
-        of_class = bool(example_sizes())
-        how = self.option_filter
-        if of_class:  # calls of a vendor's library have fixed sizes
-            how = {**how, "vendor": False}
-        choose = partial(space.choose, **how)
-        if self.fallback_options:
-            choose = partial(choose, fallback=self.fallback_options)
-        several = self.streams > 1 and not of_class
-        streams = partial(on_gpu_streams, max_streams=self.streams) if several else None
-        target = gpu_target(
-            choose,
-            partial(space.options, **how),
-            fuses_attention=level >= MIN_ONLINE_SOFTMAX_FLOAT_CLASS and not of_class,
-            storage_dtype=STORAGE_DTYPES.get(self.device.precision),
-            dropped_bits=TF32_DROPPED_BITS if self.dot_precision == "tf32" else 0,
-            min_parallel_elements=MIN_PARALLEL_ELEMENTS,
-            assign_streams=streams,
-        )
-        settings = Settings(NO_VECTOR_BYTES, c.tuned_options, allow_winograd=False, target=target)
+        settings = gpu_settings(
+            self.device.precision, self.allowed, c.tuned_options, vendor=self.vendor,
+            streams=self.streams, fallback_options=self.fallback_options,
+            is_for_classes=bool(example_sizes()),
+        )  # fmt: skip
         return plan_program(graph, sizes, settings)
 
     def compile_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> GpuSegment:

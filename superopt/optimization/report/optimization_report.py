@@ -95,6 +95,7 @@ def make_report(result: OptimizationResult, rules: Iterable[Rule], optimized_sha
             if r in book and (p := _partial_equality(book[r], result, steps)) is not None
         ),
         graph=describe_graph_change(result.model, winner, trace) if winner else None,
+        cost_source=result.request.cost_source,
     )
 
 
@@ -156,12 +157,12 @@ def _latencies(
 ) -> tuple[Latency | None, Latency | None, Interval | None]:
     if not result.times or result.ratio is None:
         return None, None, None
-    runner = "superopt" if result.request.target == "cpu" else "onnxruntime"
-    runtime = f"{runner} {package_version(runner)}"
-    a, b = (
-        median_latency(t, result.request.threads, runtime, result.machine.text)
-        for t in result.times
-    )
+    request = result.request
+    runner = "onnxruntime" if request.target == "onnxruntime" else "superopt"
+    runtime, machine = f"{runner} {package_version(runner)}", result.machine.text
+    if request.target == "cuda" and request.timers is not None:
+        runtime, machine = f"{runtime} in {request.precision}", request.timers.device
+    a, b = (median_latency(t, request.threads, runtime, machine) for t in result.times)
     return a, b, ratio_interval(result.ratio)
 
 

@@ -138,10 +138,25 @@ def schedule_streams(
     needs: Sequence[Collection[int]], costs: Sequence[Cost], max_streams: int
 ) -> StreamOrder:
     """Return an order on up to `max_streams` streams, if that should be faster than one stream."""
+    return minimal_waits(_place_on_streams(needs, costs, max_streams)[0], needs)
+
+
+def makespan_ns(needs: Sequence[Collection[int]], costs: Sequence[Cost], max_streams: int) -> float:
+    """Return the predicted ns of all steps in the order of `schedule_streams`."""
+    return _place_on_streams(needs, costs, max_streams)[1]
+
+
+def _place_on_streams(
+    needs: Sequence[Collection[int]], costs: Sequence[Cost], max_streams: int
+) -> tuple[list[int], float]:
+    """Return the stream of each step, and when the last one ends."""
     lanes: list[int] = []
     ends: list[float] = []
     running: list[tuple[float, float, float]] = []
     free = [0.0] * max_streams
+    one = sum(c.ns for c in costs) - SAME_STREAM_OVERLAP_NS * max(len(costs) - 1, 0)
+    if max_streams == 1:
+        return [0] * len(costs), one
     for some, cost in zip(needs, costs, strict=True):
         found = []
         for lane in range(max_streams):
@@ -159,10 +174,8 @@ def schedule_streams(
         lanes.append(lane)
         ends.append(end)
         free[lane] = end
-    one = sum(c.ns for c in costs) - SAME_STREAM_OVERLAP_NS * max(len(costs) - 1, 0)
-    if max(ends, default=0.0) > MAX_TIME_RATIO * one:
-        lanes = [0] * len(costs)
-    return minimal_waits(lanes, needs)
+    last = max(ends, default=0.0)
+    return ([0] * len(costs), one) if last > MAX_TIME_RATIO * one else (lanes, last)
 
 
 def _earliest_start(

@@ -151,7 +151,7 @@ class Report:
     says which. partial: applied rules of partially equal programs.
     graph: None if the model did not change, or is too large. compiled: the interval of the ratio of
     the result's latency in onnxruntime to that of the same model compiled by superopt; None if that
-    was not timed.
+    was not timed. cost_source: where costs come from, if that is a plan for a GPU.
     """
 
     version: int
@@ -182,6 +182,14 @@ class Report:
     partial: tuple[PartialRuleUse, ...] = ()
     graph: GraphChange | None = None
     compiled: Interval | None = None
+    cost_source: str = ""
+
+    @property
+    def predicted_speedup(self) -> float | None:
+        """The predicted ratio of latencies; None if costs are sums over operators, or measured."""
+        if not self.cost_source or self.latency_before is not None or not self.cost_after_us:
+            return None
+        return self.cost_before_us / self.cost_after_us
 
 
 @dataclass(frozen=True, slots=True)

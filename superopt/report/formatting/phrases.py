@@ -153,10 +153,15 @@ def ratio_text(interval: Interval) -> str:
     return f"{middle:.2f}x ({low:.2f} to {high:.2f})"
 
 
-def verdict_text(speedup: Interval | None, changed: bool) -> str:
-    """Return the headline: only what the measurement supports."""
+def verdict_text(
+    speedup: Interval | None, changed: bool, predicted_speedup: float | None = None
+) -> str:
+    """Return the headline: only what the measurement supports. predicted_speedup: if nothing can
+    be measured."""
     if not changed:
         return "unchanged: no faster graph was found"
+    if speedup is None and predicted_speedup is not None:
+        return f"changed; predicted {predicted_speedup:.2f}x as fast, not measured here"
     if speedup is None:
         return "changed; not timed"
     low, middle, high = speedup

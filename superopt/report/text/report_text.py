@@ -80,17 +80,21 @@ def _number_lines(r: Report, is_short: bool = False) -> Iterator[str]:
     def row(label: str, text: str) -> str:
         return f"  {label:{LABEL_WIDTH}}  {text}"
 
-    yield f"{phrases.printable(r.model_name)}: {phrases.verdict_text(r.speedup, r.changed)}"
+    verdict = phrases.verdict_text(r.speedup, r.changed, r.predicted_speedup)
+    yield f"{phrases.printable(r.model_name)}: {verdict}"
     yield ""
     if r.latency_before:
         yield row("measured latency", _latency_change(r.latency_before, r.latency_after))
         yield row("", _measurement_setup(r.latency_before))
+    elif r.cost_source:
+        yield row("measured latency", "not measured here")
     else:
         yield row("measured latency", f"not timed; costs are for {phrases.printable(r.machine)}")
     if r.compiled:
         yield row("compiled", f"{phrases.ratio_text(r.compiled)} of that speed: superopt compile")
     cost = f"{phrases.time_text(r.cost_before_us)} -> {phrases.time_text(r.cost_after_us)}"
-    yield row("estimated cost", f"{cost}")
+    source = phrases.printable(r.cost_source.partition(":")[0])
+    yield row("estimated cost", f"{cost} ({source})" if source else cost)
     yield row("nodes", f"{r.nodes_before:,} -> {r.nodes_after:,}{_opaque_count(r.opaque)}")
     yield row("check", _check_text(r.check))
     if r.worst_step:

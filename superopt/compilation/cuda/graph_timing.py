@@ -1,0 +1,120 @@
+"""What `optimize` for a GPU times: kernels of plans, and whole models as CUDA graphs. Without a GPU
+nothing is timed, and costs are predicted for an H100."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt.compilation.cuda.device import DOT_PRECISIONS, open_gpu
+from superopt.compilation.cuda.load_compiler import compile_model
+from superopt.compilation.cuda.plan_settings import DEFAULT_STREAMS, gpu_settings
+from superopt.compilation.cuda.tune_kernels import stored_options
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
+from superopt.compilation.model.executable import Executable
+from superopt.cost.speedup import MIN_ROUNDS
+from superopt.cost.store import Store
+from superopt.errors import UsageError
+from superopt.kernels.runtime.gpu_device import device_name
+from superopt.kernels.runtime.gpu_timer import graph_timer, warm_up
+from superopt.loading.request import CompiledTimers
+from superopt.onnx_io.read.source import read_model
+from superopt.plan.timing.gpu_times import GpuKernelTimes
+from superopt.plan.timing.plan_kernels import PlanKernels
+
+TIMING_KIND = "cuda-graph-v1"  # part of store keys: change it when the timed work changes
+
+
+def gpu_timers(precision: str, *, may_measure: bool = True) -> CompiledTimers:
+    """Return the timers of this GPU; without one, or unless they may measure, those that predict
+    costs. Raises UsageError for an unknown precision."""
+    device = _measured_device(precision) if may_measure else None
+    return CompiledTimers(
+        TIMING_KIND,
+        partial(time_models, precision=precision),
+        partial(make_planner, precision=precision, device=device),
+        is_predicted=device is None,
+        device=device or "",
+    )
+
+
+def _measured_device(precision: str) -> str | None:
+    """Return the name of the GPU; None without one, and in Triton's interpreter."""
+    try:
+        found = open_gpu(precision)
+    except UsageError:
+        return None
+    return device_name("cuda") if found.torch_device == "cuda" else None
+
+
+def make_planner(
+    *,
+    threads: int,
+    sizes: Mapping[str, int],
+    float_class: str,
+    store: Store,
+    is_over: Callable[[], bool],
+    precision: str,
+    device: str | None,
+) -> PlanKernels:
+    """Return what prices plans. sizes: of symbols. is_over: True once nothing more may be measured.
+    device: the name of the GPU; None if costs are predicted."""
+    dots = DOT_PRECISIONS[precision]
+    times = GpuKernelTimes(dots, True, DEFAULT_STREAMS, device)
+    options = {} if device is None else stored_options(store, "cuda", dots, True)
+    settings = gpu_settings(precision, AllowedTransforms(float_class), options)
+    if device is None:
+        return PlanKernels(settings, times, sizes, float_class, is_over=lambda: True)
+    return PlanKernels(settings, times, sizes, float_class, store, is_over)
+
+
+def time_models(
+    paths: Sequence[Path],
+    feeds: Mapping[str, np.ndarray],
+    *,
+    threads: int,
+    seconds: float,
+    rounds: int,
+    seed: int,
+    stop: Callable[[list[list[float]]], bool],
+    precision: str,
+) -> list[list[float]]:
+    """Return the times of whole models in microseconds, a list of rounds for each; the order within
+    a round is random. As `superopt.ort.time_interleaved` in ONNX Runtime."""
+    ticks = [_run_clock(compile_model(read_model(p), precision), feeds) for p in paths]
+    for tick in ticks:
+        warm_up(tick)
+    times: list[list[float]] = [[] for _ in ticks]
+    rng = np.random.default_rng(seed)
+    end = time.monotonic() + seconds
+    while len(times[0]) < rounds:
+        enough = time.monotonic() > end or stop(times)
+        if enough and len(times[0]) >= MIN_ROUNDS:
+            break
+        for n in rng.permutation(len(ticks)):
+            times[n].append(ticks[n]())
+    return times
+
+
+def _run_clock(exe: Executable, feeds: Mapping[str, Any]) -> Callable[[], float]:
+    """Return a function that times a run, in microseconds: of the model's CUDA graph if all of it
+    is one, else of a call."""
+    exe.run(feeds)
+    arrays = exe.input_arrays(feeds)
+    made = exe.variant(exe.infer_sizes(arrays))
+    if len(made.steps) == len(made.kernel_steps) == 1:
+        tick = graph_timer(made.kernel_steps[0].gpu_program)
+        return lambda: 1e3 * tick()
+
+    def call() -> float:
+        begin = time.perf_counter()
+        exe.run(feeds)
+        exe.device.synchronize()
+        return 1e6 * (time.perf_counter() - begin)
+
+    return call
