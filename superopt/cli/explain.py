@@ -43,6 +43,7 @@ def _is_report(source: Path) -> bool:
 @click.argument("name", required=False)
 @options.budget_option("10s")
 @options.target
+@options.precision
 @options.rules
 @options.shape
 @options.threads
@@ -56,6 +57,7 @@ def explain(
     name: str | None,
     budget: float,
     target: str,
+    precision: str,
     rules: tuple[Path, ...],
     shapes: Mapping[str, int],
     threads: int | None,
@@ -88,6 +90,7 @@ def explain(
                 source,
                 budget=budget,
                 target=target,
+                precision=precision,
                 rules=rules,
                 library=True,
                 shapes=shapes,

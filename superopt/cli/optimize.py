@@ -64,6 +64,7 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
     type=click.Choice(["auto", "measured", "roofline"]),
     default="auto",
     show_default=True,
+    hidden=True,  # docs/howto/use_in_ci.md
     help="Where costs of operators come from.",
 )
 @click.option(

@@ -12,6 +12,7 @@ from superopt.cost.planner import KernelCounts
 from superopt.ir import graph as ir_graph
 from superopt.kernels.runtime.cpu import host
 from superopt.plan.program.plan import Settings
+from superopt.plan.timing.kernel_times import CpuKernelTimes
 from superopt.plan.timing.plan_kernels import PlanKernels
 from superopt.plan.timing.turns import TurnTimer
 from superopt.rules.lang.rule import parse_rules
@@ -35,7 +36,7 @@ GRAPHS = {
 def planner() -> PlanKernels:
     machine = host()
     settings = Settings(machine.width, processor=machine.processor)
-    return PlanKernels(settings, TurnTimer(machine, 1, 1e-5), is_over=lambda: True)
+    return PlanKernels(settings, CpuKernelTimes(TurnTimer(machine, 1, 1e-5)), is_over=lambda: True)
 
 
 def plan_costs() -> PlanCosts:
@@ -53,6 +54,9 @@ class TablePlanner:
     def kernels_of(self, graph: ir_graph.Graph) -> KernelCounts | None:
         names = [n.op.name for n in ir_graph.nodes(graph)]
         return None if "Sin" in names else {n: names.count(n) for n in names}
+
+    def plan_us(self, graph: ir_graph.Graph) -> float:
+        return sum(n * self.us(k) for k, n in (self.kernels_of(graph) or {}).items())
 
     def us(self, key: str) -> float:
         return self.known.get(key, self.predicted.get(key, 1.0))
