@@ -7,7 +7,7 @@ stay in the cache, so two copies of a weight cost more than one: each distinct w
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,7 +61,7 @@ class GraphCosts:
     """Costs of nodes and graphs at representative sizes, with caching.
 
     cost_model: prices new signatures; is_fused: true if the runtime computes a node as part of
-    another one, given which of its operands are constants.
+    another one, given which of its operands are constants; free_rules: what it rewrites anyway.
     """
 
     sizes: Mapping[str, int]
@@ -69,6 +69,7 @@ class GraphCosts:
     is_fused: Callable[[ir_graph.Node, tuple[bool, ...]], bool] = is_fused_in_onnxruntime
     prices: dict[Signature, float] = field(default_factory=dict)
     constant_nodes: dict[ir_graph.Node, bool] = field(default_factory=dict)
+    free_rules: Collection[str] = ()
     _nodes: dict[ir_graph.Node, float] = field(default_factory=dict)
     _weights: dict[ir_graph.Value, float] = field(default_factory=dict)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from superopt.ir import graph as ir_graph
@@ -11,9 +11,11 @@ KernelCounts = Mapping[str, int]  # how often a plan computes each problem, by i
 
 
 class Planner(Protocol):
-    """Plans graphs, and times kernels. measured_count, store_hits, estimated_count: times that it
-    measured, read from the store, and only predicted."""
+    """Plans graphs, and times kernels. free_rules: those that are applied to each graph before it
+    is planned. measured_count, store_hits, estimated_count: times that it measured, read from the
+    store, and only predicted."""
 
+    free_rules: Collection[str]
     measured_count: int
     store_hits: int
     estimated_count: int

@@ -11,6 +11,7 @@ from superopt.ir import graph as ir_graph
 from superopt.rules.lang.rule import Rule
 from superopt.search.backtrack import Limits, SearchResult, StopReason, search
 from superopt.search.decision_log import replay
+from superopt.search.free_rules import apply_free_rules
 from superopt.search.hill_climb import hill_climb
 from superopt.search.move import PieceChange, Refusals, Step
 from superopt.search.partition import MAX_PIECE_NODES, Piece, assemble_rewrite, split_into_pieces
@@ -76,9 +77,10 @@ def improve(
         progress(label, cost)
 
     keep("original")
-    start = graph
+    start, first_steps = apply_free_rules(graph, rules.select(lambda r: r.name in costs.free_rules))
+    rules = rules.select(lambda r: r.name not in costs.free_rules)
     for label, order in _STAGE_ORDERS.items():
-        graph, steps = start, []
+        graph, steps = start, [*first_steps]
         for stage in order:
             if over():
                 break

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.compilation.cuda.device import DOT_PRECISIONS, open_gpu
+from superopt.compilation.cuda.device import DOT_PRECISIONS, check_precision, open_gpu
 from superopt.compilation.cuda.load_compiler import compile_model
 from superopt.compilation.cuda.plan_settings import DEFAULT_STREAMS, gpu_settings
 from superopt.compilation.cuda.tune_kernels import stored_options
@@ -33,6 +33,7 @@ TIMING_KIND = "cuda-graph-v1"  # part of store keys: change it when the timed wo
 def gpu_timers(precision: str, *, may_measure: bool = True) -> CompiledTimers:
     """Return the timers of this GPU; without one, or unless they may measure, those that predict
     costs. Raises UsageError for an unknown precision."""
+    check_precision(precision)
     device = _measured_device(precision) if may_measure else None
     return CompiledTimers(
         TIMING_KIND,

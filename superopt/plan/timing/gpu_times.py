@@ -58,7 +58,7 @@ class GpuKernelTimes:
         numbers = gpu_features.problem_numbers(p)
         found = gpu_features.predict_time(numbers, option)
         *_, item_bytes, _, _ = numbers
-        is_short, rate = item_bytes == 2, LANE_OPERATIONS_PER_NS
+        is_short, rate = p.stores_half or item_bytes == 2, LANE_OPERATIONS_PER_NS
         if option.algorithm in TENSOR_CORE_ALGORITHMS and (
             is_short or self.dot_precision != "ieee"
         ):

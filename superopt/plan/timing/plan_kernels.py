@@ -19,6 +19,7 @@ from superopt.kernels.algorithms.digests import cost_digest, problem_digest
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.plan.graph.partition import NO_KERNEL_ERRORS
+from superopt.plan.graph.simplify import ALWAYS_APPLIED_RULES
 from superopt.plan.passes import PASSES, initial_plan, run_passes
 from superopt.plan.selection.kernel_problems import KernelProblem, PlanProblems
 from superopt.plan.program.plan import Settings
@@ -27,6 +28,7 @@ from superopt.plan.rewrites.fusion.buffer_views import BufferView
 from superopt.plan.timing.kernel_times import Estimate, KernelTimes, PlannedKernel
 
 KernelCounts = Mapping[str, int]  # how often a plan solves a problem, by its key
+FREE_RULES = frozenset(name for names in ALWAYS_APPLIED_RULES.values() for name in names)
 _PRICED_PASSES = PASSES[: next(n for n, x in enumerate(PASSES) if x.name == "select-kernels")]
 
 
@@ -55,6 +57,7 @@ class PlanKernels:
     float_class: str = "E2"
     store: Store | None = None
     is_over: Callable[[], bool] = lambda: False
+    free_rules: Collection[str] = FREE_RULES
     planned_count: int = 0
     measured_count: int = 0
     store_hits: int = 0

@@ -1,0 +1,110 @@
+"""`optimize` for a GPU: without one, costs are predicted, and what comes out says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import superopt
+from superopt.compilation.cuda import graph_timing
+from superopt.errors import UsageError
+from superopt.loading.request import CompiledTimers
+from superopt.optimization import optimize as optimize_
+from tests.support.optimization.models import data
+
+# What two branches compute of one input, put side by side: SqueezeNet's fire module.
+FIRE = """
+<ir_version: 8, opset_import: ["" : 17]>
+fire (float[1, 16, 13, 13] x) => (float[1, 128, 13, 13] y)
+<float[64, 16, 1, 1] v, float[64] c, float[64, 16, 3, 3] w, float[64] d>
+{
+  a = Conv<kernel_shape = [1, 1]>(x, v, c)
+  p = Relu(a)
+  b = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x, w, d)
+  q = Relu(b)
+  y = Concat<axis = 1>(p, q)
+}
+"""
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_timing, "_measured_device", lambda precision: None)
+
+
+def optimized(folder: Path, **more: Any) -> superopt.Optimized:
+    given = {"target": "cuda", "precision": "fp16", "budget": 20.0, "store": folder / "store.db"}
+    return superopt.optimize(data(FIRE), **{**given, **more})
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_branches_become_one_kernel_and_the_gain_is_only_predicted(tmp_path: Path) -> None:
+    found = optimized(tmp_path)
+    assert found.changed
+    assert any(s.rule.startswith("conv-enlarge-merge") for s in found.report.steps)
+    r = found.report
+    assert r.cost_after_us < r.cost_before_us / optimize_.MIN_PREDICTED_SPEEDUP
+    assert r.cost_source == (
+        "predicted for the kernels of an NVIDIA H100 in fp16: not measured here"
+    )
+    assert r.latency_before is r.latency_after is r.speedup is None
+    assert r.check is not None
+    assert r.check.passed
+    text = str(found)
+    assert "x as fast, not measured here" in text
+    assert "predicted for the kernels of an NVIDIA H100 in fp16" in text
+    assert any("not measured here" in note for note in r.notes)
+    assert found.certificate is not None
+    assert [n.op_type for n in found.model.graph.node].count("Conv") == 1
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_graph_with_a_small_predicted_gain_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optimize_, "MIN_PREDICTED_SPEEDUP", 10.0)
+    found = optimized(tmp_path)
+    assert not found.changed
+    assert found.report.cost_after_us == found.report.cost_before_us
+    assert "unchanged" in str(found)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_decisions_for_a_gpu_are_replayed(tmp_path: Path) -> None:
+    found = optimized(tmp_path)
+    again = optimized(tmp_path, replay=found.decisions)
+    assert again.report.optimized_sha256 == found.report.optimized_sha256
+
+
+def test_what_is_measured_decides_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that finds the rewritten model slower: it is not used."""
+    asked, own = list[str](), graph_timing.gpu_timers
+
+    def time_models(paths: list[Path], feeds: Any, **how: Any) -> list[list[float]]:
+        asked.extend(p.name for p in paths)
+        times = [[100.0 + n for n in range(20)], *[[150.0 + n for n in range(20)]] * len(paths)]
+        return times[: len(paths)]
+
+    def timers(precision: str, *, may_measure: bool) -> CompiledTimers:
+        made = own(precision, may_measure=False)
+        return CompiledTimers(made.kind, time_models, made.make_planner, device="a GPU")
+
+    monkeypatch.setattr("superopt.compilation.cuda.graph_timing.gpu_timers", timers)
+    found = optimized(tmp_path)
+    assert asked
+    assert not found.changed
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"target": "cuda", "precision": "fp8"}, "precisions are"),
+        ({"target": "cpu", "precision": "fp16"}, "only GPU kernels have other precisions"),
+        ({"target": "rocm"}, "the targets are onnxruntime, cpu, cuda"),
+    ],
+)
+def test_what_a_gpu_target_does_not_know(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        superopt.optimize(data(FIRE), budget=5, **given)
