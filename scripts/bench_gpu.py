@@ -203,7 +203,7 @@ class Bench:
 
     def ready(self, case: Case) -> dict[str, Any]:
         """The compiled model: it, its inputs, and what was seen on the way."""
-        from superopt.compilation.cuda import code_generator, load_compiler
+        from superopt.compilation.cuda import load_compiler, plan_settings
         from superopt.cost.gpu_features import problem_numbers
         from superopt.cost.store import Store
         from superopt.cost.tuning_records import gpu_target, measured_options
@@ -213,7 +213,7 @@ class Bench:
         begin = time.perf_counter()
         store = self.out / "store" if self.tune else self.folder / "store"
         source = read_model(self.path(case))
-        many = code_generator.DEFAULT_STREAMS if self.streams is None else self.streams
+        many = plan_settings.DEFAULT_STREAMS if self.streams is None else self.streams
         exe = load_compiler.compile_model(source, case.precision, store=store, streams=many)
         feeds = drawn(exe, np.random.default_rng(self.seed))
         sizes = exe.infer_sizes(exe.input_arrays(feeds))

@@ -26,8 +26,8 @@ class Optimized(OptimizedModel):
     __slots__ = ()
 
     def compile(self, **options: Any) -> Executable:
-        """Compile the model: `superopt.compile(self.model, ...)`, by default for the threads and
-        with the store of `optimize`.
+        """Compile the model: `superopt.compile(self.model, ...)`, by default for the threads, the
+        GPU and its precision, and with the store of `optimize`.
 
         Args:
             options: As for `superopt.compile`.
@@ -40,6 +40,7 @@ class Optimized(OptimizedModel):
         from superopt.api.compilation import compile
 
         request = self._result.request
-        return compile(
-            self.model, **{"threads": request.threads, "store": request.store, **options}
-        )
+        usual: dict[str, Any] = {"threads": request.threads, "store": request.store}
+        if request.target == "cuda":
+            usual |= {"target": "cuda", "precision": request.precision}
+        return compile(self.model, **{**usual, **options})

@@ -30,7 +30,7 @@ class Planner(Protocol):
         """Return the microseconds that a kernel adds to a plan, measured or predicted."""
 
     def measure(self, keys: Iterable[str]) -> bool:
-        """Measure these kernels. Return False if there was no time."""
+        """Measure these kernels, if that is possible here. Return False if there was no time."""
 
     def compare(self, old: KernelCounts, new: KernelCounts) -> None:
         """Time some kernels in turns with others."""

@@ -69,8 +69,6 @@ def make_planner(
     times = GpuKernelTimes(dots, True, DEFAULT_STREAMS, device)
     options = {} if device is None else stored_options(store, "cuda", dots, True)
     settings = gpu_settings(precision, AllowedTransforms(float_class), options)
-    if device is None:
-        return PlanKernels(settings, times, sizes, float_class, is_over=lambda: True)
     return PlanKernels(settings, times, sizes, float_class, store, is_over)
 
 

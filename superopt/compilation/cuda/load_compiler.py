@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from superopt.compilation.cuda.code_generator import DEFAULT_STREAMS, CudaCodeGenerator
+from superopt.compilation.cuda.code_generator import CudaCodeGenerator
 from superopt.compilation.cuda.device import CudaDevice, open_gpu
+from superopt.compilation.cuda.plan_settings import DEFAULT_STREAMS
 from superopt.compilation.cuda.tune_kernels import stored_options
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.frontend.compile_options import CompileOptions

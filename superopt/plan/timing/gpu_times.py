@@ -48,6 +48,10 @@ class GpuKernelTimes:
     call_us: float = -SAME_STREAM_OVERLAP_NS * 1e-3
     has_streams: bool = True
 
+    @property
+    def can_measure(self) -> bool:
+        return self.device is not None
+
     def simplify(self, graph: ir_graph.Graph, float_class: str) -> ir_graph.Graph:
         return simplify_graph(graph, float_class, 1, False)
 

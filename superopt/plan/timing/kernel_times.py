@@ -53,7 +53,10 @@ class PlannedKernel:
 class KernelTimes(Protocol):
     """Times of kernels. unknown_ratio: of a kernel's time to its estimate, where none was measured;
     call_us: of calling one more kernel, in addition to an estimate; has_streams: kernels that do
-    not wait for each other may run at once."""
+    not wait for each other may run at once; can_measure: False if kernels can only be predicted."""
+
+    @property
+    def can_measure(self) -> bool: ...
 
     unknown_ratio: float
     call_us: float
@@ -94,6 +97,7 @@ class CpuKernelTimes:
     unknown_ratio: float = UNKNOWN_RATIO
     call_us: float = CALL_US
     has_streams: bool = False
+    can_measure: bool = True
 
     def simplify(self, graph: ir_graph.Graph, float_class: str) -> ir_graph.Graph:
         return simplify_graph(graph, float_class, self.timer.threads)

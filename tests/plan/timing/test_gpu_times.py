@@ -26,7 +26,7 @@ from tests.support.ir.graphs import layers, op, value, weight
 def planner(precision: str, streams: int = 4, **more: Any) -> PlanKernels:
     settings = gpu_settings(precision, ALL_TRANSFORMS, {}, streams=streams)
     times = GpuKernelTimes(DOT_PRECISIONS[precision], True, streams, more.pop("device", None))
-    return PlanKernels(settings, times, **{"is_over": lambda: True, **more})
+    return PlanKernels(settings, times, **more)
 
 
 def product(rows: int, columns: int, terms: int) -> ir_graph.Graph:
@@ -119,7 +119,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
 
 def test_what_was_measured_counts_and_is_stored(fake_gpu: FakeGpu, tmp_path: Path) -> None:
     graph = product(64, 64, 64)
-    how: dict[str, Any] = {"device": "a GPU", "is_over": lambda: False}
+    how: dict[str, Any] = {"device": "a GPU"}
     with Store.open(tmp_path / "store.db") as store:
         for measured, stored in ((1, 0), (0, 1)):
             plans = planner("fp16", store=store, **how)
@@ -136,7 +136,7 @@ def test_what_was_measured_counts_and_is_stored(fake_gpu: FakeGpu, tmp_path: Pat
 
 
 def test_measured_kernels_correct_the_prediction_of_similar_ones(fake_gpu: FakeGpu) -> None:
-    plans = planner("fp16", device="a GPU", is_over=lambda: False)
+    plans = planner("fp16", device="a GPU")
     (key,) = plans.kernels_of(product(64, 64, 64)) or ()
     (similar,) = plans.kernels_of(product(64, 64, 80)) or ()
     before = plans.us(similar)
@@ -146,7 +146,7 @@ def test_measured_kernels_correct_the_prediction_of_similar_ones(fake_gpu: FakeG
 
 def test_a_kernel_that_does_not_run_keeps_its_prediction(fake_gpu: FakeGpu) -> None:
     fake_gpu.seconds = None
-    plans = planner("fp16", device="a GPU", is_over=lambda: False)
+    plans = planner("fp16", device="a GPU")
     (key,) = plans.kernels_of(product(64, 64, 64)) or ()
     before = plans.us(key)
     assert plans.measure([key])
@@ -154,19 +154,22 @@ def test_a_kernel_that_does_not_run_keeps_its_prediction(fake_gpu: FakeGpu) -> N
     assert plans.us(key) == before
     assert len(fake_gpu.asked) == 1  # not again
     plans.compare({key: 1}, {key: 2})
-    assert plans.compared({key: 1}, {key: 2}) is None
+    assert plans.known_ratio({key: 1}, {key: 2}) is None
 
 
 def test_rewrites_are_compared_in_turns(fake_gpu: FakeGpu) -> None:
-    plans = planner("fp16", device="a GPU", is_over=lambda: False)
+    plans = planner("fp16", device="a GPU")
     (small,) = plans.kernels_of(product(64, 64, 64)) or ()
     (large,) = plans.kernels_of(product(64, 96, 64)) or ()
-    assert plans.compared({small: 2}, {large: 1}) is None
+    assert plans.known_ratio({small: 2}, {large: 1}) is None
     plans.compare({small: 2}, {large: 1})
-    assert plans.compared({small: 2}, {large: 1}) == pytest.approx(96 / 128)
+    assert plans.known_ratio({small: 2}, {large: 1}) == pytest.approx(96 / 128)
 
 
 def test_without_a_gpu_nothing_is_measured(fake_gpu: FakeGpu) -> None:
     plans = planner("fp16")
-    assert not plans.measure(plans.kernels_of(product(64, 64, 64)) or ())
+    counts = plans.kernels_of(product(64, 64, 64)) or {}
+    assert plans.measure(counts)  # what is predicted is all that there is
+    plans.compare(counts, counts)
+    assert plans.known_ratio(counts, counts) is None
     assert not fake_gpu.asked
