@@ -61,7 +61,8 @@ class GraphCosts:
     """Costs of nodes and graphs at representative sizes, with caching.
 
     cost_model: prices new signatures; is_fused: true if the runtime computes a node as part of
-    another one, given which of its operands are constants; free_rules: what it rewrites anyway.
+    another one, given which of its operands are constants; free_rules: what it rewrites anyway;
+    merges_first: rules that merge nodes are tried first.
     """
 
     sizes: Mapping[str, int]
@@ -70,6 +71,7 @@ class GraphCosts:
     prices: dict[Signature, float] = field(default_factory=dict)
     constant_nodes: dict[ir_graph.Node, bool] = field(default_factory=dict)
     free_rules: Collection[str] = ()
+    merges_first: bool = False
     _nodes: dict[ir_graph.Node, float] = field(default_factory=dict)
     _weights: dict[ir_graph.Value, float] = field(default_factory=dict)
 

@@ -22,4 +22,7 @@ def make_costs(request: Request, sizes: Mapping[str, int], clock: CostClock | No
         return GraphCosts(sizes, estimate, fused)
     if isinstance(clock, MeasuredCostModel):
         return GraphCosts(sizes, clock, fused)
-    return PlanCosts(sizes, estimate, fused, free_rules=clock.free_rules, planner=clock)
+    return PlanCosts(
+        sizes, estimate, fused, free_rules=clock.free_rules,
+        merges_first=request.target == "cuda", planner=clock,
+    )  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from superopt.rules.lang.rule import Rule
 from superopt.rules.match.rule_index import RuleIndex, shared_index
+
+_MERGING = re.compile("merge|enlarge|sum|pair|pointwise")  # rules that leave fewer kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,11 @@ class RuleSet:
     def select(self, keep: Callable[[Rule], bool]) -> RuleSet:
         """Return the rules that `keep` is True for."""
         return rule_set(r for r in self.rules if keep(r))
+
+
+def merging_first(rules: RuleSet) -> RuleSet:
+    """Return the rules in an order for costs in which each kernel has a launch."""
+    return rule_set(sorted(rules.rules, key=lambda r: not _MERGING.search(r.name)))
 
 
 def rule_set(rules: Iterable[Rule]) -> RuleSet:
