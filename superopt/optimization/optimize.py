@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from superopt import guard, ort
+from superopt import guard
 from superopt.cost.graph_cost import GraphCosts, roofline_cost_model
 from superopt.cost.machine import Machine, this_machine
 from superopt.cost.speedup import SpeedupInterval
@@ -37,7 +37,7 @@ from superopt.optimization.race import (
     refused_optimization_level,
 )
 from superopt.optimization.scratch_folder import ScratchFolder
-from superopt.optimization.search_costs import make_costs
+from superopt.optimization.search_costs import make_costs, reason_for_estimates
 from superopt.optimization.user_rules import try_user_rules, used_user_rules
 from superopt.report.data.certificate import Certificate
 from superopt.report.data.report import Event, WorstStep
@@ -179,7 +179,7 @@ class _OptimizationJob:
     def cost_clock(self, original: Original, add_note: AddNote) -> CostClock | None:
         """Return the clock that measures costs; None if costs are estimated."""
         request = self.request
-        reason = self.reason_for_estimates(original)
+        reason = reason_for_estimates(request, original)
         if reason:
             add_note(reason)
         if reason and not request.is_predicted:
@@ -188,25 +188,6 @@ class _OptimizationJob:
             self.model, request, self.deadline, self.store, self.machine, MAX_SEARCH_PART,
             original.sizes,
         )  # fmt: skip
-
-    def reason_for_estimates(self, original: Original) -> str:
-        """Return why costs are not measured; empty if they are."""
-        request = self.request
-        if request.is_predicted:
-            return f"nothing was timed: costs are {request.cost_source}"
-        if ort.installed_version() is None:
-            return "onnxruntime is not installed: costs are estimates and nothing was timed"
-        if request.cost == "roofline":
-            return "costs are estimates and nothing was timed, as requested"
-        if request.replay is not None:
-            return "decisions were replayed: nothing was searched, measured or timed"
-        if original.refusal and request.cost != "measured":
-            why = original.refusal.replace(str(original.path), self.model.source.label)
-            return (
-                "costs are estimates and nothing was timed: onnxruntime does not run the original:"
-                f" {why}"
-            )
-        return ""
 
     def search_and_check(
         self,

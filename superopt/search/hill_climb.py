@@ -13,6 +13,8 @@ from superopt.search.cost_delta import Delta, apply_together
 from superopt.search.move import Move, Refusals, Step, find_moves, measured_move
 from superopt.search.rule_set import RuleSet
 
+MAX_TRIED_MOVES = 48  # that gain; with streams then runs are compared
+SAME_GAIN_US = 0.01  # gains that differ by less are of equal layers
 MIN_GAIN_US = 0.001  # a gain below this is rounding
 NOISE_SHARE = 0.02  # share of the time of the replaced nodes that a measured gain must exceed
 
@@ -44,6 +46,7 @@ def hill_climb(
     """
     steps: list[Step] = []
     priced = 0
+    slower: set[object] = set()  # rewrites that gain by themselves, but not in a run
     for _ in range(max_rounds):
         if stop():
             break
@@ -52,10 +55,13 @@ def hill_climb(
         for m in find_moves(ctx, rules, costs, refusals):
             priced += 1
             if is_worthwhile(m.effect):
-                good.append(m)
+                if _identity(m) not in slower:
+                    good.append(m)
             else:
                 refusals.record(m.rule.name, "cost", "", m.change, m.effect.us)
             if priced % 8 == 0 and stop():
+                break
+            if costs.has_streams and len(good) >= MAX_TRIED_MOVES:
                 break
         if not good:
             break
@@ -63,7 +69,13 @@ def hill_climb(
         wanted = _disjoint_moves(good)
         chosen = [m for m in map(partial(measured_move, ctx, costs), wanted) if m is not None]
         chosen = [m for m in chosen if is_worthwhile(m.effect)]
-        if wanted and not chosen:  # their measured costs count in the next round
+        if costs.has_streams:
+            kept = _faster_moves(graph, chosen, costs, stop)
+            slower.update({*map(_identity, chosen)} - {*map(_identity, kept)})
+            if chosen and not kept and not stop():
+                continue
+            chosen = kept
+        elif wanted and not chosen:  # their measured costs count in the next round
             continue
         graph, applied = _apply(graph, chosen)
         if not applied:
@@ -71,6 +83,34 @@ def hill_climb(
         steps += applied
         note(graph, sum(s.us for s in applied))
     return graph, steps, priced
+
+
+def _identity(move: Move) -> object:
+    return frozenset(move.change.items())
+
+
+def _faster_moves(
+    graph: ir_graph.Graph, moves: list[Move], costs: GraphCosts, stop: Callable[[], bool]
+) -> list[Move]:
+    """Return those of disjoint moves with which a run takes less time. Moves of one rule and gain,
+    as of equal layers, are tried together, then in halves."""
+    kept: list[Move] = []
+    best = costs.run_cost(graph)
+    groups: dict[tuple[str, int], list[Move]] = {}
+    for m in moves:
+        groups.setdefault((m.rule.name, round(m.effect.us / SAME_GAIN_US)), []).append(m)
+    pending = sorted(groups.values(), key=lambda g: -sum(m.effect.us for m in g))
+    halves: list[list[Move]] = []
+    while (pending or halves) and not stop():
+        is_half = bool(halves)
+        group = halves.pop() if is_half else pending.pop()
+        after, _ = _apply(graph, [*kept, *group])
+        us = costs.run_cost(after)
+        if us < best - MIN_GAIN_US:
+            kept, best = [*kept, *group], us
+        elif len(group) > 1 and not is_half:
+            halves = [group[len(group) // 2 :], group[: len(group) // 2]]
+    return kept
 
 
 def _disjoint_moves(good: list[Move]) -> list[Move]:

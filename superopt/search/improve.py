@@ -78,7 +78,7 @@ def improve(
 
     keep("original")
     orders = list(_STAGE_ORDERS.items())
-    if costs.merges_first:  # tactics merge, too, but price far more rewrites
+    if costs.has_streams:  # tactics merge, too, but price far more rewrites
         rules, orders = merging_first(rules), orders[::-1]
     start, first_steps = apply_free_rules(graph, rules.select(lambda r: r.name in costs.free_rules))
     rules = rules.select(lambda r: r.name not in costs.free_rules)

@@ -93,7 +93,10 @@ def play_tactic(
     steps: list[Step] = []
     priced = 0
     # Without weights: shared weights vanish only with the last merge.
-    cost = costs.operator_cost(graph)
+    price, leeway = costs.operator_cost, COST_LEEWAY
+    if costs.has_streams:
+        price, leeway = costs.run_cost, 1.0
+    cost = price(graph)
     while own.rules and not stop():
         ctx = graph_context(graph)
         fresh = [m for m in find_moves(ctx, own, costs, refusals) if not (set(m.change) & tried)]
@@ -106,8 +109,8 @@ def play_tactic(
         else:
             after, path, seen = _play_at(tactic, graph, start, own, calm, costs, refusals, stop)
         priced += seen
-        new = costs.operator_cost(after)
-        if new < COST_LEEWAY * cost and after != graph:
+        new = price(after)
+        if new < leeway * cost and after != graph:
             graph, cost = after, new
             steps += path
         if tactic.everywhere:

@@ -49,7 +49,7 @@ class TablePlanner:
     def __init__(self, us: dict[str, float], measured: dict[str, float]) -> None:
         self.predicted, self.real, self.known = us, measured, dict[str, float]()
         self.measured_count = self.store_hits = self.estimated_count = 0
-        self.free_rules = ()
+        self.free_rules, self.has_streams = (), False
         self.pairs: list[tuple[KernelCounts, KernelCounts]] = []
 
     def kernels_of(self, graph: ir_graph.Graph) -> KernelCounts | None:

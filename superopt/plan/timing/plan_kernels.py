@@ -72,6 +72,10 @@ class PlanKernels:
     _compared: dict[object, float | None] = field(default_factory=dict)
     _stored: dict[str, dict[Option, float]] | None = None
 
+    @property
+    def has_streams(self) -> bool:
+        return self.times.has_streams
+
     def kernels_of(self, graph: ir_graph.Graph) -> KernelCounts | None:
         """Return the problems of a graph's plan; None if an operator has no kernel."""
         found = self._kernels_of(graph)
