@@ -28,7 +28,7 @@ class OptimizedModel:
 
     def __repr__(self) -> str:
         r = self.report
-        verdict = phrases.verdict_text(r.speedup, r.changed, r.predicted_speedup)
+        verdict = phrases.report_verdict_text(r)
         return f"<Optimized {r.model_name}: {verdict}, {r.nodes_before} -> {r.nodes_after} nodes>"
 
     def __str__(self) -> str:

@@ -49,7 +49,7 @@ def test_branches_become_one_kernel_and_the_gain_is_only_predicted(tmp_path: Pat
     assert r.cost_source == (
         "predicted for the kernels of an NVIDIA H100 in fp16: not measured here"
     )
-    assert r.latency_before is r.latency_after is r.speedup is None
+    assert (r.latency_before, r.latency_after, r.speedup) == (None, None, None)
     assert r.check is not None
     assert r.check.passed
     text = str(found)

@@ -20,6 +20,8 @@ from superopt.rules.library.load import load_library
 from superopt.rules.match.graph_context import graph_context
 from superopt.search.backtrack import Limits
 from superopt.search.cost_delta import apply_together
+from superopt.search.free_rules import apply_free_rules
+from superopt.search.hill_climb import hill_climb
 from superopt.search.improve import improve
 from superopt.search.move import Refusals, find_moves
 from superopt.search.plan_costs import PlanCosts
@@ -107,3 +109,47 @@ def test_a_rewrite_to_an_operator_without_a_kernel_is_no_move() -> None:
     costs = PlanCosts({}, roofline_cost_model(1), planner=TablePlanner({}, {}))
     assert not list(find_moves(graph_context(graph), LIBRARY, costs, Refusals()))
     assert costs.graph_cost(graph) == 0.0
+
+
+class StreamsPlanner(TablePlanner):
+    """Each kernel has a launch of 1 us, but a run takes `run_us` for each Relu instead."""
+
+    def __init__(self, run_us: float) -> None:
+        super().__init__({}, {})
+        self.has_streams, self.run_us = True, run_us
+
+    def plan_us(self, graph: ir_graph.Graph) -> float:
+        return 10.0 + self.run_us * (self.kernels_of(graph) or {}).get("Relu", 0)
+
+
+@pytest.mark.parametrize(("run_us", "gains"), [(-1.0, True), (1.0, False), (0.0, False)])
+def test_with_streams_the_time_of_a_run_must_fall(run_us: float, gains: bool) -> None:
+    """Fewer kernels are not enough: they may wait for each other."""
+    rules = parse_rules("wrong(x: f): Neg(Abs(x)) => Relu(x)")
+    x = value("x", 8, 16)
+    graph = ir_graph.Graph((x,), (op("Neg", op("Abs", op("Exp", x))),))
+    costs = PlanCosts({}, roofline_cost_model(1), has_streams=True, planner=StreamsPlanner(run_us))
+    done = improve(graph, rules, costs, seconds=20.0, limits=Limits(), refusals=Refusals())
+    best = done.variants[0]
+    assert (best.graph != graph) == gains
+    assert best.cost == (9.0 if gains else 10.0)
+    climbed, _, _ = hill_climb(graph, rule_set(rules), costs, Refusals(), stop=lambda: False)
+    assert (climbed != graph) == gains
+
+
+def test_rules_that_the_compiler_applies_anyway_come_first() -> None:
+    rules = parse_rules("fold(x: f): Neg(Neg(x)) => Abs(x)\nmerge(x: f): Exp(Abs(x)) => Relu(x)")
+    x = value("x", 8, 16)
+    graph = ir_graph.Graph((x,), (op("Exp", op("Neg", op("Neg", x))),))
+    table = TablePlanner({"Abs": 2.0}, {"Abs": 2.0})  # costs as much as what it replaces
+    outcomes = []
+    for free in ((), ("fold",)):
+        costs = PlanCosts({}, roofline_cost_model(1), free_rules=free, planner=table)
+        done = improve(
+            graph, rules, costs, seconds=20.0, limits=Limits(alpha=1.0), refusals=Refusals()
+        )
+        outcomes.append([s.rule for s in done.variants[0].steps])
+    assert outcomes == [[], ["fold", "merge"]]
+    made, steps = apply_free_rules(graph, rule_set(rules[:1]))
+    assert [s.rule for s in steps] == ["fold"]
+    assert made == steps[0].after

@@ -184,13 +184,6 @@ class Report:
     compiled: Interval | None = None
     cost_source: str = ""
 
-    @property
-    def predicted_speedup(self) -> float | None:
-        """The predicted ratio of latencies; None if costs are sums over operators, or measured."""
-        if not self.cost_source or self.latency_before is not None or not self.cost_after_us:
-            return None
-        return self.cost_before_us / self.cost_after_us
-
 
 @dataclass(frozen=True, slots=True)
 class OutputVerdict:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from superopt.report.data.report import Interval, Reason, UnusedReason, WorstStep
+    from superopt.report.data.report import Interval, Reason, Report, UnusedReason, WorstStep
 
 MAX_NAMES = 4  # names in a sentence
 
@@ -153,15 +153,18 @@ def ratio_text(interval: Interval) -> str:
     return f"{middle:.2f}x ({low:.2f} to {high:.2f})"
 
 
-def verdict_text(
-    speedup: Interval | None, changed: bool, predicted_speedup: float | None = None
-) -> str:
-    """Return the headline: only what the measurement supports. predicted_speedup: if nothing can
-    be measured."""
+def report_verdict_text(r: Report) -> str:
+    """Return the headline of a report: a predicted ratio only where nothing can be measured."""
+    if r.changed and r.cost_source and r.latency_before is None and r.cost_after_us:
+        ratio = r.cost_before_us / r.cost_after_us
+        return f"changed; predicted {ratio:.2f}x as fast, not measured here"
+    return verdict_text(r.speedup, r.changed)
+
+
+def verdict_text(speedup: Interval | None, changed: bool) -> str:
+    """Return the headline: only what the measurement supports."""
     if not changed:
         return "unchanged: no faster graph was found"
-    if speedup is None and predicted_speedup is not None:
-        return f"changed; predicted {predicted_speedup:.2f}x as fast, not measured here"
     if speedup is None:
         return "changed; not timed"
     low, middle, high = speedup

@@ -43,7 +43,7 @@ def report_page(report: Report) -> str:
         script=load_script("report.js"),
         graphs=[(graph, Markup(graph.svg)) for graph in graphs],
         links=_step_links(report, graphs),
-        headline=phrases.verdict_text(report.speedup, report.changed, report.predicted_speedup),
+        headline=phrases.report_verdict_text(report),
         latency=_latency_bars(report.latency_before, report.latency_after),
         rules=[
             (rule, bar, known.get(rule.rule))

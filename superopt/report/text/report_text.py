@@ -80,8 +80,7 @@ def _number_lines(r: Report, is_short: bool = False) -> Iterator[str]:
     def row(label: str, text: str) -> str:
         return f"  {label:{LABEL_WIDTH}}  {text}"
 
-    verdict = phrases.verdict_text(r.speedup, r.changed, r.predicted_speedup)
-    yield f"{phrases.printable(r.model_name)}: {verdict}"
+    yield f"{phrases.printable(r.model_name)}: {phrases.report_verdict_text(r)}"
     yield ""
     if r.latency_before:
         yield row("measured latency", _latency_change(r.latency_before, r.latency_after))
