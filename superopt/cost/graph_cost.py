@@ -152,6 +152,11 @@ class GraphCosts:
         """Return the microseconds of a run of a whole model."""
         return self.graph_cost(graph)
 
+    def run_delta(self, ctx: GraphIndex, change: Change) -> float:
+        """Return the microseconds that a rewrite adds to a run of the nodes around it, if kernels
+        run at once; else 0: `change_cost` has them."""
+        return 0.0
+
     def graph_cost_within(self, graph: ir_graph.Graph, limit_us: float) -> float | None:
         """Return the microseconds of a graph, None if they exceed `limit_us`.
 

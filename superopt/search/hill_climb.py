@@ -8,13 +8,13 @@ from functools import partial
 from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import ReplacementCycle
-from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.graph_context import GraphContext, graph_context
 from superopt.search.cost_delta import Delta, apply_together
 from superopt.search.move import Move, Refusals, Step, find_moves, measured_move
 from superopt.search.rule_set import RuleSet
 
 MAX_TRIED_MOVES = 48  # that gain; with streams then runs are compared
-SAME_GAIN_US = 0.01  # gains that differ by less are of equal layers
+MAX_HALVINGS = 2  # of moves that do not shorten a run together
 MIN_GAIN_US = 0.001  # a gain below this is rounding
 NOISE_SHARE = 0.02  # share of the time of the replaced nodes that a measured gain must exceed
 
@@ -70,7 +70,7 @@ def hill_climb(
         chosen = [m for m in map(partial(measured_move, ctx, costs), wanted) if m is not None]
         chosen = [m for m in chosen if is_worthwhile(m.effect)]
         if costs.has_streams:
-            kept = _faster_moves(graph, chosen, costs, stop)
+            kept = _faster_moves(ctx, chosen, costs, stop)
             slower.update({*map(_identity, chosen)} - {*map(_identity, kept)})
             if chosen and not kept and not stop():
                 continue
@@ -90,26 +90,24 @@ def _identity(move: Move) -> object:
 
 
 def _faster_moves(
-    graph: ir_graph.Graph, moves: list[Move], costs: GraphCosts, stop: Callable[[], bool]
+    ctx: GraphContext, moves: list[Move], costs: GraphCosts, stop: Callable[[], bool]
 ) -> list[Move]:
-    """Return those of disjoint moves with which a run takes less time. Moves of one rule and gain,
-    as of equal layers, are tried together, then in halves."""
-    kept: list[Move] = []
+    """Return those of disjoint moves with which a run takes less time: of those that lengthen no
+    run of the nodes around them all, or those of halves or quarters."""
+    graph, kept = ctx.graph, list[Move]()
     best = costs.run_cost(graph)
-    groups: dict[tuple[str, int], list[Move]] = {}
-    for m in moves:
-        groups.setdefault((m.rule.name, round(m.effect.us / SAME_GAIN_US)), []).append(m)
-    pending = sorted(groups.values(), key=lambda g: -sum(m.effect.us for m in g))
-    halves: list[list[Move]] = []
-    while (pending or halves) and not stop():
-        is_half = bool(halves)
-        group = halves.pop() if is_half else pending.pop()
+    pending = [([m for m in moves if costs.run_delta(ctx, m.change) <= MIN_GAIN_US], 0)]
+    is_first = True
+    while pending and (is_first or not stop()):
+        group, depth = pending.pop()
+        is_first = False
         after, _ = _apply(graph, [*kept, *group])
         us = costs.run_cost(after)
         if us < best - MIN_GAIN_US:
             kept, best = [*kept, *group], us
-        elif len(group) > 1 and not is_half:
-            halves = [group[len(group) // 2 :], group[: len(group) // 2]]
+        elif len(group) > 1 and depth < MAX_HALVINGS:
+            middle = len(group) // 2
+            pending += [(group[middle:], depth + 1), (group[:middle], depth + 1)]
     return kept
 
 

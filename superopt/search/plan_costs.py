@@ -8,6 +8,7 @@ so that equal neighborhoods, of equal layers and of all graphs of a search, are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import ReplacementCycle, replace_all
 from superopt.rules.match.graph_context import graph_context
 from superopt.search.neighborhood import find_neighborhood, outer_values, with_stand_ins
+
+WINDOW_NODES = 40  # before and after a rewrite, whose kernels may run beside what it changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,18 @@ class PlanCosts(GraphCosts):
         """Return the microseconds of a run of a graph's plan, whose kernels may run at once."""
         self.plans.measure(self.kernels_of(graph))
         return self.plans.plan_us(self._planned_graph(graph))
+
+    def run_delta(self, ctx: GraphIndex, change: Change) -> float:
+        """Return the microseconds that a rewrite adds to a run of the nodes around it."""
+        order = list(ctx.position)
+        at = [ctx.position[p] for v in change if (p := ir_graph.producer(v)) in ctx.position]
+        window = order[max(min(at) - WINDOW_NODES, 0) : max(at) + WINDOW_NODES + 1]
+        before, after = self._planned_around(
+            ctx, change, [n for n in window if not n.op.opaque and not self.is_constant(n)]
+        )
+        if after is None or self.plans.kernels_of(after) is None:
+            return math.inf
+        return self.plans.plan_us(after) - self.plans.plan_us(before)
 
     def operator_cost(self, graph: ir_graph.Graph) -> float:
         """Return the microseconds of the kernels of a graph's plan, which read its weights."""
@@ -129,20 +144,27 @@ class PlanCosts(GraphCosts):
     def _plan_change(
         self, ctx: GraphIndex, change: Change, around: Sequence[ir_graph.Node]
     ) -> _KernelChange | None:
-        # Stand-ins first: what leads from one of these nodes to another through others is cut.
-        before, olds, news = with_stand_ins(
-            [outer_values(ctx, around), tuple(change), tuple(change.values())],
-            set(around), ctx.position, self.is_constant,
-        )  # fmt: skip
-        try:
-            after = replace_all(before, dict(zip(olds.outputs, news.outputs, strict=True)))
-        except ReplacementCycle:
-            return None
+        before, after = self._planned_around(ctx, change, around)
         old = self.plans.kernels_of(before)
-        made = self.plans.kernels_of(after) if old is not None else None
+        made = self.plans.kernels_of(after) if old is not None and after is not None else None
         if old is None or made is None:
             return None
         more = {k: made.get(k, 0) - old.get(k, 0) for k in dict.fromkeys((*old, *made))}
         return _KernelChange(
             {k: -n for k, n in more.items() if n < 0}, {k: n for k, n in more.items() if n > 0}
         )
+
+    def _planned_around(
+        self, ctx: GraphIndex, change: Change, around: Sequence[ir_graph.Node]
+    ) -> tuple[ir_graph.Graph, ir_graph.Graph | None]:
+        """Return the graphs of these nodes before a rewrite and after it, with stand-ins; None if
+        that would make a cycle."""
+        # Stand-ins first: what leads from one of these nodes to another through others is cut.
+        before, olds, news = with_stand_ins(
+            [outer_values(ctx, around), tuple(change), tuple(change.values())],
+            set(around), ctx.position, self.is_constant,
+        )  # fmt: skip
+        try:
+            return before, replace_all(before, dict(zip(olds.outputs, news.outputs, strict=True)))
+        except ReplacementCycle:
+            return before, None
