@@ -60,7 +60,8 @@ class PlanCosts(GraphCosts):
     def run_delta(self, ctx: GraphIndex, change: Change) -> float:
         """Return the microseconds that a rewrite adds to a run of the nodes around it."""
         order = list(ctx.position)
-        at = [ctx.position[p] for v in change if (p := ir_graph.producer(v)) in ctx.position]
+        makers = (p for v in change if (p := ir_graph.producer(v)) is not None)
+        at = [ctx.position[p] for p in makers if p in ctx.position]
         window = order[max(min(at) - WINDOW_NODES, 0) : max(at) + WINDOW_NODES + 1]
         before, after = self._planned_around(
             ctx, change, [n for n in window if not n.op.opaque and not self.is_constant(n)]
