@@ -156,6 +156,27 @@ def test_the_headline_claims_no_more_than_was_measured(
     assert phrases.verdict_text(speedup, changed) == said
 
 
+PREDICTED = "predicted for the kernels of a GPU: not measured here"
+
+
+@pytest.mark.parametrize(
+    ("changed", "source", "headline", "cost"),
+    [
+        (True, PREDICTED, "changed; predicted 2.17x as fast, not measured here", "of a GPU)"),
+        (False, PREDICTED, "unchanged: no faster graph was found", "of a GPU)"),
+        (True, "", "changed; not timed", "1.80 ms"),
+    ],
+)
+def test_a_predicted_ratio_is_said_not_to_be_measured(
+    changed: bool, source: str, headline: str, cost: str
+) -> None:
+    report = replace(UNTIMED, changed=changed, cost_source=source)
+    lines = report_text.short_summary(report).splitlines()
+    assert lines[0] == f"{UNTIMED.model_name}: {headline}"
+    assert lines[2].strip() == "measured latency  not measured here" or not source
+    assert lines[3].endswith(cost)
+
+
 @every_report
 def test_summary(
     report: Report, golden: Callable[[str, str], None], request: pytest.FixtureRequest
