@@ -17,8 +17,8 @@ import pytest
 
 import superopt
 from superopt.compilation.cache import entries
-from superopt.compilation.cuda import code_generator, load_compiler, store_program
 from superopt.compilation.cuda import device as cuda_device
+from superopt.compilation.cuda import load_compiler, plan_settings, store_program
 from superopt.compilation.model.compiler import Compiler
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
@@ -84,7 +84,7 @@ def test_on_several_streams(
             [n % max_streams for n in range(len(writes))], dependencies(reads, writes)
         )
 
-    monkeypatch.setattr(code_generator, "on_gpu_streams", lanes)
+    monkeypatch.setattr(plan_settings, "on_gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     found = []

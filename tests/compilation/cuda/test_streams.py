@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda import code_generator, load_compiler
+from superopt.compilation.cuda import load_compiler, plan_settings
 from superopt.kernels.cuda.launch import launch_on_streams
 from superopt.kernels.runtime.gpu_device import to_array
 from superopt.onnx_io.read.source import read_model
@@ -59,7 +59,7 @@ def test_on_several_streams(name: str, seed: int, monkeypatch: pytest.MonkeyPatc
 
     m = (MADE | MODELS)[name]()
     alone = load_compiler.compile_model(read_model(m), "fp16").variant({})
-    monkeypatch.setattr(code_generator, "on_gpu_streams", lanes)
+    monkeypatch.setattr(plan_settings, "on_gpu_streams", lanes)
     exe = load_compiler.compile_model(read_model(m), "fp16", streams=3)
     made = exe.variant({})
     order, r = made.program.stream_order, made.only_step.gpu_program

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from superopt.compilation.cuda import code_generator
 from superopt.compilation.cuda import load_compiler as cuda
+from superopt.compilation.cuda import plan_settings
 from superopt.kernels.cuda import driver as cuda_driver
 from superopt.kernels.runtime import loaded_image
 from superopt.kernels.triton import compiler
@@ -109,7 +109,7 @@ def test_streams_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             [n % max_streams for n in range(len(writes))], dependencies(reads, writes)
         )
 
-    monkeypatch.setattr(code_generator, "on_gpu_streams", lanes)
+    monkeypatch.setattr(plan_settings, "on_gpu_streams", lanes)
     m = branches()
     path = written(tmp_path / "m.onnx", m)
     wanted = compile(path, streams=3).run(feeds(m))["y"]
