@@ -135,6 +135,7 @@ class FakeApi:
         *,
         budget: float | None,
         target: str,
+        precision: str = "fp32",
         rules: Sequence[Path],
         library: bool,
         shapes: Mapping[str, int],
