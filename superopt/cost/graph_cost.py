@@ -41,6 +41,16 @@ class GraphIndex(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Replacement:
+    """A rewrite of a graph: the values that it replaces, and the nodes that it adds and removes."""
+
+    ctx: GraphIndex
+    change: Change
+    added: Sequence[ir_graph.Node]
+    removed: Sequence[ir_graph.Node]
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeCost:
     """The effect of a rewrite: the change in microseconds, and the microseconds of what it removes
     and of what it adds."""
@@ -111,28 +121,15 @@ class GraphCosts:
                 self._nodes[n] = self.prices[s]
         return [self._nodes[n] for n in wanted]
 
-    def change_cost(
-        self,
-        ctx: GraphIndex,
-        change: Change,
-        added: Sequence[ir_graph.Node],
-        removed: Sequence[ir_graph.Node],
-    ) -> ChangeCost | None:
-        """Return the effect of a rewrite that adds and removes these nodes; None if the new graph
-        has no cost."""
-        before, after = sum(self.node_costs(removed)), sum(self.node_costs(added))
-        us = after - before + _reader_delta(ctx, change, removed, self)
-        return ChangeCost(us + _weight_delta(ctx, added, removed, self), before, after)
+    def change_cost(self, r: Replacement) -> ChangeCost | None:
+        """Return the effect of a rewrite; None if the new graph has no cost."""
+        before, after = sum(self.node_costs(r.removed)), sum(self.node_costs(r.added))
+        us = after - before + _reader_delta(r.ctx, r.change, r.removed, self)
+        return ChangeCost(us + _weight_delta(r.ctx, r.added, r.removed, self), before, after)
 
-    def measured_change_cost(
-        self,
-        ctx: GraphIndex,
-        change: Change,
-        added: Sequence[ir_graph.Node],
-        removed: Sequence[ir_graph.Node],
-    ) -> ChangeCost | None:
+    def measured_change_cost(self, r: Replacement) -> ChangeCost | None:
         """Return the effect of a rewrite, measured where `change_cost` only predicts it."""
-        return self.change_cost(ctx, change, added, removed)
+        return self.change_cost(r)
 
     def node_cost(self, n: ir_graph.Node) -> float:
         """Return the microseconds of one node."""

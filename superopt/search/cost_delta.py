@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from superopt.cost.graph_cost import ChangeCost, GraphCosts
+from superopt.cost.graph_cost import ChangeCost, GraphCosts, Replacement
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import replace_all
 from superopt.rules.match.graph_context import GraphContext
@@ -48,7 +48,7 @@ def cost_delta(
     if _is_replaced_read(ctx, change, kept):
         return None
     dead = _dead_nodes(ctx, change, kept)
-    cost = costs.change_cost(ctx, change, added, dead)
+    cost = costs.change_cost(Replacement(ctx, change, added, dead))
     return None if cost is None else Delta(added, dead, cost)
 
 
@@ -59,7 +59,7 @@ def measured_delta(
     costs: GraphCosts,
 ) -> Delta | None:
     """Return the effect of a rewrite with what it adds and removes measured, not predicted."""
-    cost = costs.measured_change_cost(ctx, change, effect.added, effect.removed)
+    cost = costs.measured_change_cost(Replacement(ctx, change, effect.added, effect.removed))
     return None if cost is None else Delta(effect.added, effect.removed, cost)
 
 

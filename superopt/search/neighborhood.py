@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from superopt.cost.graph_cost import Change, GraphIndex
+from superopt.cost.graph_cost import GraphIndex, Replacement
 from superopt.ir import graph as ir_graph
 from superopt.ir.stand_ins import constant_stand_in, numbered_input
 from superopt.ir.substitute import replace_all
@@ -22,30 +22,23 @@ def is_fused(n: ir_graph.Node) -> bool:
     return "elementwise" in laws or "data" in laws or n.op.name == "BatchNormalization"
 
 
-def find_neighborhood(
-    ctx: GraphIndex,
-    change: Change,
-    added: Sequence[ir_graph.Node],
-    removed: Sequence[ir_graph.Node],
-    is_constant: IsConstant,
-) -> list[ir_graph.Node]:
+def find_neighborhood(r: Replacement, is_constant: IsConstant) -> list[ir_graph.Node]:
     """Return the nodes of the graph whose kernels may differ after a rewrite, in order: those that
     it removes, those next to added or removed ones, and on from there through fused nodes."""
 
     def makers(values: Iterable[ir_graph.Value | None]) -> Iterable[ir_graph.Node]:
         for v in values:
             p = None if v is None else ir_graph.producer(v)
-            if p is not None and p in ctx.position:
+            if p is not None and p in r.ctx.position:
                 yield p
 
     def readers(values: Iterable[ir_graph.Value]) -> Iterable[ir_graph.Node]:
-        return (u for v in values for u in ctx.users.get(v, ()))
+        return (u for v in values for u in r.ctx.users.get(v, ()))
 
-    found = dict.fromkeys(removed)
-    edge = dict.fromkeys(readers(change))
-    for p in makers(
-        (*change, *change.values(), *(v for n in (*added, *removed) for v in n.inputs))
-    ):
+    found = dict.fromkeys(r.removed)
+    edge = dict.fromkeys(readers(r.change))
+    read = [v for n in (*r.added, *r.removed) for v in n.inputs]
+    for p in makers((*r.change, *r.change.values(), *read)):
         edge[p] = None
         if is_fused(p):  # one more reader or less decides whether it is
             edge.update(dict.fromkeys(readers(ir_graph.results(p))))
@@ -57,9 +50,9 @@ def find_neighborhood(
         found.update(dict.fromkeys(new))
         fused = [n for n in new if is_fused(n)]
         edge = dict.fromkeys(p for n in fused for p in makers(n.inputs))
-        edge.update(dict.fromkeys(readers(r for n in fused for r in ir_graph.results(n))))
+        edge.update(dict.fromkeys(readers(v for n in fused for v in ir_graph.results(n))))
     some = (n for n in found if not n.op.opaque and not is_constant(n))
-    return sorted(some, key=ctx.position.__getitem__)
+    return sorted(some, key=r.ctx.position.__getitem__)
 
 
 def outer_values(ctx: GraphIndex, nodes: Sequence[ir_graph.Node]) -> tuple[ir_graph.Value, ...]:

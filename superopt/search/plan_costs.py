@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from superopt.cost.graph_cost import Change, ChangeCost, GraphCosts, GraphIndex
+from superopt.cost.graph_cost import Change, ChangeCost, GraphCosts, GraphIndex, Replacement
 from superopt.cost.planner import KernelCounts, Planner
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import ReplacementCycle, replace_all
@@ -91,28 +91,16 @@ class PlanCosts(GraphCosts):
             self._graphs[graph] = found
         return found
 
-    def change_cost(
-        self,
-        ctx: GraphIndex,
-        change: Change,
-        added: Sequence[ir_graph.Node],
-        removed: Sequence[ir_graph.Node],
-    ) -> ChangeCost | None:
+    def change_cost(self, r: Replacement) -> ChangeCost | None:
         """Return the effect of a rewrite on the kernels; None if it leaves no plan."""
         self.priced_count += 1
-        found = self._kernel_change(ctx, change, added, removed)
+        found = self._kernel_change(r)
         return None if found is None else self._cost(found)
 
-    def measured_change_cost(
-        self,
-        ctx: GraphIndex,
-        change: Change,
-        added: Sequence[ir_graph.Node],
-        removed: Sequence[ir_graph.Node],
-    ) -> ChangeCost | None:
+    def measured_change_cost(self, r: Replacement) -> ChangeCost | None:
         """Return the effect of a rewrite after measuring what it removes and adds, a gain in
         turns; None if there was no time to measure it."""
-        found = self._kernel_change(ctx, change, added, removed)
+        found = self._kernel_change(r)
         if found is None or not self.plans.measure((*found.removed, *found.added)):
             return None
         if found.added and self._cost(found).us < 0:
@@ -129,17 +117,11 @@ class PlanCosts(GraphCosts):
             after = before * ratio
         return ChangeCost(after - before, before, after)
 
-    def _kernel_change(
-        self,
-        ctx: GraphIndex,
-        change: Change,
-        added: Sequence[ir_graph.Node],
-        removed: Sequence[ir_graph.Node],
-    ) -> _KernelChange | None:
-        around = find_neighborhood(ctx, change, added, removed, self.is_constant)
-        about = (tuple(change.items()), tuple(around))
+    def _kernel_change(self, r: Replacement) -> _KernelChange | None:
+        around = find_neighborhood(r, self.is_constant)
+        about = (tuple(r.change.items()), tuple(around))
         if about not in self._changes:
-            self._changes[about] = self._plan_change(ctx, change, around)
+            self._changes[about] = self._plan_change(r.ctx, r.change, around)
         return self._changes[about]
 
     def _plan_change(
