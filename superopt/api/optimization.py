@@ -208,7 +208,8 @@ def _compiled_speedup(
     """Return what compiling the result would gain over onnxruntime, if that was asked to be timed
     and enough of the budget is left. left: seconds."""
     request = done.request
-    if request.target != "onnxruntime" or request.is_untimed or left < MIN_COMPARED_SECONDS:
+    is_wanted = request.target == "onnxruntime" and not request.is_untimed
+    if not is_wanted or request.stop() or left < MIN_COMPARED_SECONDS:
         return None
     from superopt.jobs.compiled_speedup import measure_compiled_speedup
     from superopt.optimization.optimization_result import save_model
