@@ -12,7 +12,7 @@ from superopt.compilation.cpu.load_compiler import compile_model
 from superopt.compilation.model.executable import Executable
 from superopt.cost import tuning_records
 from superopt.cost.cache_folders import objects_folder
-from superopt.cost.speedup import MIN_ROUNDS
+from superopt.cost.interleaved_times import time_interleaved
 from superopt.cost.store import Store
 from superopt.errors import ModelError
 from superopt.kernels.runtime.cpu import host
@@ -83,22 +83,20 @@ def time_models(
 ) -> list[list[float]]:
     """Return the times of whole models in microseconds, a list of rounds for each; the order within
     a round is random. As `superopt.ort.time_interleaved` in ONNX Runtime."""
-    ready = [compile_model(read_model(p), threads=threads) for p in paths]
-    for exe in ready:
-        exe.run(feeds)
-    times: list[list[float]] = [[] for _ in ready]
-    rng = np.random.default_rng(seed)
     clock = time.thread_time if threads == 1 else time.perf_counter  # see plan/timing/turns.py
-    end = time.monotonic() + seconds
-    while len(times[0]) < rounds:
-        enough = time.monotonic() > end or stop(times)
-        if enough and len(times[0]) >= MIN_ROUNDS:
-            break
-        for n in rng.permutation(len(ready)):
+
+    def run_clock(exe: Executable) -> Callable[[], float]:
+        def run() -> float:
             begin = clock()
-            ready[n].run(feeds)
-            times[n].append((clock() - begin) * 1e6)
-    return times
+            exe.run(feeds)
+            return 1e6 * (clock() - begin)
+
+        return run
+
+    ticks = [run_clock(compile_model(read_model(p), threads=threads)) for p in paths]
+    for tick in ticks:
+        tick()
+    return time_interleaved(ticks, seconds, rounds, seed, stop)
 
 
 def make_planner(

@@ -72,8 +72,8 @@ class GraphCosts:
 
     cost_model: prices new signatures; is_fused: true if the runtime computes a node as part of
     another one, given which of its operands are constants; free_rules: what it rewrites anyway;
-    has_streams: kernels may run at once, and each has a launch, so that a run takes less time than
-    its nodes together: rules that merge nodes are tried first, and `run_cost` must fall.
+    has_streams: kernels may run concurrently, and each has a launch, so that a run takes less time
+    than its nodes together: rules that merge nodes are tried first, and `run_cost` must fall.
     """
 
     sizes: Mapping[str, int]
@@ -151,7 +151,7 @@ class GraphCosts:
 
     def run_delta(self, ctx: GraphIndex, change: Change) -> float:
         """Return the microseconds that a rewrite adds to a run of the nodes around it, if kernels
-        run at once; else 0: `change_cost` has them."""
+        run concurrently; else 0: `change_cost` has them."""
         return 0.0
 
     def graph_cost_within(self, graph: ir_graph.Graph, limit_us: float) -> float | None:

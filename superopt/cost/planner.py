@@ -12,8 +12,8 @@ KernelCounts = Mapping[str, int]  # how often a plan computes each problem, by i
 
 class Planner(Protocol):
     """Plans graphs, and times kernels. free_rules: those that are applied to each graph before it
-    is planned. has_streams: kernels may run at once. measured_count, store_hits, estimated_count:
-    times that it measured, read from the store, and only predicted."""
+    is planned. has_streams: kernels may run concurrently. measured_count, store_hits,
+    estimated_count: times that it measured, read from the store, and only predicted."""
 
     free_rules: Collection[str]
     has_streams: bool

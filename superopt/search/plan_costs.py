@@ -53,7 +53,7 @@ class PlanCosts(GraphCosts):
         return self.operator_cost(graph)
 
     def run_cost(self, graph: ir_graph.Graph) -> float:
-        """Return the microseconds of a run of a graph's plan, whose kernels may run at once."""
+        """Return the microseconds of a run of a graph's plan, with concurrent kernels."""
         self.plans.measure(self.kernels_of(graph))
         return self.plans.plan_us(self._planned_graph(graph))
 

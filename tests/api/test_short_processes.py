@@ -128,7 +128,7 @@ def test_the_child_of_a_process_that_was_killed_ends(path: Path) -> None:
 
 
 @pytest.fixture
-def locked(tmp_path: Path) -> Iterator[None]:
+def lock_of_another_process(tmp_path: Path) -> Iterator[None]:
     """Another process has left a child."""
     default_folder().mkdir(mode=0o700)
     with (default_folder() / child_process.LOCK_NAME).open("w") as file:
@@ -136,7 +136,7 @@ def locked(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("locked")
+@pytest.mark.usefixtures("lock_of_another_process")
 def test_one_child_goes_on_at_a_time(path: Path) -> None:
     pid = finish(start(path))
     wait_for_end(pid, 15)

@@ -34,14 +34,14 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_timing, "_measured_device", lambda precision: None)
 
 
-def optimized(folder: Path, **more: Any) -> superopt.Optimized:
+def optimize_fire_module(folder: Path, **more: Any) -> superopt.Optimized:
     given = {"target": "cuda", "precision": "fp16", "budget": 20.0, "store": folder / "store.db"}
     return superopt.optimize(data(FIRE), **{**given, **more})
 
 
 @pytest.mark.usefixtures("no_gpu")
 def test_branches_become_one_kernel_and_the_gain_is_only_predicted(tmp_path: Path) -> None:
-    found = optimized(tmp_path)
+    found = optimize_fire_module(tmp_path)
     assert found.changed
     assert any(s.rule.startswith("conv-enlarge-merge") for s in found.report.steps)
     r = found.report
@@ -65,7 +65,7 @@ def test_a_graph_with_a_small_predicted_gain_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optimize_, "MIN_PREDICTED_SPEEDUP", 10.0)
-    found = optimized(tmp_path)
+    found = optimize_fire_module(tmp_path)
     assert not found.changed
     assert found.report.cost_after_us == found.report.cost_before_us
     assert "unchanged" in str(found)
@@ -73,8 +73,8 @@ def test_a_graph_with_a_small_predicted_gain_is_not_used(
 
 @pytest.mark.usefixtures("no_gpu")
 def test_decisions_for_a_gpu_are_replayed(tmp_path: Path) -> None:
-    found = optimized(tmp_path)
-    again = optimized(tmp_path, replay=found.decisions)
+    found = optimize_fire_module(tmp_path)
+    again = optimize_fire_module(tmp_path, replay=found.decisions)
     assert again.report.optimized_sha256 == found.report.optimized_sha256
 
 
@@ -92,7 +92,7 @@ def test_what_is_measured_decides_on_a_gpu(tmp_path: Path, monkeypatch: pytest.M
         return CompiledTimers(made.kind, time_models, made.make_planner, device="a GPU")
 
     monkeypatch.setattr("superopt.compilation.cuda.graph_timing.gpu_timers", timers)
-    found = optimized(tmp_path)
+    found = optimize_fire_module(tmp_path)
     assert asked
     assert not found.changed
 

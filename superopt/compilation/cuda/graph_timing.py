@@ -17,7 +17,7 @@ from superopt.compilation.cuda.plan_settings import DEFAULT_STREAMS, gpu_setting
 from superopt.compilation.cuda.tune_kernels import stored_options
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.model.executable import Executable
-from superopt.cost.speedup import MIN_ROUNDS
+from superopt.cost.interleaved_times import time_interleaved
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.kernels.runtime.gpu_device import device_name
@@ -88,16 +88,7 @@ def time_models(
     ticks = [_run_clock(compile_model(read_model(p), precision), feeds) for p in paths]
     for tick in ticks:
         warm_up(tick)
-    times: list[list[float]] = [[] for _ in ticks]
-    rng = np.random.default_rng(seed)
-    end = time.monotonic() + seconds
-    while len(times[0]) < rounds:
-        enough = time.monotonic() > end or stop(times)
-        if enough and len(times[0]) >= MIN_ROUNDS:
-            break
-        for n in rng.permutation(len(ticks)):
-            times[n].append(ticks[n]())
-    return times
+    return time_interleaved(ticks, seconds, rounds, seed, stop)
 
 
 def _run_clock(exe: Executable, feeds: Mapping[str, Any]) -> Callable[[], float]:

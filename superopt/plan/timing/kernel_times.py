@@ -53,7 +53,8 @@ class PlannedKernel:
 class KernelTimes(Protocol):
     """Times of kernels. unknown_ratio: of a kernel's time to its estimate, where none was measured;
     call_us: of calling one more kernel, in addition to an estimate; has_streams: kernels that do
-    not wait for each other may run at once; can_measure: False if kernels can only be predicted."""
+    not wait for each other may run concurrently; can_measure: False if kernels can only be
+    predicted."""
 
     @property
     def can_measure(self) -> bool: ...

@@ -35,7 +35,7 @@ _PRICED_PASSES = PASSES[: next(n for n, x in enumerate(PASSES) if x.name == "sel
 @dataclass(frozen=True, slots=True)
 class _GraphKernels:
     """The kernels of a graph's plan: how often it solves each problem; the problems in order; and
-    the kernels that each of these waits for, where kernels may run at once."""
+    the kernels that each of these waits for, where kernels may run concurrently."""
 
     counts: KernelCounts
     keys: tuple[str, ...]
