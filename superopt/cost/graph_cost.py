@@ -72,6 +72,7 @@ class GraphCosts:
 
     cost_model: prices new signatures; is_fused: true if the runtime computes a node as part of
     another one, given which of its operands are constants; free_rules: what it rewrites anyway;
+    has_plans: costs are of plans, which take long to compute;
     has_streams: kernels may run concurrently, and each has a launch, so that a run takes less time
     than its nodes together: rules that merge nodes are tried first, and `run_cost` must fall.
     """
@@ -82,6 +83,7 @@ class GraphCosts:
     prices: dict[Signature, float] = field(default_factory=dict)
     constant_nodes: dict[ir_graph.Node, bool] = field(default_factory=dict)
     free_rules: Collection[str] = ()
+    has_plans: bool = False
     has_streams: bool = False
     _nodes: dict[ir_graph.Node, float] = field(default_factory=dict)
     _weights: dict[ir_graph.Value, float] = field(default_factory=dict)

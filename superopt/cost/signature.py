@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from superopt.ir import graph
+from superopt.ir.concrete_graph import concrete_type
 from superopt.ir.op import Attr, Attrs, Op
 from superopt.te.expr import index
 from superopt.te.expr.node import Expr
@@ -35,13 +36,6 @@ class Signature:
     def __str__(self) -> str:
         shown = [str(o) for o in self.operands] + [f"{k}={v}" for k, v in self.attrs]
         return f"{self.op.name}({', '.join(shown)})"
-
-
-def concrete_type(t: TensorType, sizes: Mapping[str, int]) -> TensorType:
-    """Return `t` with its symbolic sizes replaced; KeyError names one without a value."""
-    if t.shape is None or all(isinstance(d, int) for d in t.shape):
-        return t
-    return TensorType(t.dtype, tuple(index.evaluate(d, dict(sizes)) for d in t.shape))
 
 
 def concrete_attr(value: Attr, sizes: Mapping[str, int]) -> Attr:

@@ -11,6 +11,7 @@ from superopt.cost import tuning_records
 from superopt.cost.machine import Machine
 from superopt.cost.measured_cost import MeasuredCostModel
 from superopt.cost.planner import Planner
+from superopt.cost.runtime_plans import RuntimePlans
 from superopt.cost.store import Store, Target
 from superopt.loading.request import Deadline, Request
 from superopt.onnx_io.import_.model import Model
@@ -49,7 +50,10 @@ def measured_clock(
             is_over=lambda: request.stop() or time.monotonic() > end,
         )  # fmt: skip
         return planner
-    return node_clock(model, request, deadline, store, machine, budget_part)
+    return RuntimePlans(
+        cost_target(request, machine), model.opset, model.source.model.ir_version,
+        request.threads, sizes, store, lambda: request.stop() or time.monotonic() > end,
+    )  # fmt: skip
 
 
 def node_clock(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,6 +19,14 @@ _DEFAULT_SIZES: tuple[tuple[str, int], ...] = (
     ("width", 224),
 )
 DEFAULT_SIZE = 8
+# Sizes without a telling name, by the place where an input has them.
+_IMAGE_SIZE = 224  # of an axis of an image
+_SIGNAL_SIZE = 16_000  # samples: a second of speech
+_TOKEN_COUNT = 128
+_MAX_IMAGE_CHANNELS = 4
+# What exporters call a dimension without a name: `unk__17`, `DynamicDimension.0`, `x_d0`, `?`.
+_NAMELESS = re.compile(r"\?|n|unk_+\d+|.*dynamic.*|.*_d\d+", re.IGNORECASE)
+_SIGNAL = re.compile(r"wave|audio|signal|speech|pcm", re.IGNORECASE)
 
 
 def representative_sizes(model: Model, given_sizes: Mapping[str, int]) -> dict[str, int]:
@@ -34,7 +43,7 @@ def representative_sizes(model: Model, given_sizes: Mapping[str, int]) -> dict[s
             raise known.unknown_error(name, value)
         sizes[ours[name]] = known.check_value(name, value)
     for theirs, our in model.symbols.items():
-        sizes.setdefault(our, _default_size(theirs))
+        sizes.setdefault(our, _default_size(model, theirs, our))
     return sizes
 
 
@@ -74,9 +83,29 @@ def _internal_names(model: Model, given_sizes: Mapping[str, int]) -> set[str]:
     return {model.symbols.get(name, name) for name in given_sizes}
 
 
-def _default_size(name: str) -> int:
-    lower = name.lower()
-    return next((value for part, value in _DEFAULT_SIZES if part in lower), DEFAULT_SIZE)
+def _default_size(model: Model, theirs: str, our: str) -> int:
+    lower = theirs.lower()
+    found = next((value for part, value in _DEFAULT_SIZES if part in lower), None)
+    if found is None and _NAMELESS.fullmatch(theirs) and our in model.size_bindings:
+        found = _size_at(model, *model.size_bindings[our])
+    return DEFAULT_SIZE if found is None else found
+
+
+def _size_at(model: Model, name: str, axis: int) -> int | None:
+    """Return a size for an axis of an input; None if the place does not say which."""
+    (t,) = (i.type for i in model.graph.inputs if i.name == name)
+    shape = t.shape or ()
+    if axis == 0 and (len(shape) > 1 or len(model.graph.inputs) > 1):
+        return 1
+    channels = shape[1] if len(shape) == 4 else None
+    if axis >= 2 and isinstance(channels, int) and channels <= _MAX_IMAGE_CHANNELS:
+        return _IMAGE_SIZE
+    if axis == len(shape) - 1 and len(shape) == 2 and t.dtype is not None:
+        if t.dtype.is_int:
+            return _TOKEN_COUNT
+        if _SIGNAL.search(name):
+            return _SIGNAL_SIZE
+    return None
 
 
 def alternative_sizes(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:

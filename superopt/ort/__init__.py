@@ -25,7 +25,14 @@ from superopt.ort.sessions import (
 from superopt.ort.tensors import Array, Feeds, Value
 
 if TYPE_CHECKING:
-    from superopt.ort.measure import LevelResult, run_at_all_levels, time_interleaved, time_single
+    from superopt.ort.measure import (
+        LevelResult,
+        node_plan,
+        run_at_all_levels,
+        time_interleaved,
+        time_single,
+    )
+    from superopt.ort.profiled_plan import NodePlan
     from superopt.ort.timing import Timing
     from superopt.ort.worker import Failure, LoadedModel, Worker, shared_worker
 
@@ -35,7 +42,9 @@ _HOME = {
     "LoadedModel": "superopt.ort.worker",
     "Timing": "superopt.ort.timing",
     "LevelResult": "superopt.ort.measure",
+    "NodePlan": "superopt.ort.profiled_plan",
     "Worker": "superopt.ort.worker",
+    "node_plan": "superopt.ort.measure",
     "run_at_all_levels": "superopt.ort.measure",
     "shared_worker": "superopt.ort.worker",
     "time_interleaved": "superopt.ort.measure",
@@ -48,6 +57,7 @@ __all__ = [
     "Feeds",
     "LevelResult",
     "LoadedModel",
+    "NodePlan",
     "Port",
     "Session",
     "Source",
@@ -58,6 +68,7 @@ __all__ = [
     "installed_version",
     "load_part_session",
     "load_session",
+    "node_plan",
     "optimization_levels",
     "raw_run_function",
     "run",

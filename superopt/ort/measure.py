@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
+from superopt.ort.profiled_plan import NodePlan
 from superopt.ort.sessions import Source, optimization_levels
 from superopt.ort.tensors import Feeds
 from superopt.ort.timing import Timing
@@ -87,6 +88,23 @@ def time_single(
         found.append(reply if isinstance(reply, Failure) else Timing(*reply[0]["timing"]))
         on_done(index + 1)
     return found
+
+
+def node_plan(
+    model: Source, *, threads: int = 1, limit: float | None = None, worker: Worker | None = None
+) -> NodePlan | Failure:
+    """Return the nodes that onnxruntime runs for a model: its optimized graph, with types.
+
+    The model runs once, on drawn inputs. limit: seconds.
+    """
+    worker = worker or shared_worker()
+    header: Header = {"do": "plan", "threads": threads}
+    reply = worker.request(header, (), f"planning {model_title(model)}", limit, [model])
+    if isinstance(reply, Failure):
+        return reply
+    found, blobs = reply
+    results = {name: [(k, dims) for k, dims in ts] for name, ts in found["results"].items()}
+    return NodePlan(bytes(blobs[0]), results)
 
 
 def time_interleaved(

@@ -16,6 +16,7 @@ from typing import IO, Protocol
 
 from superopt import guard
 from superopt.errors import SuperoptError
+from superopt.ort.profiled_plan import read_node_plan
 from superopt.ort.sessions import Session, Source, _ort, error_text, load_session, run
 from superopt.ort.tensors import Feeds
 from superopt.ort.timing import (
@@ -162,6 +163,10 @@ def _handle_request(
             if header["subtract"]:
                 timing = subtract_fixed_cost(fixed[threads], timing)
             return {"ok": True, "timing": timing_fields(timing)}, ()
+        case "plan":
+            (entry,) = header["models"]
+            plan = read_node_plan(_model_source(entry, blobs), header["threads"])
+            return {"ok": True, "results": plan.results}, [plan.model]
         case "interleave":
             return {"ok": True, "times": _interleave(header, blobs, sessions, enough, say)}, ()
         case unknown:

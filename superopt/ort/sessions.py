@@ -94,20 +94,8 @@ def optimization_levels() -> tuple[str, ...]:
     return tuple(name for name, attribute in _LEVELS.items() if hasattr(known, attribute))
 
 
-def load_session(
-    model: Source,
-    threads: int = 1,
-    level: str = "all",
-    unsigned_weights: bool = False,
-    weights: Path | None = None,
-) -> Session:
-    """Load a model for the CPU with a fixed number of threads.
-
-    unsigned_weights: multiply int8 weights as uint8 where products by int8 would saturate
-    (onnxruntime's session option `session.x64quantprecision`). weights: the folder of the external
-    data of a model given as bytes. Raises ModelError if onnxruntime rejects the model, UsageError
-    for an unknown level or fewer than 1 thread.
-    """
+def new_session_options(threads: int, level: str = "all") -> Any:
+    """Return the options of a session; see `load_session`."""
     ort = _ort()
     if level not in optimization_levels():
         raise UsageError(
@@ -124,6 +112,27 @@ def load_session(
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, _LEVELS[level])
+    return options
+
+
+def load_session(
+    model: Source,
+    threads: int = 1,
+    level: str = "all",
+    unsigned_weights: bool = False,
+    weights: Path | None = None,
+    options: Any = None,
+) -> Session:
+    """Load a model for the CPU with a fixed number of threads.
+
+    unsigned_weights: multiply int8 weights as uint8 where products by int8 would saturate
+    (onnxruntime's session option `session.x64quantprecision`). weights: the folder of the external
+    data of a model given as bytes. options: of the session, from `new_session_options`. Raises
+    ModelError if onnxruntime rejects the model, UsageError for an unknown level or fewer than 1
+    thread.
+    """
+    ort = _ort()
+    options = new_session_options(threads, level) if options is None else options
     if unsigned_weights:
         options.add_session_config_entry("session.x64quantprecision", "1")
     if weights is not None:

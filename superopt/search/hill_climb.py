@@ -13,7 +13,7 @@ from superopt.search.cost_delta import Delta, apply_together
 from superopt.search.move import Move, Refusals, Step, find_moves, measured_move
 from superopt.search.rule_set import RuleSet
 
-MAX_TRIED_MOVES = 48  # that gain; with streams then runs are compared
+MAX_TRIED_MOVES = 48  # that gain, by plans; then they are applied before others are priced
 MAX_HALVINGS = 2  # of moves that do not shorten a run together
 MIN_GAIN_US = 0.001  # a gain below this is rounding
 NOISE_SHARE = 0.02  # share of the time of the replaced nodes that a measured gain must exceed
@@ -61,7 +61,7 @@ def hill_climb(
                 refusals.record(m.rule.name, "cost", "", m.change, m.effect.us)
             if priced % 8 == 0 and stop():
                 break
-            if costs.has_streams and len(good) >= MAX_TRIED_MOVES:
+            if costs.has_plans and len(good) >= MAX_TRIED_MOVES:
                 break
         if not good:
             break

@@ -15,7 +15,7 @@ from superopt.search.free_rules import apply_free_rules
 from superopt.search.hill_climb import hill_climb
 from superopt.search.move import PieceChange, Refusals, Step
 from superopt.search.partition import MAX_PIECE_NODES, Piece, assemble_rewrite, split_into_pieces
-from superopt.search.rule_set import RuleSet, merging_first, rule_set
+from superopt.search.rule_set import RuleSet, merging_first, rule_set, shrinking_first
 from superopt.search.tactic import TACTICS, Tactic, play_tactic
 
 # Tactics first, or hill climbing first: each finds graphs that the other cannot reach.
@@ -78,8 +78,9 @@ def improve(
 
     keep("original")
     orders = list(_STAGE_ORDERS.items())
-    if costs.has_streams:  # tactics merge, too, but price far more rewrites
-        rules, orders = merging_first(rules), orders[::-1]
+    if costs.has_plans:  # tactics price far more rewrites, each by a plan
+        rules = merging_first(rules) if costs.has_streams else shrinking_first(rules)
+        orders = orders[::-1]
     start, first_steps = apply_free_rules(graph, rules.select(lambda r: r.name in costs.free_rules))
     rules = rules.select(lambda r: r.name not in costs.free_rules)
     for label, order in orders:

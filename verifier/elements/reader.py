@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from superopt.ops.shared.precision import NARROWED
 from superopt.te.expr.dtype import BOOL, INDEX, DType, is_widening, to_numpy
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce, Size
 from superopt.te.expr.tensor import Dim, Tensor
@@ -86,7 +87,7 @@ class Reader:
         if found is None:
             self.kept_alive.append(t)
             places = {a.name: p for a, p in zip(t.axes, index, strict=True)}
-            found = self.memo[key] = self.value(t.body, places, facts)
+            found = self.memo[key] = self.value(_unrounded(t, t.body), places, facts)
         return found
 
     def check_bounds(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> tuple[Poly, ...]:
@@ -323,6 +324,15 @@ class Reader:
             case _:
                 raise Unreadable(str(e))
         return out if expected else normal.subtract(normal.constant(facts.context, 1), out)
+
+
+def _unrounded(t: Tensor, body: Expr) -> Expr:
+    """Return the body of a tensor without the rounding of an operator's result to its type, which
+    is the identity over the reals; a Cast of the model is none."""
+    match body:
+        case Apply("cast", (x,), kind) if t.name == NARROWED and x.dtype.is_float and kind.is_float:
+            return x
+    return body
 
 
 def _index_function(fn: str, operands: list[Poly], facts: Facts) -> Poly:

@@ -238,6 +238,9 @@ OPTIONS: dict[tuple[str, str], Callable[[OpenAttribute], Options]] = {
     ("Split", "split"): lambda a: _tuples(
         range(1, MAX_PARTS + 1), lambda fresh, k: _natural(fresh, f"c{k}")
     ),
+    ("STFT", "frame_step"): lambda a: [lambda fresh: fresh("step")],
+    ("DFT", "dft_length"): lambda a: [lambda fresh: fresh("length")],
+    ("DFT", "onesided"): lambda a: _each((0, 1)),
     ("Cast", "to"): lambda a: _each((F32, F64, F16, I64, BOOL)),
     ("Gelu", "approximate"): lambda a: _each(("none", "tanh")),
     ("Pad", "mode"): lambda a: _each(("constant", "edge", "reflect", "wrap")),

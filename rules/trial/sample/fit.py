@@ -42,6 +42,7 @@ FITS: dict[str, Callable[[FitRequest], Fit]] = {
     "Reshape": fit_movement.fit_reshape,
     "Slice": fit_movement.fit_slice,
     "Softmax": fit_contractions.fit_along_axis,
+    "STFT": fit_contractions.fit_frames,
     "SpaceToDepth": fit_movement.fit_space_depth,
     "Split": fit_movement.fit_split,
     "Squeeze": fit_movement.fit_squeeze,

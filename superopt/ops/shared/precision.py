@@ -12,6 +12,9 @@ from superopt.te.expr.dtype import F64, DType
 from superopt.te.expr.tensor import Tensor, cast, compute
 
 
+NARROWED = "narrow"  # the name of tensors that are rounded to the type of a result
+
+
 def widen_tensor(x: Tensor) -> Tensor:
     """Convert `x` to accumulation precision."""
     kind = accumulation_dtype(x.dtype)
@@ -25,4 +28,4 @@ def to_float64(x: Tensor) -> Tensor:
 
 def narrow_tensor(x: Tensor, dtype: DType) -> Tensor:
     """Convert `x` back to `dtype`."""
-    return x if x.dtype == dtype else compute(x.shape, lambda *i: cast(x[i], dtype), name="narrow")
+    return x if x.dtype == dtype else compute(x.shape, lambda *i: cast(x[i], dtype), name=NARROWED)

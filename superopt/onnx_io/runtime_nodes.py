@@ -1,0 +1,237 @@
+"""Nodes of a runtime's optimized model, each as a small model to time.
+
+They may be of domains of the runtime's own, as onnxruntime's convolutions on blocked channels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+
+_MAX_KEPT_ELEMENTS = 64  # of a constant whose values matter, as of a shape or an exponent
+_DRAWN_FLOATS = 1 << 14  # which are repeated
+_ELEMENT_TYPES = {
+    "float": onnx.TensorProto.FLOAT, "double": onnx.TensorProto.DOUBLE,
+    "float16": onnx.TensorProto.FLOAT16, "bool": onnx.TensorProto.BOOL,
+    **{f"{u}int{n}": onnx.TensorProto.DataType.Value(f"{u}int{n}".upper())
+       for u in ("", "u") for n in (8, 16, 32, 64)},
+}  # fmt: skip
+_ELEMENT_NAMES = {value: name for name, value in _ELEMENT_TYPES.items()}
+ResultTypes = Mapping[str, Sequence[tuple[str, Sequence[int]]]]  # by the node's name
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeValue:
+    """An operand or result of a node. kind: of its elements, as "float". value: of a constant whose
+    values matter, else None."""
+
+    kind: str
+    shape: tuple[int, ...]
+    is_constant: bool = False
+    value: onnx.TensorProto | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * _numpy_type(self.kind).itemsize
+
+    def __str__(self) -> str:
+        return f"{'const ' * self.is_constant}{self.kind}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RuntimeNode:
+    """A node of an optimized model. key: equal for nodes of equal time. node: without names.
+    imports: versions of domains."""
+
+    key: str
+    node: onnx.NodeProto
+    operands: tuple[RuntimeValue | None, ...]
+    results: tuple[RuntimeValue | None, ...]
+    imports: tuple[tuple[str, int], ...]
+    ir_version: int
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(o.nbytes for o in self.operands if o is not None and o.is_constant)
+
+    @property
+    def moved_bytes(self) -> int:
+        return sum(v.nbytes for v in (*self.operands, *self.results) if v is not None)
+
+    @property
+    def operation_count(self) -> float:
+        """Floating-point operations of a product or convolution; else the elements of results."""
+        out = sum(math.prod(v.shape) for v in self.results if v is not None)
+        if len(self.operands) < 2 or self.operands[1] is None or self.operands[0] is None:
+            return float(out)
+        a, b = self.operands[0].shape, self.operands[1].shape
+        if "Conv" in self.node.op_type and b:
+            return 2.0 * out * math.prod(b[1:])
+        if ("MatMul" in self.node.op_type or "Gemm" in self.node.op_type) and a and b:
+            return 2.0 * out * math.sqrt(math.prod(a) * math.prod(b) / max(out, 1))
+        return float(out)
+
+
+def read_runtime_nodes(model: bytes, results: ResultTypes) -> list[RuntimeNode] | None:
+    """Return the nodes of an optimized model; None if one cannot be timed alone: a type is not
+    known, it has no name, or it contains a graph. results: types of each node's results."""
+    proto = onnx.load_model_from_string(model)
+    known: dict[str, RuntimeValue] = {}
+    for i in proto.graph.input:
+        kind = _ELEMENT_NAMES.get(i.type.tensor_type.elem_type)
+        dims = tuple(d.dim_value for d in i.type.tensor_type.shape.dim)
+        if kind is not None:
+            known[i.name] = RuntimeValue(kind, dims)
+    for t in proto.graph.initializer:
+        if (kind := _ELEMENT_NAMES.get(t.data_type)) is None:
+            continue
+        matters = math.prod(t.dims) <= _MAX_KEPT_ELEMENTS or kind not in ("float", "float16")
+        known[t.name] = RuntimeValue(kind, tuple(t.dims), True, t if matters else None)
+    imports = tuple(sorted((o.domain, o.version) for o in proto.opset_import))
+    out = []
+    for n in proto.graph.node:
+        types = results.get(n.name)
+        named = [name for name in n.output if name]
+        if types is None or len(types) != len(named):
+            return None
+        if any(a.HasField("g") or a.graphs for a in n.attribute):
+            return None
+        if any(name and name not in known for name in n.input):
+            return None
+        for name, (kind, dims) in zip(named, types, strict=True):
+            if kind in _ELEMENT_TYPES:
+                known[name] = RuntimeValue(kind, tuple(dims))
+        if any(name not in known for name in named):
+            return None
+        operands = tuple(known[name] if name else None for name in n.input)
+        made = tuple(known[name] if name else None for name in n.output)
+        out.append(_runtime_node(n, operands, made, imports, proto.ir_version))
+    return out
+
+
+def _runtime_node(
+    n: onnx.NodeProto,
+    operands: tuple[RuntimeValue | None, ...],
+    results: tuple[RuntimeValue | None, ...],
+    imports: tuple[tuple[str, int], ...],
+    ir_version: int,
+) -> RuntimeNode:
+    bare = onnx.NodeProto(op_type=n.op_type, domain=n.domain)
+    bare.attribute.extend(sorted(n.attribute, key=lambda a: a.name))
+    digest = hashlib.blake2b(bare.SerializeToString(deterministic=True), digest_size=8)
+    digest.update(repr(imports).encode())
+    for o in operands:
+        if o is not None and o.value is not None:
+            digest.update(onnx.numpy_helper.to_array(o.value).tobytes())
+    # Which operands are one value matters, too: a square reads one.
+    names = [name for name in n.input if name]
+    same = [names.index(name) for name in names]
+    digest.update(repr(same).encode())
+    op = f"{n.domain}.{n.op_type}" if n.domain else n.op_type
+    key = f"{op}({', '.join(map(str, operands))}) {digest.hexdigest()}"
+    bare.input.extend(n.input)
+    return RuntimeNode(key, bare, operands, results, imports, ir_version)
+
+
+@dataclass(slots=True)
+class _ModelBuilder:
+    """Inputs and nodes of a model that is built."""
+
+    rng: np.random.Generator
+    inputs: dict[str, RuntimeValue] = field(default_factory=dict)
+    graph: onnx.GraphProto = field(default_factory=lambda: onnx.GraphProto(name="nodes"))
+    drawn: np.ndarray | None = None
+
+    def add(self, n: RuntimeNode) -> None:
+        """Add a copy of a node, with weights of its own."""
+        number = len(self.graph.node)
+        made = onnx.NodeProto(op_type=n.node.op_type, domain=n.node.domain)
+        made.attribute.extend(n.node.attribute)
+        given: dict[str, str] = {}
+        for name, o in zip(n.node.input, n.operands, strict=True):
+            if o is None:
+                made.input.append("")
+                continue
+            if name not in given:
+                given[name] = self._operand(o, f"c{number}_{len(given)}", len(given))
+            made.input.append(given[name])
+        for k, v in enumerate(n.results):
+            made.output.append("" if v is None else f"y{number}_{k}")
+            if v is not None:
+                self.graph.output.append(_value_info(f"y{number}_{k}", v.kind, None))
+        self.graph.node.append(made)
+
+    def _operand(self, o: RuntimeValue, name: str, place: int) -> str:
+        if not o.is_constant:
+            given = f"x{place}_{o.kind}_{'_'.join(map(str, o.shape))}"
+            self.inputs[given] = o
+            return given
+        t = onnx.TensorProto()
+        if o.value is not None:
+            t.CopyFrom(o.value)
+        else:
+            if self.drawn is None:
+                self.drawn = self.rng.standard_normal(_DRAWN_FLOATS, np.float32)
+            t.dims.extend(o.shape)
+            t.data_type = _ELEMENT_TYPES[o.kind]
+            t.raw_data = np.resize(self.drawn.astype(_numpy_type(o.kind)), o.shape).tobytes()
+        t.name = name
+        self.graph.initializer.append(t)
+        return name
+
+
+def model_of_nodes(nodes: Iterable[RuntimeNode]) -> bytes:
+    """Return a model of these nodes, each with weights of its own, to be loaded without
+    optimizations."""
+    return models_of_nodes([nodes])[0]
+
+
+def models_of_nodes(groups: Sequence[Iterable[RuntimeNode]]) -> list[bytes]:
+    """Return a model of the nodes of each group; all models take the same inputs."""
+    builders, imports, ir_version = [], dict[str, int](), 0
+    for nodes in groups:
+        b = _ModelBuilder(np.random.default_rng(0))
+        for n in nodes:
+            b.add(n)
+            imports |= dict(n.imports)
+            ir_version = max(ir_version, n.ir_version)
+        builders.append(b)
+    inputs = {name: o for b in builders for name, o in b.inputs.items()}
+    out = []
+    for b in builders:
+        b.graph.input.extend(_value_info(name, o.kind, o.shape) for name, o in inputs.items())
+        made = onnx.ModelProto(ir_version=ir_version, graph=b.graph)
+        made.opset_import.extend(
+            onnx.OperatorSetIdProto(domain=d, version=v) for d, v in imports.items()
+        )
+        out.append(made.SerializeToString())
+    return out
+
+
+def drawn_inputs(groups: Sequence[Iterable[RuntimeNode]]) -> dict[str, np.ndarray]:
+    """Return values of the inputs of `models_of_nodes`: normal floats, ones."""
+    rng = np.random.default_rng(0)
+    drawn = rng.standard_normal(_DRAWN_FLOATS, np.float32)
+    out = {}
+    for nodes in groups:
+        b = _ModelBuilder(rng)
+        for n in nodes:
+            b.add(n)
+        for name, o in b.inputs.items():
+            kind = _numpy_type(o.kind)
+            some = drawn.astype(kind) if kind.kind == "f" else np.ones(1, kind)
+            out[name] = np.resize(some, o.shape)
+    return out
+
+
+def _value_info(name: str, kind: str, shape: Sequence[int] | None) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, _ELEMENT_TYPES[kind], shape)
+
+
+def _numpy_type(kind: str) -> np.dtype:
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(_ELEMENT_TYPES[kind]))
