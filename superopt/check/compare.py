@@ -48,8 +48,8 @@ def compare_output(
 
     Floats pass if every element is within rtol and atol * rms of the reference, or the largest
     error is at most MAX_ERROR_GROWTH times the original's; NaN and Inf must be where the original
-    has them. All other dtypes must equal the original. tolerance_scale: a factor of these bounds; of
-    the growth its square root, since the largest errors of two equally good orders of rounding
+    has them. All other dtypes must equal the original. tolerance_scale: a factor of these bounds;
+    of the growth its square root, since the largest errors of two equally good orders of rounding
     differ by chance.
     """
     if candidate.shape != original.shape:

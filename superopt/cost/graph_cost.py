@@ -129,6 +129,11 @@ class GraphCosts:
         us = after - before + _reader_delta(r.ctx, r.change, r.removed, self)
         return ChangeCost(us + _weight_delta(r.ctx, r.added, r.removed, self), before, after)
 
+    def rough_us(self, r: Replacement) -> float:
+        """Return the effect of a rewrite in microseconds by the sum over operators."""
+        found = GraphCosts.change_cost(self, r)
+        return 0.0 if found is None else found.us
+
     def measured_change_cost(self, r: Replacement) -> ChangeCost | None:
         """Return the effect of a rewrite, measured where `change_cost` only predicts it."""
         return self.change_cost(r)

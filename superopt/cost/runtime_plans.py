@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from superopt import ort
 from superopt.cost.planner import KernelCounts
-from superopt.cost.roofline import BYTES_PER_US, FLOPS_PER_US, NODE_OVERHEAD_US
-from superopt.cost.store import Key, Measurement, Store, Target
+from superopt.cost.roofline import NODE_OVERHEAD_US
 from superopt.ir import graph as ir_graph
 from superopt.ir.concrete_graph import concrete_graph
 from superopt.ir.op import InferError
@@ -26,20 +24,13 @@ from superopt.onnx_io.read.packed_parts import to_model_proto
 from superopt.onnx_io.runtime_nodes import (
     RuntimeNode,
     drawn_inputs,
-    model_of_nodes,
     models_of_nodes,
     read_runtime_nodes,
 )
 
-STORE_KIND = "onnxruntime-node-v1"  # changes when the timed models change
 UNOPTIMIZED = "disable"  # the level at which an optimized model is loaded: it is not changed again
 MAX_PLANNED_BYTES = 256 << 20  # of the weights of a graph that is planned
 PLAN_LIMIT_SECONDS = 30.0  # of planning one graph
-UNKNOWN_RATIO = 2.0  # of a node's time to its estimate, where none of its operator was measured
-COLD_WEIGHT_BYTES = 24 << 20  # of weights in one timed model: more than a second-level cache holds
-MIN_COLD_WEIGHT_BYTES = 1 << 17  # of a node whose weights come from memory
-MAX_COPIES = 32
-MAX_STREAMED_OPS_PER_BYTE = 50.0  # of weights; above that reading them does not dominate
 COMPARED_SECONDS, COMPARED_ROUNDS = 0.4, 15  # of nodes before and after a rewrite
 COMPARED_US, MAX_COMPARED_NODES = 100.0, 64  # of a timed model, for which nodes are repeated
 
@@ -49,15 +40,13 @@ class RuntimePlans:
     """Prices graphs by the nodes that onnxruntime runs; see `superopt.cost.planner.Planner`.
 
     sizes: of symbols. is_over: True once nothing more may be measured. planned_count: graphs that
-    were planned.
+    were planned; measured_count: distinct nodes.
     """
 
-    target: Target
     opset: int
     ir_version: int
     threads: int
     sizes: Mapping[str, int]
-    store: Store
     is_over: Callable[[], bool] = lambda: False
     free_rules: Collection[str] = ()
     has_streams: bool = False
@@ -67,8 +56,6 @@ class RuntimePlans:
     estimated_count: int = 0
     nodes: dict[str, RuntimeNode] = field(default_factory=dict)
     _us: dict[str, float] = field(default_factory=dict)
-    _failed: set[str] = field(default_factory=set)
-    _ratios: dict[str, list[float]] = field(default_factory=dict)
     _planned: dict[tuple[ir_graph.Value, ...], KernelCounts | None] = field(default_factory=dict)
     _compared: dict[object, float | None] = field(default_factory=dict)
 
@@ -83,27 +70,13 @@ class RuntimePlans:
         return sum(n * self.us(key) for key, n in (self.kernels_of(graph) or {}).items())
 
     def us(self, key: str) -> float:
-        """Return the microseconds of a node in a run, measured or predicted."""
-        found = self._us.get(key)
-        if found is None:
-            n = self.nodes[key]
-            return self._estimate(n) * math.exp(self._log_ratio(n))
-        return found
+        """Return the microseconds of a node: of its fastest run in any plan."""
+        return self._us[key]
 
     def measure(self, keys: Iterable[str]) -> bool:
-        """Measure nodes that were not measured. Return False if the time was over before."""
-        wanted = [k for k in dict.fromkeys(keys) if k not in self._us and k not in self._failed]
-        known = self.store.get([self._store_key(k) for k in wanted])
-        for key in wanted:
-            found = known.get(self._store_key(key))
-            if found is not None:
-                self.store_hits += 1
-                self._learn(key, found.us_low)
-                continue
-            if self.is_over():
-                return False
-            self._measure(key)
-        return True
+        """Return whether there is time to compare nodes in turns: each was timed when it was
+        planned."""
+        return not self.is_over()
 
     def compare(self, old: KernelCounts, new: KernelCounts) -> None:
         """Time some nodes in turns with others."""
@@ -126,9 +99,12 @@ class RuntimePlans:
         found = read_runtime_nodes(plan.model, plan.results)
         if found is None:
             return None
-        for n in found:
+        for name, n in found:
             self.nodes.setdefault(n.key, n)
-        return Counter(n.key for n in found)
+            us = max(plan.us[name], NODE_OVERHEAD_US)
+            self._us[n.key] = min(self._us.get(n.key, math.inf), us)
+        self.measured_count = len(self._us)
+        return Counter(n.key for _, n in found)
 
     def _export(self, graph: ir_graph.Graph) -> bytes | None:
         """Return the model of a graph at these sizes; None if there is none."""
@@ -144,40 +120,6 @@ class RuntimePlans:
         for number, n in enumerate(proto.graph.node):
             n.name = f"n{number}"
         return bytes(proto.SerializeToString())
-
-    def _store_key(self, key: str) -> Key:
-        return Key(STORE_KIND, key, (), (), self.target)
-
-    def _measure(self, key: str) -> None:
-        n = self.nodes[key]
-        copies = _copy_count(n)
-        (found,) = ort.time_single(
-            [model_of_nodes([n] * copies)], threads=self.threads, level=UNOPTIMIZED
-        )
-        if isinstance(found, ort.Failure):
-            self._failed.add(key)
-            self.estimated_count += 1
-            return
-        self.measured_count += 1
-        low, high = found.us_low / copies, found.us_high / copies
-        row = Measurement(found.us_median / copies, low, high, found.runs, time.time())
-        self.store.put({self._store_key(key): row})
-        self._learn(key, low)
-
-    def _learn(self, key: str, us: float) -> None:
-        """Keep the measured time of a node, and how far it is above the estimate."""
-        n = self.nodes[key]
-        self._us[key] = max(us, NODE_OVERHEAD_US)
-        ratio = math.log(self._us[key] / self._estimate(n))
-        self._ratios.setdefault(n.node.op_type, []).append(ratio)
-
-    def _estimate(self, n: RuntimeNode) -> float:
-        work = max(n.operation_count / FLOPS_PER_US, n.moved_bytes / BYTES_PER_US)
-        return NODE_OVERHEAD_US + work / self.threads
-
-    def _log_ratio(self, n: RuntimeNode) -> float:
-        known = self._ratios.get(n.node.op_type)
-        return sum(known) / len(known) if known else math.log(UNKNOWN_RATIO)
 
     def _ratio_in_turns(self, old: KernelCounts, new: KernelCounts) -> float | None:
         """Return the time of the new nodes over that of the old ones; None if they do not run."""
@@ -197,17 +139,8 @@ class RuntimePlans:
         )  # fmt: skip
         if isinstance(found, ort.Failure):
             return None
-        return statistics.median(b / a for a, b in zip(*found, strict=True))
-
-
-def _copy_count(n: RuntimeNode) -> int:
-    """Return how many nodes to time together so that their weights come from memory, as in a real
-    model. A product with few rows reads each weight once; timed alone, its weights would stay in
-    the cache."""
-    weights = n.weight_bytes
-    if weights < MIN_COLD_WEIGHT_BYTES or n.operation_count > MAX_STREAMED_OPS_PER_BYTE * weights:
-        return 1
-    return max(1, min(MAX_COPIES, COLD_WEIGHT_BYTES // weights))
+        before, after = found
+        return statistics.median(b / a for a, b in zip(before, after, strict=True))
 
 
 def _pair(old: KernelCounts, new: KernelCounts) -> object:

@@ -51,8 +51,8 @@ def measured_clock(
         )  # fmt: skip
         return planner
     return RuntimePlans(
-        cost_target(request, machine), model.opset, model.source.model.ir_version,
-        request.threads, sizes, store, lambda: request.stop() or time.monotonic() > end,
+        model.opset, model.source.model.ir_version, request.threads, sizes,
+        is_over=lambda: request.stop() or time.monotonic() > end,
     )  # fmt: skip
 
 

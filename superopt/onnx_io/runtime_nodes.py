@@ -35,10 +35,6 @@ class RuntimeValue:
     is_constant: bool = False
     value: onnx.TensorProto | None = None
 
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * _numpy_type(self.kind).itemsize
-
     def __str__(self) -> str:
         return f"{'const ' * self.is_constant}{self.kind}{list(self.shape)}"
 
@@ -55,31 +51,11 @@ class RuntimeNode:
     imports: tuple[tuple[str, int], ...]
     ir_version: int
 
-    @property
-    def weight_bytes(self) -> int:
-        return sum(o.nbytes for o in self.operands if o is not None and o.is_constant)
 
-    @property
-    def moved_bytes(self) -> int:
-        return sum(v.nbytes for v in (*self.operands, *self.results) if v is not None)
-
-    @property
-    def operation_count(self) -> float:
-        """Floating-point operations of a product or convolution; else the elements of results."""
-        out = sum(math.prod(v.shape) for v in self.results if v is not None)
-        if len(self.operands) < 2 or self.operands[1] is None or self.operands[0] is None:
-            return float(out)
-        a, b = self.operands[0].shape, self.operands[1].shape
-        if "Conv" in self.node.op_type and b:
-            return 2.0 * out * math.prod(b[1:])
-        if ("MatMul" in self.node.op_type or "Gemm" in self.node.op_type) and a and b:
-            return 2.0 * out * math.sqrt(math.prod(a) * math.prod(b) / max(out, 1))
-        return float(out)
-
-
-def read_runtime_nodes(model: bytes, results: ResultTypes) -> list[RuntimeNode] | None:
-    """Return the nodes of an optimized model; None if one cannot be timed alone: a type is not
-    known, it has no name, or it contains a graph. results: types of each node's results."""
+def read_runtime_nodes(model: bytes, results: ResultTypes) -> list[tuple[str, RuntimeNode]] | None:
+    """Return the nodes of an optimized model, with their names; None if one cannot be timed alone:
+    a type is not known, it has no name, or it contains a graph. results: types of each node's
+    results."""
     proto = onnx.load_model_from_string(model)
     known: dict[str, RuntimeValue] = {}
     for i in proto.graph.input:
@@ -103,14 +79,14 @@ def read_runtime_nodes(model: bytes, results: ResultTypes) -> list[RuntimeNode] 
             return None
         if any(name and name not in known for name in n.input):
             return None
-        for name, (kind, dims) in zip(named, types, strict=True):
+        for name, (kind, shape) in zip(named, types, strict=True):
             if kind in _ELEMENT_TYPES:
-                known[name] = RuntimeValue(kind, tuple(dims))
+                known[name] = RuntimeValue(kind, tuple(shape))
         if any(name not in known for name in named):
             return None
         operands = tuple(known[name] if name else None for name in n.input)
         made = tuple(known[name] if name else None for name in n.output)
-        out.append(_runtime_node(n, operands, made, imports, proto.ir_version))
+        out.append((n.name, _runtime_node(n, operands, made, imports, proto.ir_version)))
     return out
 
 
@@ -183,12 +159,6 @@ class _ModelBuilder:
         t.name = name
         self.graph.initializer.append(t)
         return name
-
-
-def model_of_nodes(nodes: Iterable[RuntimeNode]) -> bytes:
-    """Return a model of these nodes, each with weights of its own, to be loaded without
-    optimizations."""
-    return models_of_nodes([nodes])[0]
 
 
 def models_of_nodes(groups: Sequence[Iterable[RuntimeNode]]) -> list[bytes]:

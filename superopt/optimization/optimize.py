@@ -138,6 +138,7 @@ class _OptimizationJob:
                 original, costs, refusals, allowed.rules, add_note
             )
             passed += found
+            cost_before = costs.run_cost(model.graph)  # more of it may have been measured
             if outcome.stop is StopReason.SECONDS and not outcome.visited:
                 add_note(
                     f"the budget of {request.budget:g} s was too short for a search:"

@@ -93,9 +93,10 @@ def time_single(
 def node_plan(
     model: Source, *, threads: int = 1, limit: float | None = None, worker: Worker | None = None
 ) -> NodePlan | Failure:
-    """Return the nodes that onnxruntime runs for a model: its optimized graph, with types.
+    """Return the nodes that onnxruntime runs for a model: its optimized graph, with
+    types and times.
 
-    The model runs once, on drawn inputs. limit: seconds.
+    The model runs some times, on drawn inputs. limit: seconds.
     """
     worker = worker or shared_worker()
     header: Header = {"do": "plan", "threads": threads}
@@ -104,7 +105,7 @@ def node_plan(
         return reply
     found, blobs = reply
     results = {name: [(k, dims) for k, dims in ts] for name, ts in found["results"].items()}
-    return NodePlan(bytes(blobs[0]), results)
+    return NodePlan(bytes(blobs[0]), results, found["us"])
 
 
 def time_interleaved(

@@ -166,7 +166,7 @@ def _handle_request(
         case "plan":
             (entry,) = header["models"]
             plan = read_node_plan(_model_source(entry, blobs), header["threads"])
-            return {"ok": True, "results": plan.results}, [plan.model]
+            return {"ok": True, "results": plan.results, "us": plan.us}, [plan.model]
         case "interleave":
             return {"ok": True, "times": _interleave(header, blobs, sessions, enough, say)}, ()
         case unknown:

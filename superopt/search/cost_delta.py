@@ -30,9 +30,23 @@ def cost_delta(
 ) -> Delta | None:
     """Return the effect of `change` on the cost of the graph, without building the new graph.
 
-    None if the new nodes use the replaced ones, which then stay: no gain is possible; or if the new
-    graph has no cost.
+    None if no gain is possible (see `find_replacement`), or if the new graph has no cost.
     """
+    r = find_replacement(ctx, change)
+    return None if r is None else replacement_delta(r, costs)
+
+
+def replacement_delta(r: Replacement, costs: GraphCosts) -> Delta | None:
+    """Return the effect of a rewrite on the cost of the graph; None if the new one has no cost."""
+    cost = costs.change_cost(r)
+    return None if cost is None else Delta(tuple(r.added), tuple(r.removed), cost)
+
+
+def find_replacement(
+    ctx: GraphContext, change: Mapping[ir_graph.Value, ir_graph.Value]
+) -> Replacement | None:
+    """Return the nodes that a rewrite adds and removes; None if the new ones use replaced ones,
+    which then stay."""
     members = ctx.position
     added = _added_nodes(members, change)
     kept: set[ir_graph.Node] = set()  # nodes of the graph that the new ones read
@@ -48,8 +62,7 @@ def cost_delta(
     if _is_replaced_read(ctx, change, kept):
         return None
     dead = _dead_nodes(ctx, change, kept)
-    cost = costs.change_cost(Replacement(ctx, change, added, dead))
-    return None if cost is None else Delta(added, dead, cost)
+    return Replacement(ctx, change, added, dead)
 
 
 def measured_delta(

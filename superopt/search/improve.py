@@ -15,7 +15,7 @@ from superopt.search.free_rules import apply_free_rules
 from superopt.search.hill_climb import hill_climb
 from superopt.search.move import PieceChange, Refusals, Step
 from superopt.search.partition import MAX_PIECE_NODES, Piece, assemble_rewrite, split_into_pieces
-from superopt.search.rule_set import RuleSet, merging_first, rule_set, shrinking_first
+from superopt.search.rule_set import RuleSet, merging_first, rule_set
 from superopt.search.tactic import TACTICS, Tactic, play_tactic
 
 # Tactics first, or hill climbing first: each finds graphs that the other cannot reach.
@@ -79,7 +79,7 @@ def improve(
     keep("original")
     orders = list(_STAGE_ORDERS.items())
     if costs.has_plans:  # tactics price far more rewrites, each by a plan
-        rules = merging_first(rules) if costs.has_streams else shrinking_first(rules)
+        rules = merging_first(rules) if costs.has_streams else rules
         orders = orders[::-1]
     start, first_steps = apply_free_rules(graph, rules.select(lambda r: r.name in costs.free_rules))
     rules = rules.select(lambda r: r.name not in costs.free_rules)
@@ -113,6 +113,8 @@ def improve(
         reason = StopReason.STOPPED
     elif time.monotonic() >= end:
         reason = StopReason.SECONDS
+    # What they have in common was measured again with some of them.
+    variants = [replace(v, cost=costs.run_cost(v.graph)) for v in variants]
     ordered = sorted(variants, key=lambda v: v.cost)
     return Outcome(tuple(ordered), seen, time.monotonic() - begin, reason, len(parts))
 

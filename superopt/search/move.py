@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from superopt.cost.graph_cost import GraphCosts
+from superopt.cost.graph_cost import GraphCosts, Replacement
 from superopt.ir import graph
 from superopt.rules.lang.rule import Rule
 from superopt.rules.match.graph_context import GraphContext
 from superopt.rules.match.matcher import Match
 from superopt.rules.match.rewrite import Refusal, rewrite
-from superopt.search.cost_delta import Delta, cost_delta, measured_delta
+from superopt.search.cost_delta import (
+    Delta,
+    find_replacement,
+    measured_delta,
+    replacement_delta,
+)
 from superopt.search.rule_set import RuleSet
 
 MAX_PLACES_SHOWN = 8  # places named for each reason
@@ -120,10 +125,28 @@ def find_moves(
     near: Collection[graph.Node] | None = None,
     cache: RewriteCache | None = None,
 ) -> Iterator[Move]:
-    """Yield every rewrite of the graph (touching `near`, if given), rules in their order.
+    """Yield every rewrite of the graph (touching `near`, if given), rules in their order; where
+    costs take long to compute, those first that cost least by the sum over operators.
 
     cache: rewrites of matches in other graphs: most recur, since graphs share their nodes.
     """
+    found = _find_rewrites(ctx, rules, costs, refusals, near, cache)
+    if costs.has_plans and not costs.has_streams and near is None:
+        found = _promising_first(found, costs)
+    for match, r in found:
+        effect = replacement_delta(r, costs)
+        if effect is not None:
+            yield Move(match.rule, match, r.change, effect)
+
+
+def _find_rewrites(
+    ctx: GraphContext,
+    rules: RuleSet,
+    costs: GraphCosts,
+    refusals: Refusals,
+    near: Collection[graph.Node] | None,
+    cache: RewriteCache | None,
+) -> Iterator[tuple[Match, Replacement]]:
     for match in rules.index.matches(ctx, near):
         rule = match.rule
         change = _cached_rewrite(match, ctx, cache)
@@ -132,6 +155,22 @@ def find_moves(
             continue
         if all(old is new for old, new in change.items()) or _is_constant_only(ctx, change, costs):
             continue
-        effect = cost_delta(ctx, change, costs)
-        if effect is not None:
-            yield Move(rule, match, change, effect)
+        r = find_replacement(ctx, change)
+        if r is not None:
+            yield match, r
+
+
+def _promising_first(
+    found: Iterator[tuple[Match, Replacement]], costs: GraphCosts
+) -> Iterator[tuple[Match, Replacement]]:
+    """Return the rewrites that gain by the sum over operators as they are found, then the others in
+    the order of their costs by it."""
+    others: list[tuple[float, int, tuple[Match, Replacement]]] = []
+    for each in found:
+        us = costs.rough_us(each[1])
+        if us < 0:
+            yield each
+        else:
+            others.append((us, len(others), each))
+    for _, _, each in sorted(others, key=lambda row: row[:2]):
+        yield each

@@ -9,6 +9,7 @@ so that equal neighborhoods, of equal layers and of all graphs of a search, are 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from superopt.ir.substitute import ReplacementCycle, replace_all
 from superopt.rules.match.graph_context import graph_context
 from superopt.search.neighborhood import find_neighborhood, outer_values, with_stand_ins
 
+PART_NODES = 64  # of a part of a graph that has no plan as a whole
 WINDOW_NODES = 40  # before and after a rewrite, whose kernels may run beside what it changes
 
 
@@ -55,7 +57,10 @@ class PlanCosts(GraphCosts):
     def run_cost(self, graph: ir_graph.Graph) -> float:
         """Return the microseconds of a run of a graph's plan, with concurrent kernels."""
         self.plans.measure(self.kernels_of(graph))
-        return self.plans.plan_us(self._planned_graph(graph))
+        planned = self._planned_graph(graph)
+        if self.plans.kernels_of(planned) is None:
+            return self.operator_cost(graph)
+        return self.plans.plan_us(planned)
 
     def run_delta(self, ctx: GraphIndex, change: Change) -> float:
         """Return the microseconds that a rewrite adds to a run of the nodes around it."""
@@ -75,21 +80,33 @@ class PlanCosts(GraphCosts):
         return sum(n * self.plans.us(key) for key, n in self.kernels_of(graph).items())
 
     def kernels_of(self, graph: ir_graph.Graph) -> KernelCounts:
-        """Return the kernels of a graph's plan without its opaque nodes; none if another operator
-        has no kernel."""
-        return self.plans.kernels_of(self._planned_graph(graph)) or {}
+        """Return the kernels of a graph's plan without its opaque nodes; if it has none as a whole,
+        those of parts of it that have one."""
+        found = self.plans.kernels_of(self._planned_graph(graph))
+        if found is None:
+            found = Counter[str]()
+            for part in self._parts(graph, PART_NODES):
+                found.update(self.plans.kernels_of(part) or {})
+        return found
 
     def _planned_graph(self, graph: ir_graph.Graph) -> ir_graph.Graph:
         """Return a graph without its opaque nodes, with stand-ins."""
         found = self._graphs.get(graph)
         if found is None:
-            ctx = graph_context(graph)
-            own = [n for n in ctx.position if not n.op.opaque and not self.is_constant(n)]
-            (found,) = with_stand_ins(
-                [outer_values(ctx, own)], set(own), ctx.position, self.is_constant
-            )
+            (found,) = self._parts(graph, len(ir_graph.nodes(graph)) or 1)
             self._graphs[graph] = found
         return found
+
+    def _parts(self, graph: ir_graph.Graph, node_count: int) -> list[ir_graph.Graph]:
+        """Return parts of a graph without its opaque nodes, each of so many nodes, with
+        stand-ins."""
+        ctx = graph_context(graph)
+        own = [n for n in ctx.position if not n.op.opaque and not self.is_constant(n)]
+        parts = [own[at : at + node_count] for at in range(0, len(own), node_count)] or [own]
+        return [
+            with_stand_ins([outer_values(ctx, p)], set(p), ctx.position, self.is_constant)[0]
+            for p in parts
+        ]
 
     def change_cost(self, r: Replacement) -> ChangeCost | None:
         """Return the effect of a rewrite on the kernels; None if it leaves no plan."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from superopt.rules.lang.rule import Rule
-from superopt.rules.lang.term import App, walk
 from superopt.rules.match.rule_index import RuleIndex, shared_index
 
 _MERGING = re.compile("merge|enlarge|sum|pair|pointwise")  # rules that leave fewer kernels
@@ -28,19 +27,6 @@ class RuleSet:
 def merging_first(rules: RuleSet) -> RuleSet:
     """Return the rules in an order for costs in which each kernel has a launch."""
     return rule_set(sorted(rules.rules, key=lambda r: not _MERGING.search(r.name)))
-
-
-def shrinking_first(rules: RuleSet) -> RuleSet:
-    """Return the rules in an order for costs that take long to compute: those first that leave the
-    fewest operators."""
-
-    def growth(r: Rule) -> int:
-        before, after = (
-            sum(isinstance(p, App) for t in side for p in walk(t)) for side in (r.lhs, r.rhs)
-        )
-        return after - before
-
-    return rule_set(sorted(rules.rules, key=growth))
 
 
 def rule_set(rules: Iterable[Rule]) -> RuleSet:

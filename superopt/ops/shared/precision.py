@@ -11,7 +11,6 @@ from superopt.ops.shared.scalars import accumulation_dtype
 from superopt.te.expr.dtype import F64, DType
 from superopt.te.expr.tensor import Tensor, cast, compute
 
-
 NARROWED = "narrow"  # the name of tensors that are rounded to the type of a result
 
 
