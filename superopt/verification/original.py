@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from superopt.loading.request import Request
 from superopt.onnx_io.export.model_file import copy_unchanged
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source
+from superopt.te.expr.node import Size
 from superopt.verification.input_probe import AddNote, InputSet, Probe
 from superopt.verification.ort_session import (
     OrtSession,
@@ -224,8 +225,31 @@ def _run_original(
         probe.refusal,
         file,
         sets,
-        probe.sizes or sizes,
+        {**(probe.sizes or sizes), **_result_sizes(model, sets, file, probe.sizes or sizes)},
         probe.run_us,
         request.seed,
         max_optional_seconds=request.budget * (1.0 if request.is_untimed else MAX_CHECK_PART),
     )
+
+
+def _result_sizes(
+    model: Model, sets: Sequence[InputSet], file: WatchedFile | None, sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the sizes that results of opaque nodes have in a run at these sizes of inputs: no
+    input says them."""
+    given = [name for name in sizes if name in model.size_bindings]
+    for s in sets:
+        if file is None or s.results is None:
+            continue
+        if any(s.feed.sizes.get(name) != sizes[name] for name in given):
+            continue
+        found: dict[str, int] = {}
+        for v in (v for n in opaque_nodes(model.graph) for v in ir_graph.results(n)):
+            array = value_array(file.output_names, s.results, s.feed, v)
+            if array is None or len(array.shape) != len(v.type.shape or ()):
+                continue
+            for d, extent in zip(v.type.shape or (), array.shape, strict=True):
+                if isinstance(d, Size) and d.name not in model.size_bindings:
+                    found[d.name] = max(extent, 1)
+        return found
+    return {}
