@@ -86,7 +86,12 @@ def _first_true(count: int, predicate: Callable[[int], bool]) -> int:
 
 class ProvedButInaccurate(CheckFailed):
     """A graph whose error is too large, though the rule to blame is proved for all sizes over the
-    real numbers. The graph is not used; the report names the step."""
+    real numbers: by rounding, or in onnxruntime. The graph is not used; the report names the step.
+
+    rule: its name.
+    """
+
+    rule: str = ""
 
 
 def explain_wrong_result(
@@ -123,13 +128,16 @@ def explain_wrong_result(
     after = "; ".join(dict.fromkeys(names.term_text(v, MAX_SHOWN_DEPTH) for v in s.change.values()))
     rule = rules.get(s.rule)
     source = rule.source if rule is not None else ""
-    proved = rule is not None and tier(rule) == "A" and not rounding
-    return (ProvedButInaccurate if proved else CheckFailed)(
+    proved = rule is not None and tier(rule) == "A"
+    error = (ProvedButInaccurate if proved else CheckFailed)(
         f"{label}: rule {s.rule} changes the results at {_shorten(where)}; nothing was written",
         f"step {found.number} of {len(steps)} replaced {_shorten(before)} by {_shorten(after)}; "
         f"{why}{rounding}",
         f"correct or remove this rule ({source})" if source else "exclude this rule",
     )
+    if isinstance(error, ProvedButInaccurate):
+        error.rule = s.rule
+    return error
 
 
 def bisect_rounding(

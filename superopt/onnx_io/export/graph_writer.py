@@ -374,7 +374,9 @@ class GraphWriter:
         """Return an attribute of ours as an operand, computed at run time if it is symbolic."""
         value = values[formal.name]
         if value is None:
-            return None
+            if formal.optional:
+                return None
+            value = ()  # Resize's before opset 13: an empty tensor is none
         dtype = operand_dtype(n, formal)
         array = constant_array(value, dtype)
         if array is not None:
