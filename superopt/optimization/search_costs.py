@@ -25,7 +25,7 @@ def make_costs(request: Request, sizes: Mapping[str, int], clock: CostClock | No
     if isinstance(clock, MeasuredCostModel):
         return GraphCosts(sizes, clock, fused)
     return PlanCosts(
-        sizes, estimate, fused, free_rules=clock.free_rules, has_plans=True,
+        sizes, estimate, fused, free_rules=clock.free_rules,
         has_streams=clock.has_streams, planner=clock,
     )  # fmt: skip
 

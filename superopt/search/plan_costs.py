@@ -39,6 +39,7 @@ class PlanCosts(GraphCosts):
     priced_count: how many rewrites were priced.
     """
 
+    has_plans: bool = True
     planner: Planner | None = None
     priced_count: int = 0
     _changes: dict[object, _KernelChange | None] = field(default_factory=dict)

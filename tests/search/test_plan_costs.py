@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from superopt.cost.graph_cost import roofline_cost_model
+from superopt.cost.graph_cost import ChangeCost, Replacement, roofline_cost_model
 from superopt.cost.planner import KernelCounts
 from superopt.ir import graph as ir_graph
 from superopt.kernels.runtime.cpu import host
@@ -24,7 +24,7 @@ from superopt.search.free_rules import apply_free_rules
 from superopt.search.hill_climb import hill_climb
 from superopt.search.improve import improve
 from superopt.search.move import Refusals, find_moves
-from superopt.search.plan_costs import PlanCosts
+from superopt.search.plan_costs import PART_NODES, PlanCosts
 from superopt.search.rule_set import rule_set
 from tests.support.ir.graphs import attention, layers, op, separable, siblings, value
 
@@ -153,3 +153,35 @@ def test_rules_that_the_compiler_applies_anyway_come_first() -> None:
     made, steps = apply_free_rules(graph, rule_set(rules[:1]))
     assert [s.rule for s in steps] == ["fold"]
     assert made == steps[0].after
+
+
+def test_rewrites_that_gain_by_the_sum_are_priced_first() -> None:
+    x = value("x", 64, 64)
+    graph = ir_graph.Graph((x,), (op("Abs", op("Neg", op("Neg", x))),))
+    rules = rule_set(
+        parse_rules(
+            "longer(x: f): Abs(x) => Sqrt(Mul(x, x))\nshorter(x: f): Neg(Neg(x)) => x\n", "test"
+        )
+    )
+    priced: list[str] = []
+
+    class Costs(PlanCosts):
+        def change_cost(self, r: Replacement) -> ChangeCost | None:
+            priced.append("more" if r.added else "less")
+            return super().change_cost(r)
+
+    costs = Costs({}, roofline_cost_model(1), planner=TablePlanner({}, {}))
+    moves = [m.rule.name for m in find_moves(graph_context(graph), rules, costs, Refusals())]
+    assert moves == ["shorter", "longer"]
+    assert priced == ["less", "more"]
+
+
+def test_a_graph_without_a_plan_is_priced_in_parts() -> None:
+    x = value("x", 4)
+    v: ir_graph.Value = op("Sin", x)
+    for _ in range(PART_NODES + 9):
+        v = op("Neg", v)
+    graph = ir_graph.Graph((x,), (v,))
+    costs = PlanCosts({}, roofline_cost_model(1), planner=TablePlanner({"Neg": 2.0}, {}))
+    assert costs.kernels_of(graph) == {"Neg": 10}  # those behind the part with the sine
+    assert costs.run_cost(graph) == 20.0

@@ -75,6 +75,16 @@ def test_an_attribute_of_a_newer_opset() -> None:
     plain(other, x)  # dilations of 1 need not be said
 
 
+@pytest.mark.parametrize("opset", [11, 12, 13])
+@pytest.mark.parametrize("how", [{"scales": (1, 1, 2.0, 2.0)}, {"sizes": (1, 2, 6, 8)}])
+def test_an_operand_that_older_opsets_require(opset: int, how: dict[str, Attr]) -> None:
+    x = input_(1, 2, 3, 4)
+    n = ir_graph.node(OPS["Resize"], [x], **how)
+    run = session(plain(n, x, opset=opset))
+    (found,) = run.run(None, {"x": np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)})
+    assert found.shape == (1, 2, 6, 8)
+
+
 def test_an_operand_of_a_newer_opset() -> None:
     x = input_(2, 3)
     n = ir_graph.node(OPS["ReduceSum"], [x], axes=(), noop_with_empty_axes=1)
