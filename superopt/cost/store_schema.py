@@ -154,9 +154,13 @@ def _inspect(connection: sqlite3.Connection) -> bool:
     Raises NotAStore for other databases and versions, CorruptStore for damage.
     """
     try:
-        ((application,),) = connection.execute("PRAGMA application_id")
-        ((version,),) = connection.execute("PRAGMA user_version")
-        ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
+        connection.execute("BEGIN")  # no other process creates the tables meanwhile
+        try:
+            ((tables,),) = connection.execute("SELECT count(*) FROM sqlite_master")
+            ((application,),) = connection.execute("PRAGMA application_id")
+            ((version,),) = connection.execute("PRAGMA user_version")
+        finally:
+            connection.execute("ROLLBACK")
         if not application and not version and not tables:
             return False
         if application != APPLICATION_ID:
