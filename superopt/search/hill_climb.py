@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from superopt.cost.graph_cost import GraphCosts
 from superopt.ir import graph as ir_graph
-from superopt.ir.substitute import ReplacementCycle
+from superopt.ir.substitute import ReplacementCycle, substitute_values
 from superopt.rules.match.graph_context import GraphContext, graph_context
 from superopt.search.cost_delta import Delta, apply_together
-from superopt.search.move import Move, Refusals, Step, find_moves, measured_move
+from superopt.search.move import Move, Refusals, RewriteCache, Step, find_moves, measured_move
 from superopt.search.rule_set import RuleSet
 
 MAX_TRIED_MOVES = 48  # that gain, by plans; then they are applied before others are priced
+MAX_REWRITE_DEPTH = 4  # nodes that a rewrite made, from its result on
 MAX_HALVINGS = 2  # of moves that do not shorten a run together
 MIN_GAIN_US = 0.001  # a gain below this is rounding
 NOISE_SHARE = 0.02  # share of the time of the replaced nodes that a measured gain must exceed
@@ -42,17 +43,20 @@ def hill_climb(
 ) -> tuple[ir_graph.Graph, list[Step], int]:
     """Return the graph at the local minimum, the steps to it, and how many rewrites were priced.
 
-    `max_rounds` bounds the rounds; a round matches every rule everywhere.
+    `max_rounds` bounds the rounds. A round matches every rule near what the one before rewrote; if
+    nothing gains there, everywhere.
     """
     steps: list[Step] = []
     priced = 0
     slower: set[object] = set()  # rewrites that gain by themselves, but not in a run
+    near: Collection[ir_graph.Node] | None = None
+    known: RewriteCache = {}
     for _ in range(max_rounds):
         if stop():
             break
         ctx = graph_context(graph)
         good: list[Move] = []
-        for m in find_moves(ctx, rules, costs, refusals):
+        for m in find_moves(ctx, rules, costs, refusals, near, known):
             priced += 1
             if is_worthwhile(m.effect):
                 if _identity(m) not in slower:
@@ -63,8 +67,11 @@ def hill_climb(
                 break
             if costs.has_plans and len(good) >= MAX_TRIED_MOVES:
                 break
-        if not good:
+        if not good and near is None:
             break
+        if not good:
+            near = None
+            continue
         good.sort(key=lambda m: m.effect.us)
         wanted = _disjoint_moves(good)
         chosen = [m for m in map(partial(measured_move, ctx, costs), wanted) if m is not None]
@@ -80,9 +87,30 @@ def hill_climb(
         graph, applied = _apply(graph, chosen)
         if not applied:
             break
+        near = _rewritten_nodes(ctx, applied)
         steps += applied
         note(graph, sum(s.us for s in applied))
     return graph, steps, priced
+
+
+def _rewritten_nodes(ctx: GraphContext, applied: list[Step]) -> set[ir_graph.Node]:
+    """Return the nodes that rewrites made, in the graph after all of them, and their readers."""
+    change = {old: new for s in applied for old, new in s.change.items()}
+    after, now = substitute_values(ctx.graph, change)
+    new = graph_context(after)
+    found: set[ir_graph.Node] = set()
+    for value in (now[old] for old in change if old in now):
+        found.update(new.users.get(value, ()))
+        pending = [(ir_graph.producer(value), 0)]
+        while pending:
+            n, depth = pending.pop()
+            if n is None or n in found or n not in new.position or n in ctx.position:
+                continue
+            found.add(n)
+            if depth < MAX_REWRITE_DEPTH:
+                makers = (ir_graph.producer(v) for v in n.inputs if v is not None)
+                pending += [(p, depth + 1) for p in makers]
+    return found
 
 
 def _identity(move: Move) -> object:

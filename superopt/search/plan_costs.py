@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from superopt.cost.graph_cost import Change, ChangeCost, GraphCosts, GraphIndex, Replacement
@@ -43,6 +43,7 @@ class PlanCosts(GraphCosts):
     planner: Planner | None = None
     priced_count: int = 0
     _changes: dict[object, _KernelChange | None] = field(default_factory=dict)
+    _kinds: dict[object, _KernelChange | None] = field(default_factory=dict)
     _graphs: dict[ir_graph.Graph, ir_graph.Graph] = field(default_factory=dict)
 
     @property
@@ -139,7 +140,10 @@ class PlanCosts(GraphCosts):
         around = find_neighborhood(r, self.is_constant)
         about = (tuple(r.change.items()), tuple(around))
         if about not in self._changes:
-            self._changes[about] = self._plan_change(r.ctx, r.change, around)
+            kind = _kinds(around), _kinds(r.added), _kinds(r.removed)
+            if kind not in self._kinds:
+                self._kinds[kind] = self._plan_change(r.ctx, r.change, around)
+            self._changes[about] = self._kinds[kind]
         return self._changes[about]
 
     def _plan_change(
@@ -169,3 +173,17 @@ class PlanCosts(GraphCosts):
             return before, replace_all(before, dict(zip(olds.outputs, news.outputs, strict=True)))
         except ReplacementCycle:
             return before, None
+
+
+def _kinds(nodes: Iterable[ir_graph.Node]) -> object:
+    return frozenset(Counter(map(_kind, nodes)).items())
+
+
+def _kind(n: ir_graph.Node) -> object:
+    """Return what the cost of a node depends on: slices of one size cost the same anywhere, and so
+    do parts of a concatenation in any order."""
+    anywhere = ("starts", "ends") if n.op.name == "Slice" else ()
+    attrs = tuple((k, v) for k, v in n.attrs if k not in anywhere)
+    types = [None if v is None else v.type for v in n.inputs]
+    ordered = n.op.name != "Concat"
+    return n.op, attrs, n.types, tuple(types) if ordered else frozenset(Counter(types).items())

@@ -63,6 +63,7 @@ TACTICS: tuple[Tactic, ...] = (
     ),
     Tactic("merge-rows", ("matmul-merge-rows-slices", "gemm-merge-rows")),
     Tactic("merge-convolutions", ("conv-merge", "conv-bias-merge-slices")),
+    Tactic("stack-rows", ("stack-rows",)),
     Tactic("merge-gathers", ("gather-merge", "gather-tables")),
     Tactic("merge-activations", ("sigmoid-merge", "tanh-merge", "relu-merge")),
 )
