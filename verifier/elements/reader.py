@@ -87,7 +87,7 @@ class Reader:
         if found is None:
             self.kept_alive.append(t)
             places = {a.name: p for a, p in zip(t.axes, index, strict=True)}
-            found = self.memo[key] = self.value(_unrounded(t, t.body), places, facts)
+            found = self.memo[key] = self.value(_body_over_reals(t, t.body), places, facts)
         return found
 
     def check_bounds(self, t: Tensor, index: tuple[Poly, ...], facts: Facts) -> tuple[Poly, ...]:
@@ -326,7 +326,7 @@ class Reader:
         return out if expected else normal.subtract(normal.constant(facts.context, 1), out)
 
 
-def _unrounded(t: Tensor, body: Expr) -> Expr:
+def _body_over_reals(t: Tensor, body: Expr) -> Expr:
     """Return the body of a tensor without the rounding of an operator's result to its type, which
     is the identity over the reals; a Cast of the model is none."""
     match body:

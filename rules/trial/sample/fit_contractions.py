@@ -267,10 +267,11 @@ def fit_frames(request: FitRequest) -> Fit:
     """Return a signal, a window, and the step between the frames of an STFT."""
     draw = request.draw
     signal, window = request.partial_shapes
-    (n,) = draw_shape(window, draw, 1, high=4)
+    known = request.int_value("frame_length")
+    (n,) = draw_shape((known,) if window is None else window, draw, 1, high=4)
     dims: list[int | None] = [None, None] if signal is None else list(signal)
     if dims[1] is None:
         dims[1] = n + draw.integer_below(5)
-    shape = draw_shape(tuple(dims), draw, len(dims), high=3)
-    steps = {"frame_step": draw.pick((1, 2, 3))} if "frame_step" in request.free else {}
-    return [shape, (n,)], steps
+    drawn: dict[str, Attr] = {"frame_step": draw.pick((1, 2, 3)), "frame_length": n}
+    chosen = {key: value for key, value in drawn.items() if key in request.free}
+    return [draw_shape(tuple(dims), draw, len(dims), high=3), (n,)], chosen

@@ -18,7 +18,7 @@ from tests.support.rules.fits import attribute_values, draws
 OPERAND_COUNTS = {
     "BatchNormalization": 5, "Clip": 3, "Concat": 3, "Conv": 3, "ConvTranspose": 3, "Gather": 2,
     "Gemm": 3, "GroupNormalization": 3, "InstanceNormalization": 3, "LayerNormalization": 3,
-    "MatMul": 2, "PRelu": 2, "Pad": 2, "RMSNormalization": 2, "SwiGLU": 2,
+    "MatMul": 2, "PRelu": 2, "Pad": 2, "RMSNormalization": 2, "STFT": 2, "SwiGLU": 2,
 }  # fmt: skip
 UNKNOWN = [(op, (None,) * OPERAND_COUNTS.get(op, 1)) for op in FITS]
 # A window may be larger than its image, and a negative pad is none of mode `reflect`.
@@ -73,6 +73,8 @@ KNOWN: list[tuple[str, tuple[PartialShape, ...], dict[str, Attr]]] = [
     ("Conv", (None, (4, 3, None, None), (4,)), {}),
     ("Conv", ((1, 6, 8, 8), (4, 3, 2, 2)), {}),
     ("ConvTranspose", ((1, 6, None), None), {}),
+    ("STFT", ((2, None, 1), (3,)), {}),
+    ("STFT", (None, (3,)), {"frame_step": 2}),
     ("ConvTranspose", (None, (4, 3, None)), {"group": 2}),
     ("AveragePool", ((1, 2, 9, 9),), {"kernel_shape": (3, 3)}),
     ("LayerNormalization", (None, None, ABSENT), {"axis": -1}),
