@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from superopt.ops.shared.precision import NARROWED
-from superopt.te.expr.dtype import BOOL, INDEX, DType, is_widening, to_numpy
+from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, DType, is_widening, to_numpy
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce, Size
 from superopt.te.expr.tensor import Dim, Tensor
 from superopt.verifier.context import ProofContext
@@ -327,10 +327,10 @@ class Reader:
 
 
 def _body_over_reals(t: Tensor, body: Expr) -> Expr:
-    """Return the body of a tensor without the rounding of an operator's result to its type, which
-    is the identity over the reals; a Cast of the model is none."""
+    """Return the body of a tensor without the rounding of an operator's float64 sums to the type of
+    its result, which is the identity over the reals; a Cast of the model is none."""
     match body:
-        case Apply("cast", (x,), kind) if t.name == NARROWED and x.dtype.is_float and kind.is_float:
+        case Apply("cast", (x,), kind) if t.name == NARROWED and (x.dtype, kind) == (F64, F32):
             return x
     return body
 
