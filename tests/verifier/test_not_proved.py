@@ -12,6 +12,8 @@ from superopt.verifier.verdict import Proved
 CASTS = {
     "narrow integers": "(x: i64): Cast(Cast(x, to=i8), to=i64) => x",
     "narrow floats": "(x: f32): Cast(Cast(x, to=f16), to=f32) => x",
+    "narrow transforms": "(x: f64[b, n, 1]): Cast(Cast(DFT(x, axis=1), to=f32), to=f64)"
+    " => DFT(x, axis=1)",
     "two halves": "(x: f16): Cast(Cast(x, to=bf16), to=f16) => x",
     "any type": "(x: any): Cast(Cast(x, to=f32), to=i64) => Cast(x, to=i64)",
     "there and back": "(x: f): Cast(Cast(x, to=f32), to=dtype(x)) => x",
