@@ -74,11 +74,17 @@ class ProofContext:
 
     polys: dict[frozenset[tuple[Monomial, int]], Poly] = field(default_factory=dict)
     constants: dict[int, Poly] = field(default_factory=dict)
+    # results by the numbers of their operands, which are unique in a proof
+    sums: dict[tuple[int, int], Poly] = field(default_factory=dict)
+    differences: dict[tuple[int, int], Poly] = field(default_factory=dict)
+    products: dict[tuple[int, int], Poly] = field(default_factory=dict)
+    multiples: dict[tuple[int, int], Poly] = field(default_factory=dict)
+    linear_splits: dict[tuple[int, int], tuple[Poly, Poly] | None] = field(default_factory=dict)
     atoms: dict[object, Atom] = field(default_factory=dict)
-    guards: dict[str, dict[Poly, Guard]] = field(
+    guards: dict[str, dict[int, Guard]] = field(
         default_factory=lambda: {"ge": {}, "eq": {}, "ne": {}}
     )
-    nonnegative: dict[Poly, int] = field(default_factory=dict)  # see `bounds.is_nonnegative`
+    nonnegative: dict[int, int] = field(default_factory=dict)  # see `bounds.is_nonnegative`
     forms: dict[frozenset[Term], NF] = field(default_factory=dict)
     factors: dict[object, Factor] = field(default_factory=dict)
     unknowns: UnknownNumbers = field(default_factory=UnknownNumbers)
@@ -111,6 +117,9 @@ class ProofContext:
         """Release what the proof created: it refers to its context, which refers to it."""
         for table in (self.polys, self.constants, self.atoms, self.forms, self.factors):
             table.clear()
+        for results in (self.sums, self.differences, self.products, self.multiples):
+            results.clear()
+        self.linear_splits.clear()
         for guards in self.guards.values():
             guards.clear()
         self.nonnegative.clear()
@@ -125,6 +134,10 @@ class ProofContext:
         """Raise OutOfTime after the deadline, or if the work exceeds its limit."""
         if self.work_done() > self.max_work:
             raise OutOfTime
+        self.check_deadline()
+
+    def check_deadline(self) -> None:
+        """Raise OutOfTime after the deadline, whatever the work."""
         now = time.monotonic()
         if now < self.next_clock_check:
             return
@@ -133,11 +146,6 @@ class ProofContext:
             raise OutOfTime
         # CPU time is slow to read and never runs ahead of the clock
         self.next_clock_check = now + left
-
-    def check_deadline(self) -> None:
-        """Raise OutOfTime after the deadline, whatever the work."""
-        if time.thread_time() > self.cpu_deadline or time.monotonic() > self.wall_deadline:
-            raise OutOfTime
 
     def tick(self) -> None:
         """Check the clock now and then, in loops that may run long."""

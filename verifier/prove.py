@@ -59,15 +59,21 @@ class Limits:
 
 
 def prove(
-    rule: Rule, limits: Limits | None = None, ranks: Ranks | None = None, known_rank: int = -1
+    rule: Rule,
+    limits: Limits | None = None,
+    ranks: Ranks | None = None,
+    known_rank: int = -1,
+    results: dict[object, object] | None = None,
 ) -> Verdict:
     """Prove that the sides of `rule` are equal wherever both are well-formed.
 
     Without `ranks`, ranks are tried in ascending order within the limits; the scope says how far
     that went. known_rank: instances up to this rank are skipped, because they were proved for the
-    same rule with fewer conditions.
+    same rule with fewer conditions. results: what operators gave in earlier proofs, of similar
+    rules; it is extended. It changes no verdict: the proof asks for the same sizes again.
     """
     limit = limits or Limits()
+    results = {} if results is None else results
     begin = time.thread_time()
     vague = unclear_reason(rule)
     if vague == SEVERAL_TYPES:
@@ -75,7 +81,7 @@ def prove(
     if vague:
         return Unknown(vague, time.thread_time() - begin)
     with closing(ProofContext.with_limits(limit.seconds, limit.work)) as context:
-        return _prove_in_context(context, rule, limit, ranks, known_rank, begin)
+        return _prove_in_context(context, rule, limit, ranks, known_rank, begin, results)
 
 
 def _prove_in_context(
@@ -85,9 +91,10 @@ def _prove_in_context(
     ranks: Ranks | None,
     known_rank: int,
     begin: float,
+    results: dict[object, object],
 ) -> Verdict:
     def at_ranks(one: Rule, scope: Ranks, known_rank: int) -> Verdict:
-        return _prove_at_ranks(context, one, scope, limit, begin, known_rank)
+        return _prove_at_ranks(context, one, scope, limit, begin, known_rank, results)
 
     if ranks is not None:
         return at_ranks(rule, ranks, known_rank)
@@ -139,14 +146,15 @@ def _prove_at_ranks(
     limit: Limits,
     begin: float,
     known_rank: int,
+    results: dict[object, object],
 ) -> Verdict:
     """Prove with one number type first, which covers all types if nothing depends on the type."""
     try:
         return _RuleProof(
-            context, rule, scope, limit, begin, NUMBER_TYPES[:1], known_rank
+            context, rule, scope, limit, begin, NUMBER_TYPES[:1], known_rank, results
         ).verdict()
     except _TypeDependent:  # of the other types nothing is known
-        return _RuleProof(context, rule, scope, limit, begin, NUMBER_TYPES, -1).verdict()
+        return _RuleProof(context, rule, scope, limit, begin, NUMBER_TYPES, -1, results).verdict()
 
 
 class _TypeDependent(Exception):
@@ -170,6 +178,7 @@ class _RuleProof:
     begin: float
     number_types: Sequence[DType]
     known_rank: int
+    results: dict[object, object]
     seen: int = 0
     checked: int = 0
     derived: dict[str, None] = field(default_factory=dict)
@@ -192,7 +201,9 @@ class _RuleProof:
         self.level = self.scope.min_rank
         count = 0
         pending: Instance | None = None  # being proved when time ran out
-        every = instances(self.context, self.rule, self.scope, self.number_types)
+        every = instances(
+            self.context, self.rule, self.scope, self.number_types, results=self.results
+        )
         try:
             for count, one in enumerate(every, 1):
                 if one.state.level > self.level and self.is_enough_before(one.state.level):

@@ -71,14 +71,19 @@ class Rule:
     caveat: str = ""
     text: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
+    _hash: int = field(default=0, init=False, compare=False, repr=False)
 
     @property
     def is_from_pair(self) -> bool:
         """True if the rule is made from a pair of partially equivalent programs."""
         return self.source.startswith(PARTIAL_PREFIX)
 
-    def __hash__(self) -> int:  # cheap: patterns are cached by rule
-        return hash(self.name)
+    def __hash__(self) -> int:
+        """Return the cached hash of what readings of one law differ in: they share their name."""
+        if not self._hash:
+            made = hash((self.name, self.params, self.lhs, self.rhs, self.where, self.float_class))
+            object.__setattr__(self, "_hash", made or 1)
+        return self._hash
 
     def __str__(self) -> str:
         where = f" where {', '.join(map(show, self.where))}" if self.where else ""
@@ -372,7 +377,8 @@ def _check_operands(rule: Rule, parts: Sequence[Part], operands: Mapping[str, Pa
 
 def _check_names(rule: Rule, operands: Iterable[str], dims: Sequence[Formula]) -> None:
     """Raise Malformed if an operand is a size or is not used, or a name has no value."""
-    if both := [n for n in operands if Name(n) in dims]:
+    sizes = {d.id for d in dims if isinstance(d, Name)}
+    if both := [n for n in operands if n in sizes]:
         raise MalformedText(f"{rule.name}: {both[0]} is both an operand and a size")
     used = frozenset[str]().union(*map(free_names, rule.lhs))
     if unused := [n for n in operands if n not in used]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from dataclasses import replace as with_fields
 from typing import TypeVar, cast, get_args
 
@@ -203,6 +203,13 @@ class App:
     operands: tuple[Term, ...]
     attrs: tuple[tuple[str, Formula], ...] = ()
     rest: str | None = None
+    _hash: int = field(default=0, init=False, compare=False, repr=False)  # cached: terms are deep
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            made = hash((self.op, self.operands, self.attrs, self.rest))
+            object.__setattr__(self, "_hash", made or 1)
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +247,7 @@ P = TypeVar("P", bound=Part)
 
 
 # Field names by class, and those that hold terms and formulas, the last one first.
-FIELDS = {kind: tuple(f.name for f in fields(kind)) for kind in get_args(Part)}
+FIELDS = {kind: tuple(f.name for f in fields(kind) if f.init) for kind in get_args(Part)}
 _INNER_FIELDS = {
     kind: tuple(f.name for f in fields(kind)[::-1] if re.search("Term|Formula|App", str(f.type)))
     for kind in FIELDS

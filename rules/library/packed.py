@@ -24,7 +24,7 @@ from superopt.te.expr import dtype
 
 _CLASSES: dict[type, tuple[str, ...]] = {
     **FIELDS,
-    **{kind: tuple(f.name for f in fields(kind)) for kind in (Rule, Param, AttrParam)},
+    **{kind: tuple(f.name for f in fields(kind) if f.init) for kind in (Rule, Param, AttrParam)},
 }
 
 

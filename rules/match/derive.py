@@ -236,8 +236,9 @@ class _Side:
 
     def add(self, one: _Reached) -> None:
         self.reached[one.graph.outputs] = one
-        have = _op_counts(one.graph)
-        away = (have - self.target_ops).total() + (self.target_ops - have).total()
+        have, want = _op_counts(one.graph), self.target_ops
+        away = sum(abs(n - want[op]) for op, n in have.items())
+        away += sum(n for op, n in want.items() if op not in have)
         heappush(self.queue, (min(one.size, away) + STEP_COST * one.depth, len(self.reached), one))
 
 

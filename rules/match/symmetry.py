@@ -66,7 +66,8 @@ def _unify(a: object, b: object, renaming: dict[str, str]) -> bool:
     if type(a) is not type(b):
         return False
     if is_dataclass(a) and not isinstance(a, (Op, DType)):
-        return all(_unify(getattr(a, f.name), getattr(b, f.name), renaming) for f in fields(a))
+        own = (f.name for f in fields(a) if f.init)
+        return all(_unify(getattr(a, name), getattr(b, name), renaming) for name in own)
     return a == b
 
 

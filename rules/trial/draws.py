@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Container
+from functools import lru_cache
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from superopt.ir.graph import Input
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.term import Number, walk
 from superopt.rules.trial.instances import Instance
-from superopt.te.expr.dtype import BOOL, to_numpy
+from superopt.te.expr.dtype import BOOL, DType, to_numpy
 
 # Multiples of 0.5 hit rounding boundaries and ties; small numbers are below what is added to them.
 DRAWS = ("normal", "positive", "whole", "halves", "small")
@@ -70,7 +71,23 @@ def draw_array(i: Input, limit: int | None, draw: str, seed: int) -> np.ndarray:
     """Return an array of the type of `i`. limit: the extent that it indexes, if it is an index."""
     dtype, shape = i.type.dtype, tuple(int(d) for d in i.type.shape or () if isinstance(d, int))
     assert dtype is not None
-    rng = named_rng(f"{i.name} {draw}", seed)
+    return _draw_array(i.name, dtype, shape, limit, draw, seed)
+
+
+@lru_cache(maxsize=1 << 12)
+def _draw_array(
+    name: str, dtype: DType, shape: tuple[int, ...], limit: int | None, draw: str, seed: int
+) -> np.ndarray:
+    """Return the array of a draw: the readings of one law are tried on the same ones."""
+    made = _make_array(named_rng(f"{name} {draw}", seed), dtype, shape, limit, draw)
+    if isinstance(made, np.ndarray):  # else a scalar, which never is
+        made.flags.writeable = False
+    return made
+
+
+def _make_array(
+    rng: np.random.Generator, dtype: DType, shape: tuple[int, ...], limit: int | None, draw: str
+) -> np.ndarray:
     stored = to_numpy(dtype)
     if dtype == BOOL:
         return rng.integers(0, 2, shape).astype(stored)

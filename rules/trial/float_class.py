@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, islice
 
 import numpy as np
@@ -124,6 +124,7 @@ def _evaluate_rounding(
     return [value(v) for v in roots]
 
 
+@lru_cache(maxsize=1 << 10)
 def _rounding_site(n: Node) -> tuple[str, str]:
     """Return the operator as `Rounding.site`, and its name if it rounds more than once."""
     types = tuple(None if v is None else v.type for v in n.inputs)

@@ -18,7 +18,7 @@ from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
 from superopt.rules.lang.term import free_names
 from superopt.rules.trial.sample.draw import Draw, RejectedChoice, Style
-from superopt.rules.trial.sample.left_side import LeftSideBuilder
+from superopt.rules.trial.sample.left_side import BoundLater, LeftSideBuilder
 from superopt.rules.trial.sample.right_side import right_side
 from superopt.rules.trial.sample.windows import has_padding_only_window
 from superopt.te.expr.tensor import TensorType
@@ -37,6 +37,7 @@ STYLES = (
     Style(),
     Style(equal_sizes=True),
 )
+MISFITS = (RejectedChoice, NotKnown, InferError)  # what says that the choices do not fit
 MAX_TRIES_PER_STYLE = 300  # attempts in one style
 
 
@@ -88,8 +89,14 @@ def instances(
         fruitful = False
         for n, style in enumerate(STYLES):
             for _ in range(tries[n]):
-                made = try_instance(rule, Draw(Random(rng.random()), style), constants)
-                if made is None or (key := instance_key(made)) in seen:
+                builder = LeftSideBuilder(rule, Draw(Random(rng.random()), style), constants)
+                try:
+                    made = _build_instance(rule, builder)
+                except BoundLater:
+                    return  # as in all other attempts
+                except MISFITS:
+                    continue
+                if (key := instance_key(made)) in seen:
                     continue
                 seen.add(key)
                 fruitful = True
@@ -215,7 +222,7 @@ def instance_of_builder(rule: Rule, builder: LeftSideBuilder) -> Instance | None
     """Return the instance of a builder, None if there is none."""
     try:
         return _build_instance(rule, builder)
-    except (RejectedChoice, NotKnown, InferError):
+    except MISFITS:
         return None
 
 
@@ -257,7 +264,7 @@ def misfit_reason(rule: Rule, seed: int, tries: int = 400) -> str:
             shown = ", ".join(f"{i.name}: {i.type}" for i in maker.inputs)
             ranks = sum(len(i.type.shape or ()) for i in maker.inputs)
             said.append((ranks or 99, f"as for {shown}: {e}"))  # scalars last: they have no axes
-        except (RejectedChoice, NotKnown, InferError):
+        except MISFITS:
             continue
         else:
             return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from superopt.ir.graph import Input
 from superopt.rules.lang.functions import NotKnown, Result, as_number
@@ -56,6 +57,12 @@ KIND_TYPES = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTY
 NUMBER_TYPES = (F32, DTYPES["i64"])
 
 
+@lru_cache(maxsize=1 << 12)
+def _size(name: str) -> Size:
+    """Return the symbol, one object for each name: equal symbols compare at once."""
+    return Size(name)
+
+
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """The range of ranks tried for operands of any shape."""
@@ -76,6 +83,7 @@ class Choices(SizeQuestions):
     tensors: dict[Input, Tensor] = field(default_factory=dict)
     inputs: list[Tensor] = field(default_factory=list)
     memo: dict[object, object] = field(default_factory=dict)  # shared by all attempts
+    results: dict[object, object] = field(default_factory=dict)  # of operators, and constants
     item_path: str = ""  # the items that conditions are about
     size_roots: dict[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
 
@@ -94,7 +102,8 @@ class Choices(SizeQuestions):
 
     def fresh_size(self, name: str) -> Dim:
         """Return the size with this name: a free symbol unless the state fixes it."""
-        return index.dim(self.state.sizes.get(name, Size(name)))
+        found = self.state.sizes.get(name)
+        return _size(name) if found is None else index.dim(found)
 
     def tensor(self, r: Result) -> Tensor:
         if isinstance(r, Input) and r in self.tensors:
@@ -353,8 +362,8 @@ class Choices(SizeQuestions):
 
     def cached_tensor(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         """Return one tensor for all attempts."""
-        found = self.memo.get(key)
+        found = self.results.get(key)
         if found is None:
-            found = self.memo[key] = make()
+            found = self.results[key] = make()
         assert isinstance(found, Tensor)
         return found

@@ -82,18 +82,24 @@ def instances(
     ranks: Ranks,
     number_types: Sequence[DType] = NUMBER_TYPES,
     include_covered: bool = False,
+    results: dict[object, object] | None = None,
 ) -> Iterator[Instance]:
     """Yield every instance at these ranks, lower ranks first. number_types: element types tried for
-    `num`. include_covered: also instances that the proof of another one covers."""
+    `num`. include_covered: also instances that the proof of another one covers. results: what
+    operators gave in earlier calls, for a similar rule; it is extended."""
     count = 0
     pending = [(0, count, State({}, {}, mentioned_differences=mentioned_differences(rule)))]
     memo: dict[object, object] = {"stretched": set()} if include_covered else {}
+    results = {} if results is None else results
     while pending:
         context.check_budget()
         _, _, state = heappop(pending)
         context.attempt_units += 1 + len(state.sizes) // SIZES_PER_WORK_UNIT
         try:
-            yield _Attempt(context, state, rule, ranks, number_types, memo=memo).build_instance()
+            attempt = _Attempt(
+                context, state, rule, ranks, number_types, memo=memo, results=results
+            )
+            yield attempt.build_instance()
         except Fork as fork:
             for one in reversed(fork.states):
                 count -= 1
@@ -227,6 +233,8 @@ class _Attempt(OperatorResults):
         if "picks" not in self.memo:
             self.memo["picks"] = [p for s in self.rule.lhs for p in walk(s) if isinstance(p, Pick)]
         picks: Any = () if self.is_right_side else self.memo["picks"]
+        if not picks:
+            return frozenset()
         return frozenset(p.index for p in picks if p.term == t)
 
     def require_full_shape(

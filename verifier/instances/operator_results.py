@@ -6,7 +6,8 @@ Where an operator accepts symbolic sizes only in some states, the attempt forks 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from superopt.ir.op import Attr, InferError, Op, _canonical_attrs
 from superopt.te.expr.node import Size
@@ -16,6 +17,7 @@ from superopt.verifier.instances.attributes import Unsupported
 from superopt.verifier.instances.bindings import Bindings
 from superopt.verifier.instances.size_cases import comparison_states, positive_extent_states
 from superopt.verifier.instances.size_orders import extreme_states, not_one_hypothesis, order_states
+from superopt.verifier.instances.size_questions import Answer, Question
 from superopt.verifier.instances.sizes import Fork, RejectedChoice
 
 POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
@@ -23,13 +25,35 @@ POOLS = frozenset(("AveragePool", "MaxPool", "LpPool"))
 _OperatorResult = tuple[dict[str, Attr], tuple[Tensor, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedResult:
-    """The cached result of an operator for operands with these identities; None: they do not
-    fit."""
+# How an operator refuses its operands.
+REFUSALS = (
+    InferError, ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, AssertionError,
+)  # fmt: skip
 
-    result: _OperatorResult | None
-    operands: tuple[Tensor | None, ...]
+
+@dataclass(slots=True)
+class _Trace:
+    """What an operator does with its operands, which are identified by their identities and held.
+
+    question: what it asks next, if known; by_answer: how it goes on after each answer. outcome: its
+    result, or why it refuses the operands, if it asks nothing more. is_rejected: it refuses them at
+    all sizes, without a question.
+    """
+
+    operands: tuple[Tensor | None, ...] = ()
+    question: Question | None = None
+    by_answer: dict[Answer, _Trace] = field(default_factory=dict)
+    outcome: _OperatorResult | Exception | None = None
+    is_rejected: bool = False
+
+    def record(
+        self, answered: Sequence[tuple[Question, Answer]], outcome: _OperatorResult | Exception
+    ) -> None:
+        """Add the outcome after these questions and answers."""
+        at = self
+        for at.question, answer in answered:
+            at = at.by_answer.setdefault(answer, _Trace())
+        at.outcome = outcome
 
 
 @dataclass(slots=True)
@@ -68,7 +92,7 @@ class OperatorResults(Bindings):
         if shape == t.shape:
             return t
         key = ("units", id(t), shape)
-        found = self.memo.setdefault(key, (t, replace(t, shape=shape)))  # t keeps its identity
+        found = self.results.setdefault(key, (t, replace(t, shape=shape)))  # t keeps its identity
         assert isinstance(found, tuple)
         assert isinstance(found[1], Tensor)
         return found[1]
@@ -76,56 +100,70 @@ class OperatorResults(Bindings):
     def cached_result(
         self, op: Op, operands: Sequence[Tensor | None], attrs: Mapping[str, Attr]
     ) -> _OperatorResult:
-        """Return the canonical attributes and the results; cached if the operator asked nothing."""
+        """Return the canonical attributes and the results, cached by the answers of the state."""
         given = tuple(sorted(attrs.items()))
         key = (op.name, tuple(map(id, operands)), given, *(type(v) for _, v in given))
-        known = self.memo.get(key)
-        if known is not None:
-            assert isinstance(known, _CachedResult)
-            if known.result is None:
-                raise RejectedChoice
-            return known.result
-        before = self.question_count
-        try:
+        trace = self.results.get(key)
+        if trace is None:
+            trace = self.results[key] = _Trace(tuple(operands))
+        assert isinstance(trace, _Trace)
+        if trace.is_rejected:
+            raise RejectedChoice
+        found = self.replay(trace)
+        if found is None:
+            self.undecided_orders, self.answered = [], []
             found = self.compute_result(op, operands, given)
-        except RejectedChoice:
-            if self.question_count == before:
-                self.memo[key] = _CachedResult(None, tuple(operands))
-            raise
-        if self.question_count == before:
-            self.memo[key] = _CachedResult(found, tuple(operands))
+            trace.record(self.answered, found)
+        if isinstance(found, Exception):
+            try:
+                self.refuse(op, operands, given, found)
+            except RejectedChoice:
+                trace.is_rejected = trace.outcome is not None
+                raise
         return found
+
+    def replay(self, trace: _Trace) -> _OperatorResult | Exception | None:
+        """Return the outcome of an operator that asked the same questions before and got the
+        answers of this state, None if there was none. Raises Fork as the operator would."""
+        self.undecided_orders = []
+        while trace.question is not None:
+            after = trace.by_answer.get(self.ask(trace.question))
+            if after is None:
+                return None
+            trace = after
+        return trace.outcome
 
     def compute_result(
         self, op: Op, operands: Sequence[Tensor | None], given: tuple[tuple[str, Attr], ...]
-    ) -> _OperatorResult:
+    ) -> _OperatorResult | Exception:
+        """Return the canonical attributes and the results, or why the operator refuses."""
         types = tuple(None if o is None else o.type for o in operands)
-        self.undecided_orders = []
         try:
             # not cached: a cached call would ask nothing
             full = dict(_canonical_attrs.__wrapped__(op, types, given))
             assert op.compute is not None
             out = op.compute(*operands, **full)
-        except InferError as e:
-            if "symbolic" in str(e):
-                raise Unsupported(str(e)) from e
+        except REFUSALS as e:
+            return e.with_traceback(None)
+        return full, out if isinstance(out, tuple) else (out,)
+
+    def refuse(
+        self,
+        op: Op,
+        operands: Sequence[Tensor | None],
+        given: tuple[tuple[str, Attr], ...],
+        why: Exception,
+    ) -> NoReturn:
+        """Raise Fork, Unsupported or RejectedChoice for operands that an operator refuses."""
+        if isinstance(why, InferError):
+            if "symbolic" in str(why):
+                raise Unsupported(str(why)) from why
             for a, b in self.undecided_orders:
                 raise Fork(
                     order_states(self.state, a, b, "right" if self.is_right_side else "")
-                ) from e
-            self.raise_if_sometimes_accepted(op, operands, given, e)
-            raise RejectedChoice from e
-        except (
-            ValueError,
-            TypeError,
-            IndexError,
-            KeyError,
-            ZeroDivisionError,
-            AssertionError,
-        ) as e:
-            self.raise_if_sometimes_accepted(op, operands, given, e)
-            raise RejectedChoice from e
-        return full, out if isinstance(out, tuple) else (out,)
+                ) from why
+        self.raise_if_sometimes_accepted(op, operands, given, why)
+        raise RejectedChoice from why
 
     def raise_if_sometimes_accepted(
         self,

@@ -34,11 +34,12 @@ PROVED_NONNEGATIVE = -1
 def is_nonnegative(p: Poly, depth: int = 3) -> bool:
     """True if p >= 0 is shown for all sizes and all variables in their ranges."""
     # PROVED_NONNEGATIVE, or the depth of a failed attempt
-    before = p.context.nonnegative.get(p)
+    known = p.context.nonnegative
+    before = known.get(p.number)
     if before is not None and (before == PROVED_NONNEGATIVE or before >= depth):
         return before == PROVED_NONNEGATIVE
     found = _is_nonnegative(p, depth)
-    p.context.nonnegative[p] = PROVED_NONNEGATIVE if found else depth
+    known[p.number] = PROVED_NONNEGATIVE if found else depth
     return found
 
 

@@ -14,9 +14,9 @@ class Guard:
 
     def __new__(cls, kind: str, p: Poly) -> Guard:
         known = p.context.guards[kind]
-        found = known.get(p)
+        found = known.get(p.number)
         if found is None:
-            found = known[p] = super().__new__(cls)
+            found = known[p.number] = super().__new__(cls)
             found.kind, found.p = kind, p
         return found
 

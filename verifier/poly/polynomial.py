@@ -118,20 +118,28 @@ class Poly:
             return self
         if not self.terms:
             return b
-        out = dict(self.terms)
-        for m, c in b.terms:
-            out[m] = out.get(m, 0) + c
-        return from_terms(self.context, out)
+        known, key = self.context.sums, (self.number, b.number)
+        found = known.get(key)
+        if found is None:
+            out = dict(self.terms)
+            for m, c in b.terms:
+                out[m] = out.get(m, 0) + c
+            found = known[key] = from_terms(self.context, out)
+        return found
 
     def __sub__(self, other: Poly | int) -> Poly:
         if isinstance(other, int):
             return self + -other
         if not other.terms:
             return self
-        out = dict(self.terms)
-        for m, c in other.terms:
-            out[m] = out.get(m, 0) - c
-        return from_terms(self.context, out)
+        known, key = self.context.differences, (self.number, other.number)
+        found = known.get(key)
+        if found is None:
+            out = dict(self.terms)
+            for m, c in other.terms:
+                out[m] = out.get(m, 0) - c
+            found = known[key] = from_terms(self.context, out)
+        return found
 
     def __neg__(self) -> Poly:
         return self.scale(-1)
@@ -139,17 +147,25 @@ class Poly:
     def __mul__(self, other: Poly | int) -> Poly:
         if isinstance(other, int):
             return self.scale(other)
-        out: dict[Monomial, int] = {}
-        for m, c in self.terms:
-            for n, d in other.terms:
-                key = tuple(sorted((*m, *n))) if m and n else m or n
-                out[key] = out.get(key, 0) + c * d
-        return from_terms(self.context, out)
+        known, pair = self.context.products, (self.number, other.number)
+        found = known.get(pair)
+        if found is None:
+            out: dict[Monomial, int] = {}
+            for m, c in self.terms:
+                for n, d in other.terms:
+                    key = tuple(sorted((*m, *n))) if m and n else m or n
+                    out[key] = out.get(key, 0) + c * d
+            found = known[pair] = from_terms(self.context, out)
+        return found
 
     def scale(self, k: int) -> Poly:
         if k == 1:
             return self
-        return from_terms(self.context, {m: c * k for m, c in self.terms})
+        known, key = self.context.multiples, (self.number, k)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = from_terms(self.context, {m: c * k for m, c in self.terms})
+        return found
 
     @property
     def value(self) -> int | None:
@@ -285,6 +301,13 @@ def element_index(element: object, bound: Poly) -> Poly:
 
 def linear_coefficients(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
     """Return (a, b) with p = a * v + b and no v in either; None if p is not linear in v."""
+    known, key = p.context.linear_splits, (p.number, v.number)
+    if key not in known:
+        known[key] = _split_linear(p, v)
+    return known[key]
+
+
+def _split_linear(p: Poly, v: Atom) -> tuple[Poly, Poly] | None:
     a: dict[Monomial, int] = {}
     b: dict[Monomial, int] = {}
     for m, c in p.terms:

@@ -33,6 +33,11 @@ def formula_value(f: Formula, names: Names, terms: Terms) -> Result:
     return known.run(env)
 
 
+def missing_names(f: Formula, names: Names) -> bool:
+    """True if the value of a formula needs a name that has none."""
+    return any(isinstance(need, str) and need not in names for need in prepare(f).needs)
+
+
 class Prepared(NamedTuple):
     """A formula, the names it requires and mentions, and its compiled form."""
 

@@ -27,10 +27,19 @@ from superopt.rules.lang.term import (
 )
 from superopt.rules.trial.sample.draw import RejectedChoice
 from superopt.rules.trial.sample.fit import fit
-from superopt.rules.trial.sample.formula_values import drop_const_conditions, formula_value
+from superopt.rules.trial.sample.formula_values import (
+    drop_const_conditions,
+    formula_value,
+    missing_names,
+)
 from superopt.rules.trial.sample.parameters import Parameters
 from superopt.rules.trial.sample.request import FitRequest
 from superopt.rules.trial.sample.right_side import fill_constant
+
+
+class BoundLater(RejectedChoice):
+    """A constant depends on a name that is bound after it: whatever is drawn, since the order in
+    which names are bound does not depend on the draws."""
 
 
 @dataclass(slots=True)
@@ -118,6 +127,8 @@ class LeftSideBuilder(Parameters):
                 attrs, free = attrs | found, frozenset()
                 operands[place] = self.make_operand(one, tuple(shapes[place]), dtype)
             elif isinstance(one, Fill):
+                if any(missing_names(a, self.names) for a in one.args):
+                    raise BoundLater(f"{one} needs what a later operand binds")
                 args = [formula_value(a, self.names, self.terms) for a in one.args]
                 operands[place] = fill_constant(one, args, dtype)
         if free:

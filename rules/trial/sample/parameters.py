@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -38,6 +40,11 @@ FLOAT_VALUES = (2.0, 0.5, 0.0, 1.0, -1.5, 3.0, 0.25, 6.0, -0.125)
 INTEGER_VALUES = (0, 1, 2, 3, 5, -1, -2, 7, 9)
 
 
+@lru_cache(maxsize=1 << 8)
+def _params_by_name(rule: Rule) -> dict[str, Param]:
+    return {p.name: p for p in rule.params if isinstance(p, Param)}
+
+
 @dataclass(slots=True)
 class Parameters:
     """The choices so far.
@@ -70,10 +77,10 @@ class Parameters:
         return None
 
     def find_param(self, name: str) -> Param:
-        for p in self.rule.params:
-            if isinstance(p, Param) and p.name == (name.rpartition(".")[0] or name):
-                return p
-        raise RejectedChoice(f"{name} is not a parameter")
+        found = _params_by_name(self.rule).get(name.rpartition(".")[0] or name)
+        if found is None:
+            raise RejectedChoice(f"{name} is not a parameter")
+        return found
 
     def element_type(self, kind: str) -> DType:
         """Return the element type that a parameter's kind stands for in this attempt."""
@@ -173,7 +180,7 @@ class Parameters:
 
     def make_operand(self, t: Term, shape: Shape, dtype: DType) -> Value:
         """Return a new operand of `shape`: an input, or a constant if its number matters."""
-        if int(np.prod(shape)) > self.max_elements(t) or min(shape, default=1) < 0:
+        if prod(shape) > self.max_elements(t) or min(shape, default=1) < 0:
             raise RejectedChoice(f"{shape} is too large")
         match t:
             case Number(n):
@@ -199,9 +206,7 @@ class Parameters:
                         content = np.full(shape, float(as_number(guess)))
                     made: Input | Constant = constant(content.astype(to_numpy(kind)))
                 elif self.constants and name in parameter_uses(self.rule).constants:
-                    content = np.array(
-                        [self.draw.pick(FLOAT_VALUES) for _ in range(int(np.prod(shape)))]
-                    )
+                    content = np.array([self.draw.pick(FLOAT_VALUES) for _ in range(prod(shape))])
                     made = constant(np.abs(content).reshape(shape).astype(to_numpy(kind)))
                     if shape:
                         self.past_shapes.append(shape)

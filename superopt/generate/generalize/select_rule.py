@@ -215,8 +215,13 @@ def mirror_rule(sound_rule: SoundRule, name: str, seed: int) -> SoundRule | None
     if both and all(_is_never_empty(t) for side in (*rule.lhs, *rule.rhs) for t in walk(side)):
         return SoundRule(found, True)
     if both:  # so it was tried
-        verdict = prove(found, PROOF_LIMITS)
-        within = restrict_to_proved_ranks(found, verdict) if isinstance(verdict, Proved) else None
+        results: dict[object, object] = {}
+        verdict = prove(found, PROOF_LIMITS, results=results)
+        within = (
+            restrict_to_proved_ranks(found, verdict, results)
+            if isinstance(verdict, Proved)
+            else None
+        )
         if within is not None:
             return SoundRule(within, True, within is not found)
         if isinstance(verdict, Differs):

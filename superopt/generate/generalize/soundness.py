@@ -100,7 +100,8 @@ def decide_rule(
     found = _try_classes(rule, classes, seed, SHORT_TRIAL, trial_instances)
     if isinstance(found, UnsoundRule):
         return found
-    found, verdict = prove_rule(found, seed)
+    results: dict[object, object] = {}
+    found, verdict = prove_rule(found, seed, results)
     if isinstance(verdict, Refuted):
         one = instance_of_names(
             rule, verdict.names, seed
@@ -112,7 +113,7 @@ def decide_rule(
     if isinstance(verdict, Proved) and not verdict.is_complete and verdict.max_rank < min_rank:
         return UnsoundRule()
     if isinstance(verdict, Proved):
-        within = restrict_to_proved_ranks(found, verdict)
+        within = restrict_to_proved_ranks(found, verdict, results)
         if within is not None:
             return SoundRule(within, True, within is not found)
     images = _has_operator(rule, SPATIAL_OPS)
@@ -141,16 +142,20 @@ def missing_proof_text(verdict: Verdict) -> str:
     return re.sub(r"\b([A-Za-z_]+)\d+\b", name, said)
 
 
-def prove_rule(rule: Rule, seed: int) -> tuple[Rule, Verdict]:
-    """Prove a rule; if it is a float law that also holds for integers, the extended rule."""
+def prove_rule(
+    rule: Rule, seed: int, results: dict[object, object] | None = None
+) -> tuple[Rule, Verdict]:
+    """Prove a rule; if it is a float law that also holds for integers, the extended rule. results:
+    see `prove`."""
+    results = {} if results is None else results
     wide = extend_to_integers(rule)
     if wide is not None:
-        verdict = prove(wide, PROOF_LIMITS)
+        verdict = prove(wide, PROOF_LIMITS, results=results)
         if isinstance(verdict, Proved) and try_rule(wide, seed, INTEGER_INSTANCES):
             return wide, verdict
         if isinstance(verdict, Refuted) and _is_about_floats(verdict):
             return rule, verdict
-    return rule, prove(rule, PROOF_LIMITS)
+    return rule, prove(rule, PROOF_LIMITS, results=results)
 
 
 def _is_about_floats(verdict: Refuted) -> bool:
@@ -159,15 +164,17 @@ def _is_about_floats(verdict: Refuted) -> bool:
     return all(i.type.dtype is not None and i.type.dtype.is_float for i in inputs)
 
 
-def restrict_to_proved_ranks(rule: Rule, verdict: Proved) -> Rule | None:
+def restrict_to_proved_ranks(
+    rule: Rule, verdict: Proved, results: dict[object, object]
+) -> Rule | None:
     """Return the rule, if it is proved for all ranks; else restricted to the proved ranks. None if
-    that cannot be expressed."""
+    that cannot be expressed. results: of the proof, see `prove`."""
     if verdict.is_complete:
         return rule
     bounded = _bound_ranks(rule, verdict.max_rank)
     if bounded is None:
         return None
-    again = prove(bounded, PROOF_LIMITS, known_rank=verdict.max_rank)
+    again = prove(bounded, PROOF_LIMITS, known_rank=verdict.max_rank, results=results)
     return bounded if isinstance(again, Proved) and again.is_complete else None
 
 

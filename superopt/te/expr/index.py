@@ -24,12 +24,21 @@ def as_index(value: Dim | Expr) -> Expr:
         if value.dtype != INDEX:
             raise TypeError(f"{value} is {value.dtype}, not an index; convert it with gather")
         return value
+    if type(value) is int:
+        return _number(value)
     symbolic: Expr | None = getattr(value, "expr", None)  # of a SymbolicInt
-    return Const(int(value), INDEX) if symbolic is None else symbolic
+    return _number(int(value)) if symbolic is None else symbolic
+
+
+@lru_cache(maxsize=1 << 12)
+def _number(n: int) -> Const:
+    return Const(n, INDEX)
 
 
 def dim(value: Dim | Number) -> Dim:
     """Return the simplest form of a size: an int where it is one."""
+    if type(value) is int:
+        return value
     if isinstance(value, Const):
         return int(value.value)
     if isinstance(value, Expr):
@@ -106,6 +115,7 @@ def _mul(a: Poly, b: Poly) -> Poly:
     return {m: c for m, c in out.items() if c}
 
 
+@lru_cache(maxsize=1 << 16)
 def bounds(e: Expr) -> tuple[int | None, int | None]:
     """Return the least and greatest value of `e`; None where unknown."""
     low: int | None = 0

@@ -122,12 +122,15 @@ class Axis(Expr):
     name: str
     extent: Dim
     dtype: DType = INDEX
+    _hash: int = field(default=0, init=False, compare=False)
     symbolic_extent: ClassVar[Callable[[Expr], int]]
 
     def __post_init__(self) -> None:
         symbolic = getattr(self.extent, "expr", None)  # of a SymbolicInt
         if symbolic is not None:
             object.__setattr__(self, "extent", symbolic)
+        # with the extent: axes of all tensors have the same few names
+        object.__setattr__(self, "_hash", hash((self.name, self.extent)))
 
     @property
     def size(self) -> int:
@@ -137,7 +140,10 @@ class Axis(Expr):
         return Axis.symbolic_extent(self.extent)
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Axis], tuple[object, ...]]:
+        return Axis, (self.name, self.extent, self.dtype)  # a hash is valid in one process only
 
     def __str__(self) -> str:
         return self.name

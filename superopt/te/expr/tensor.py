@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
+from typing import TypeGuard
 
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, INDEX, DType
@@ -43,6 +45,7 @@ class Tensor:
     shape: tuple[Dim, ...]
     axes: tuple[Axis, ...] = ()
     body: Expr | None = None
+    _type: TensorType | None = field(default=None, init=False, repr=False)  # cached
 
     def __post_init__(self) -> None:
         if not all(isinstance(n, int | Expr) for n in self.shape):  # a SymbolicInt
@@ -59,7 +62,11 @@ class Tensor:
 
     @property
     def type(self) -> TensorType:
-        return TensorType(self.dtype, self.shape)
+        found = self._type
+        if found is None:
+            found = TensorType(self.dtype, self.shape)
+            object.__setattr__(self, "_type", found)
+        return found
 
     def __getitem__(self, index: int | Expr | tuple[int | Expr, ...]) -> Load:
         where = index if isinstance(index, tuple) else (index,)
@@ -79,7 +86,7 @@ def compute(
     shape: Sequence[Dim], body: Callable[..., Expr], *, name: str = "t", dtype: DType | None = None
 ) -> Tensor:
     """Return the tensor of `shape` whose element at (i0, i1, ...) is `body(i0, i1, ...)`."""
-    axes = tuple(Axis(f"i{n}", extent) for n, extent in enumerate(shape))
+    axes = tuple([_axis(f"i{n}", extent) for n, extent in enumerate(shape)])
     token = _DEPTH.set(0)
     try:
         element = body(*axes)
@@ -92,12 +99,22 @@ def compute(
     return Tensor(name, element.dtype, tuple(shape), axes, element)
 
 
+@lru_cache(maxsize=1 << 12, typed=True)
+def _interned_axis(name: str, extent: Dim) -> Axis:
+    return Axis(name, extent)
+
+
+def _axis(name: str, extent: Dim) -> Axis:
+    """Return the axis, one object for each extent that is known: equal axes compare at once."""
+    return _interned_axis(name, extent) if isinstance(extent, (int, Expr)) else Axis(name, extent)
+
+
 def reduction(fn: str, extents: Dim | Sequence[Dim], body: Callable[..., Expr]) -> Expr:
     """Return `fn` (sum, prod, max, min, any, all) of `body(k0, ...)` over all indices below
     `extents`."""
     sizes = [extents] if isinstance(extents, (int, Expr)) else list(extents)
     depth = _DEPTH.get()
-    axes = tuple(Axis(f"k{depth + n}", e) for n, e in enumerate(sizes))
+    axes = tuple([_axis(f"k{depth + n}", e) for n, e in enumerate(sizes)])
     if not axes:
         return body()
     token = _DEPTH.set(depth + len(axes))
@@ -128,19 +145,25 @@ def const(value: Number | bool, dtype: DType) -> Const:
     return Const(int(value) if isinstance(value, bool) else value, dtype)
 
 
+def _is_number(a: Expr | Number) -> TypeGuard[Number]:
+    """True for a number. Expressions first: an instance check of Fraction is slow."""
+    return not isinstance(a, Expr) and isinstance(a, (int, float, Fraction))
+
+
 def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
     """Return `fn` of `args`, which share one dtype (numbers adopt it). The result has that dtype,
     or `dtype`.
 
     Raises TypeError if the dtypes of the operands differ.
     """
-    kinds = [a.dtype for a in args if not isinstance(a, (int, float, Fraction))]
-    if not kinds:
+    own = [a for a in args if not _is_number(a)]
+    if not own:
         raise TypeError(f"{fn} of numbers only: {args}")
-    kind = kinds[0]
-    if any(k is not kind for k in kinds):
-        raise TypeError(f"{fn} mixes {' and '.join(map(str, kinds))}")
-    terms = tuple(const(a, kind) if isinstance(a, (int, float, Fraction)) else a for a in args)
+    kind = own[0].dtype
+    for a in own:
+        if a.dtype is not kind:
+            raise TypeError(f"{fn} mixes {' and '.join(str(b.dtype) for b in own)}")
+    terms = tuple([const(a, kind) if _is_number(a) else a for a in args])
     out = dtype or kind
     if kind is INDEX:
         return te_index.apply(fn, tuple(map(te_index.as_index, terms)), out)
@@ -158,10 +181,10 @@ Expr.apply, Expr.compare = staticmethod(apply), staticmethod(compare)
 def select(guard: Expr | bool, yes: Expr | Number, no: Expr | Number) -> Expr:
     """Return `yes` where `guard` holds, else `no`; a load in the branch not taken may be out of
     range."""
-    kinds = [e.dtype for e in (yes, no) if not isinstance(e, (int, float, Fraction))]
+    kinds = [e.dtype for e in (yes, no) if not _is_number(e)]
     if not kinds or any(k != kinds[0] for k in kinds):
         raise TypeError(f"select between {yes} and {no}")
-    a, b = (const(e, kinds[0]) if isinstance(e, (int, float, Fraction)) else e for e in (yes, no))
+    a, b = (const(e, kinds[0]) if _is_number(e) else e for e in (yes, no))
     if isinstance(guard, bool):
         return a if guard else b
     if isinstance(guard, Const):

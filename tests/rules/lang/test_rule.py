@@ -320,3 +320,13 @@ def test_rules_of_one_shape_or_one_size(params: str, one_shape: bool, one_size: 
     left = "Sum(y, *x)" if "*x" in params else "Add(x, y)"
     (rule,) = parse_rules(f"r({params}): {left} => y")
     assert (has_one_shape(rule), has_one_size(rule)) == (one_shape, one_size)
+
+
+def test_readings_of_one_law_have_different_hashes() -> None:
+    """They share their name, and caches hold many of them."""
+    one, other = (parse_rules(f"r(x: f): {s}(Neg(x)) => x")[0] for s in ("Neg", "Abs"))
+    (again,) = parse_rules("r(x: f): Neg(Neg(x)) => x")
+    assert hash(one) != hash(other)
+    assert hash(one) == hash(again)
+    assert hash(one.lhs[0]) == hash(again.lhs[0])
+    assert "_hash" not in repr(one) + repr(one.lhs[0])

@@ -17,6 +17,7 @@ from superopt.rules.trial.instances import (
     misfit_reason,
     replace_size,
 )
+from superopt.rules.trial.sample.left_side import LeftSideBuilder
 from superopt.te.expr.dtype import F32, I64
 from superopt.te.expr.tensor import TensorType
 
@@ -95,6 +96,26 @@ def test_an_instance_is_made_of_its_names_again() -> None:
         assert again is not None
         assert again.inputs == one.inputs
         assert str(again) == str(one)
+
+
+def test_a_constant_that_needs_a_later_operand_ends_the_attempts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No draw can bind x before ones(size(x, 0)): one attempt shows that."""
+    attempts: list[object] = []
+    build = LeftSideBuilder.roots
+
+    def count(self: LeftSideBuilder) -> tuple[Value, ...]:
+        attempts.append(self)
+        return build(self)
+
+    monkeypatch.setattr(LeftSideBuilder, "roots", count)
+    (rule,) = parse_rules("r(x: f, y: f): Mul(Add(y, ones((size(x, 0),))), x) => Mul(x, Add(y, 1))")
+    assert not list(instances(rule, 0))
+    assert len(attempts) == 1
+    attempts.clear()
+    (other,) = parse_rules("r(x: f[n]): Mul(x, ones((size(x, 0),))) => x")  # x is bound before
+    assert len(list(zip(instances(other, 0), range(3), strict=False))) == 3
 
 
 def test_instances_are_distinct_and_the_same_for_a_seed() -> None:
