@@ -44,6 +44,7 @@ from superopt.kernels.algorithms.cpu.tiled_convolution import (
     TiledConvolution,
     ceil_div,
     extended_tile_counts,
+    stack_tile_counts,
     tile_begin,
     tile_counts,
     tile_store_index,
@@ -95,7 +96,8 @@ def winograd_form(
     found = reduction(t)
     assert found is not None
     kind = found.dtype
-    (given, n), k, (h, w) = p.image_counts, p.k.size, p.output_sides
+    (given, n), k, (h, w) = p.stack_counts, p.k.size, p.output_sides
+    rows_of_image, _ = tile_counts(p, plan.m)
     (down, right), least = p.dilations, plan.rows if plan.separate else plan.block
     high, wide = extended_tile_counts(p, plan.m, least, plan.columns)
     (a, b), (mh, mw) = p.input_tile_sides(plan.m), p.tile_sides(plan.m)
@@ -109,7 +111,14 @@ def winograd_form(
         env: dict[Expr, Expr] = dict(zip(factor.axes, p.input_index(q, ch, i, j), strict=True))
         return substitute_and_fold(factor.body, env)
 
+    def image_row(q: Expr, y: Expr) -> tuple[Expr, Expr]:
+        """Return the image and the row of tiles in it, of a row of tiles of a stack."""
+        if not p.is_stacked:
+            return q, y
+        return index.as_index(y // rows_of_image), index.as_index(y % rows_of_image)
+
     def columns(q: Expr, y: Expr, x: Expr, xi: Expr, j: Expr, ch: Expr) -> Expr:
+        q, y = image_row(q, y)
         top = tile_begin(y, h, mh, down) * p.strides[0] + p.begin[0]
         left = tile_begin(x, w, mw, right) * p.strides[1] + p.begin[1]
         column = left + j * right
@@ -146,6 +155,7 @@ def winograd_form(
 
     def back(q: Expr, y: Expr, x: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
         total = reduce_sum(b, lambda nu: table_d[j, nu] * rows[q, y, x, i, nu, o])
+        q, y = image_row(q, y)
         row, column = tile_begin(y, h, mh, down) + i * down, tile_begin(x, w, mw, right) + j * right
         env = p.output_axes(q, o, index.as_index(row), index.as_index(column))
         held = Tensor("sum", kind, ())
@@ -156,9 +166,12 @@ def winograd_form(
     y = compute((n, high, wide, mh, mw, k), back, name="y")
     q, ty, tx, i, j, o = y.axes
     # a row of tiles is a chunk, in which columns are stored in order
+    image, ty = image_row(q, ty)
     row = tile_store_index(ty, i, h, mh, down)
     place = tuple(
-        p.output_axes(q, o, row, index.as_index(tile_begin(tx, w, mw, right) + j * right)).values()
+        p.output_axes(
+            image, o, row, index.as_index(tile_begin(tx, w, mw, right) + j * right)
+        ).values()
     )
     lies = scatter_layout(t, layout, y.axes, place)
     stages = d, v, s, rows, y
@@ -236,8 +249,8 @@ def candidate_plans(
 ) -> list[tuple[float, Plan]]:
     """Return (estimated time in vector FMAs, plan) for tiles of m x m, fastest first. Times are
     those of all threads together, with what they wait."""
-    (high, wide), (a, b), k = tile_counts(p, m), p.input_tile_sides(m), p.k.size
-    given, made = p.image_counts
+    (high, wide), (a, b), k = stack_tile_counts(p, m), p.input_tile_sides(m), p.k.size
+    given, made = p.stack_counts
     terms, kernel = p.channels * p.taps, prod(distinct_rows(*f) for f in p.forms(m)) * k * 4
     size, (to, fro) = kernel * terms, transform_operation_counts(p, m)
     most = ceil_div(high, MIN_COLUMN_PARTS) if p.w is None else high  # else threads share no column
@@ -297,7 +310,7 @@ def _time_of_threads(
     """Return the time of a plan that several threads share."""
     read, _ = _traffic(p, plan, lanes, threads)
     moved = reading_time(read, threads)
-    parts = p.image_counts[1] * ceil_div(tile_counts(p, plan.m)[0], plan.block)
+    parts = p.stack_counts[1] * ceil_div(stack_tile_counts(p, plan.m)[0], plan.block)
     if plan.separate:
         parts *= ceil_div(p.k.size, plan.vectors * lanes)
     time = _overlapped_time(time * imbalance(parts, threads), moved, NON_BOTTLENECK_SHARE)
@@ -309,7 +322,7 @@ def _time_of_threads(
 
 def _traffic(p: TiledConvolution, plan: Plan, lanes: int, threads: int) -> tuple[float, bool]:
     """Return what a thread reads, and whether it does panel by panel (partition.traffic)."""
-    blocks = ceil_div(tile_counts(p, plan.m)[0], plan.block)
+    blocks = ceil_div(stack_tile_counts(p, plan.m)[0], plan.block)
     panels = ceil_div(p.k.size, plan.vectors * lanes) if plan.separate else 1
     return traffic(*transformed_bytes(p, plan.m), blocks, panels, threads)
 

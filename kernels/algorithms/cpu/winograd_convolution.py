@@ -43,12 +43,14 @@ def recognise_winograd(p: Problem) -> Winograd | None:
 def _match_convolution(p: Problem, c: Contraction | None) -> TiledConvolution | None:
     if c is None or c.b.tensor not in p.constants:
         return None
-    return match_tiled_convolution(p.tensor, c)
+    found = match_tiled_convolution(p.tensor, c)
+    # of symbolic sizes each image has blocks of its own
+    return found if found is None or p.is_example else found.stack_images()
 
 
 def winograd_options(p: Problem, found: Winograd) -> Iterator[Option]:
     """Yield the options of all tiles."""
-    for m in found[1].tile_options():
+    for m in _tile_sides(p, found[1]):
         for _, plan in winograd.candidate_plans(found[1], m, p.lanes, p.processor, p.threads):
             yield _option(plan)
 
@@ -71,9 +73,13 @@ def _best_plan(p: Problem, convolution: TiledConvolution) -> tuple[float, winogr
     """Return the fastest estimated plan with its time in vector FMAs."""
     some = (
         winograd.candidate_plans(convolution, m, p.lanes, p.processor, p.threads)[0]
-        for m in convolution.tile_options()
+        for m in _tile_sides(p, convolution)
     )
     return min(some, key=lambda x: x[0], default=None)
+
+
+def _tile_sides(p: Problem, convolution: TiledConvolution) -> list[int]:
+    return [m for m in convolution.tile_options() if m <= p.max_winograd_tile]
 
 
 def estimated_product_cost(p: Problem) -> float | None:
