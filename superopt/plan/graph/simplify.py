@@ -14,7 +14,7 @@ from superopt.plan.graph.promote_fp32 import promote_to_fp32
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
 from superopt.plan.graph.subpixel_deconv import lower_to_subpixel_conv
 from superopt.rules.lang.rule import Rule
-from superopt.rules.library.load import LOWERING_FILES, load_file, load_rules
+from superopt.rules.library.load import CPU_LOWERING_FILES, LOWERING_FILES, load_file, load_rules
 from superopt.rules.match.graph_context import graph_context
 from superopt.rules.match.matcher import matches
 from superopt.rules.match.rewrite import Refusal, rewrite
@@ -44,8 +44,8 @@ def simplify_graph(
     bf16 to float32, folding constants, lowering Fourier transforms to products, converting to
     channels first, applying the rules of ALWAYS_APPLIED_RULES that the float class permits,
     lowering 1x1 transposed convolutions to products and those of long strides to sub-pixel
-    convolutions; on a CPU also those of short strides where that pays, and batching products of
-    rows with one matrix.
+    convolutions; on a CPU also those of short strides where that pays, 3-D convolutions of a depth
+    of 2 to 2-D ones, and batching products of rows with one matrix.
 
     sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
     depend; these are rounded as ir/rounding_sensitive.py defines.
@@ -62,7 +62,8 @@ def simplify_graph(
         for rule in load_rules(file, names):
             if rule.float_class <= float_class:
                 graph = _apply_rule(graph, rule)
-    for name in LOWERING_FILES:
+    rounds_otherwise = is_cpu and float_class >= PROMOTION_FLOAT_CLASS
+    for name in (*LOWERING_FILES, *(CPU_LOWERING_FILES if rounds_otherwise else ())):
         for rule in load_file(name):
             graph = _apply_rule(graph, rule)
     graph = fold_constants(
