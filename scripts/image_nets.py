@@ -55,12 +55,14 @@ class _Builder:
         pads = [k // 2 for k in window] * 2
         return self.batch_norm(self.add("Conv", x, w, strides=strides, pads=pads), outer)
 
-    def model(self, name: str, shape: tuple[int, ...], result: str) -> onnx.ModelProto:
-        """Return the model from "x" to `result`."""
+    def model(
+        self, name: str, shape: tuple[int, ...], result: str, made: tuple[int, ...]
+    ) -> onnx.ModelProto:
+        """Return the model from "x" of a shape to `result` of another."""
         given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-        made = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+        out = helper.make_tensor_value_info(result, TensorProto.FLOAT, made)
         weights = [numpy_helper.from_array(v, k) for k, v in self.weights.items()]
-        graph = helper.make_graph(self.nodes, name, [given], [made], weights)
+        graph = helper.make_graph(self.nodes, name, [given], [out], weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -74,7 +76,7 @@ def dcgan_generator(batch: int = 1) -> onnx.ModelProto:
         how = {"strides": [2, 2], "pads": [1] * 4} if n else {}
         x = b.add("ConvTranspose", x, w, **how)
         x = b.add("Tanh", x) if outer == 3 else b.add("Relu", b.batch_norm(x, outer))
-    return b.model("dcgan_generator", (batch, LATENT, 1, 1), x)
+    return b.model("dcgan_generator", (batch, LATENT, 1, 1), x, (batch, 3, 64, 64))
 
 
 def dcgan_discriminator(batch: int = 1) -> onnx.ModelProto:
@@ -87,7 +89,8 @@ def dcgan_discriminator(batch: int = 1) -> onnx.ModelProto:
         x = b.add("Conv", x, w, **how)
         if outer > 1:
             x = b.add("LeakyRelu", b.batch_norm(x, outer) if n else x, alpha=0.2)
-    return b.model("dcgan_discriminator", (batch, 3, 64, 64), b.add("Sigmoid", x))
+    score = b.add("Sigmoid", x)
+    return b.model("dcgan_discriminator", (batch, 3, 64, 64), score, (batch, 1, 1, 1))
 
 
 def r3d_18(batch: int = 1) -> onnx.ModelProto:
@@ -104,7 +107,8 @@ def r3d_18(batch: int = 1) -> onnx.ModelProto:
             x, inner = b.add("Relu", b.add("Add", y, skip)), outer
     x = b.add("Flatten", b.add("GlobalAveragePool", x))
     w, bias = b.filters((CLASSES, inner), inner), b.weight(np.zeros(CLASSES))
-    return b.model("r3d_18", (batch, *CLIP), b.add("Gemm", x, w, bias, transB=1))
+    scores = b.add("Gemm", x, w, bias, transB=1)
+    return b.model("r3d_18", (batch, *CLIP), scores, (batch, CLASSES))
 
 
 NETS: Mapping[str, Callable[[int], onnx.ModelProto]] = {
