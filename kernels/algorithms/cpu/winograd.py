@@ -166,8 +166,8 @@ def winograd_form(
     y = compute((n, high, wide, mh, mw, k), back, name="y")
     q, ty, tx, i, j, o = y.axes
     # a row of tiles is a chunk, in which columns are stored in order
-    image, ty = image_row(q, ty)
-    row = tile_store_index(ty, i, h, mh, down)
+    image, within = image_row(q, ty)
+    row = tile_store_index(within, i, h, mh, down)
     place = tuple(
         p.output_axes(
             image, o, row, index.as_index(tile_begin(tx, w, mw, right) + j * right)

@@ -83,10 +83,9 @@ def simplify_graph(
 
 def _has_many_channels(match: Match) -> bool:
     """True if the weights that a match reads are those of a wide convolution."""
-    sizes = (v.type.shape for n in match.nodes if n.op.name == "Conv" for v in n.inputs[1:2] if v)
-    return all(
-        isinstance(d, int) and d >= MIN_DEPTH_RULE_CHANNELS for shape in sizes for d in shape[:2]
-    )
+    weights = (n.inputs[1] for n in match.nodes if n.op.name == "Conv")
+    sizes = (d for w in weights if w is not None for d in (w.type.shape or ())[:2])
+    return all(isinstance(d, int) and d >= MIN_DEPTH_RULE_CHANNELS for d in sizes)
 
 
 def _apply_rule(
