@@ -15,7 +15,7 @@ import superopt
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.compilation.model.size_classes import SizeClass
 from superopt.kernels.algorithms import space
-from superopt.kernels.algorithms.cpu import winograd, winograd_convolution
+from superopt.kernels.algorithms.cpu import winograd, winograd_convolution, winograd_plans
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import (
     collapsed_options,
     recognise_collapsed,
@@ -44,7 +44,7 @@ def winograd_plans(monkeypatch: pytest.MonkeyPatch) -> list[winograd.Plan]:
         plans = [
             plan
             for m in c.tile_options()
-            for _, plan in winograd.candidate_plans(c, m, p.lanes, p.processor)
+            for _, plan in winograd_plans.candidate_plans(c, m, p.lanes, p.processor)
         ]
         chosen.extend(random.sample(plans, min(len(plans), 1)))
         return (0.0, chosen[-1]) if plans else None

@@ -21,7 +21,8 @@ from superopt.kernels.algorithms.cpu.tiled_convolution import (
     match_tiled_convolution,
     stack_tile_counts,
 )
-from superopt.kernels.algorithms.cpu.winograd import candidate_plans, winograd_form
+from superopt.kernels.algorithms.cpu.winograd import winograd_form
+from superopt.kernels.algorithms.cpu.winograd_plans import candidate_plans
 from superopt.kernels.loops.layout import ScatteredLayout, parse_layout
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.pack import from_layout, pack_constant, to_layout
