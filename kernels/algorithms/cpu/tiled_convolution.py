@@ -67,7 +67,8 @@ class TiledConvolution:
         d = self.depth
         sizes = [a.extent for a in (self.n, self.h, self.w) if a is not None]
         is_summed = d is not None and (d.taps, d.stride) != (1, 1)
-        if is_summed or self.image_counts[1] == 1 or not all(isinstance(n, int) for n in sizes):
+        # comparing a symbolic number of images would add a guard
+        if is_summed or not all(isinstance(n, int) for n in sizes) or self.image_counts[1] == 1:
             return self
         return replace(self, is_stacked=True)
 
