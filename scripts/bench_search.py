@@ -2,12 +2,14 @@
 """What a search adds to the compiler: the table of docs/benchmarks/search.md.
 
     scripts/bench_search.py --models ../shared/models [--only resnet18,...] [--search 60]
+        [--batch 16]
 
-Weights are drawn. For each model `superopt.tune` searches in a new store, as
-`superopt.compile(search=SECONDS)` does. Then four programs run in turns in one process: by the
-default call, with the rewrites of the graph alone, with the schedules of kernels alone, and with
-both. Times are of this thread, medians of the ratio in each round; the interval holds the middle
-90 % of means of blocks of rounds that are drawn again (block bootstrap).
+Weights are drawn. After the models of the folder come the nets of image_nets.py. For each model
+`superopt.tune` searches in a new store, as `superopt.compile(search=SECONDS)` does. Then four
+programs run in turns in one process: by the default call, with the rewrites of the graph alone,
+with the schedules of kernels alone, and with both. Times are of this thread, medians of the ratio
+in each round; the interval holds the middle 90 % of means of blocks of rounds that are drawn again
+(block bootstrap).
 """
 
 from __future__ import annotations
@@ -19,14 +21,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from bench_gpu import batched
+from image_nets import NETS
 from json_rows import json_rows
 from peers import geometric_mean
 
@@ -95,7 +101,12 @@ def ratio(default: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:
     return float(np.median(each)), float(low), float(high)
 
 
-def measure(source: Source, path: Path, seconds: float, folder: Path) -> Row:
+def _batched_file(path: Path, batch: int) -> onnx.ModelProto:
+    model = draw_weights(path)
+    return model if batch == 1 else batched(model, batch)
+
+
+def measure(name: str, source: Source, path: Path, seconds: float, folder: Path) -> Row:
     """Search, and time the four ways."""
     store, empty = folder / "searched", folder / "empty"
     superopt.tune(path, budget=seconds, store=store)
@@ -112,7 +123,7 @@ def measure(source: Source, path: Path, seconds: float, folder: Path) -> Row:
     steps = json.loads(log)["steps"] if log is not None else []
     rules = Counter(s["rule"] for s in steps)
     found = {way: ratio(times[0], t) for way, t in zip(WAYS[1:], times[1:], strict=True)}
-    return Row(path.stem, statistics.median(times[0]), found, dict(rules.most_common()))
+    return Row(name, statistics.median(times[0]), found, dict(rules.most_common()))
 
 
 def table(rows: Sequence[Row], seconds: float) -> str:
@@ -143,18 +154,26 @@ def main() -> None:
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--only", default="")
     parser.add_argument("--search", type=float, default=60.0)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--out", type=Path, help="the .json file; rows of earlier runs stay in it")
     given = parser.parse_args()
     known = json.loads(given.out.read_text()) if given.out and given.out.exists() else []
     rows = {r["model"]: Row(**r) for r in known}
     wanted = [x for x in given.only.split(",") if x]
-    for path in sorted(given.models.glob("*.onnx")):
-        if wanted and path.stem not in wanted:
+    models: dict[str, Callable[[], onnx.ModelProto]] = {
+        path.stem: partial(_batched_file, path, given.batch)
+        for path in sorted(given.models.glob("*.onnx"))
+    }
+    models |= {name: partial(net, given.batch) for name, net in NETS.items()}
+    for name, make in models.items():
+        if wanted and name not in wanted:
             continue
+        shown = name if given.batch == 1 else f"{name} x {given.batch}"
         with tempfile.TemporaryDirectory() as place:
-            full = Path(place) / path.name
-            full.write_bytes(draw_weights(path).SerializeToString())
-            row = rows[path.stem] = measure(read_model(full), full, given.search, Path(place))
+            full = Path(place) / f"{name}.onnx"
+            full.write_bytes(make().SerializeToString())
+            row = measure(shown, read_model(full), full, given.search, Path(place))
+            rows[shown] = row
         print(row, flush=True)
         if given.out:
             given.out.write_text(json_rows([asdict(r) for r in rows.values()], 2))

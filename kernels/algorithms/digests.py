@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from superopt import te
-from superopt.kernels.algorithms.problem import Problem
+from superopt.kernels.algorithms.problem import MAX_WINOGRAD_TILE, Problem
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
@@ -26,7 +26,7 @@ def kernel_digest(kernel: Kernel) -> str:
 
 def problem_digest(p: Problem) -> str:
     """Return the digest of a problem: equal for problems with the same candidate kernels. It
-    depends on whether Winograd and Strassen are allowed."""
+    depends on whether Winograd and Strassen are allowed, and Winograd's tiles."""
     return _problem_digest(p, _Serializer())
 
 
@@ -44,7 +44,8 @@ def _problem_digest(p: Problem, w: _Serializer) -> str:
         f"{n} {w.type_text(t)} {_layout_text(p.layouts.get(t))} {t in p.constants}"
         for n, t in places
     ]
-    return f"{w.digest()}-{p.width}{'' if p.allow_winograd else '-plain'}"
+    tile = "" if p.max_winograd_tile == MAX_WINOGRAD_TILE else f"-{p.max_winograd_tile}"
+    return f"{w.digest()}-{p.width}{tile if p.allow_winograd else '-plain'}"
 
 
 def _layout_text(layout: Layout | ScatteredLayout | None) -> str:

@@ -21,6 +21,7 @@ from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 MAX_STRASSEN_LEVELS = 2  # of Strassen's recursion
+MAX_WINOGRAD_TILE = 4  # outputs along a side
 Found = TypeVar("Found")
 
 
@@ -28,7 +29,8 @@ Found = TypeVar("Found")
 class Problem:
     """A tensor to compute from others in memory, their layouts, and which are constant. width:
     bytes of a vector. row_axes: for row kernels with stages, the number of axes that select a row;
-    else 0. allow_winograd: of other rounding. strassen_levels: limit on Strassen's recursion, which
+    else 0. allow_winograd: of other rounding. max_winograd_tile: limit on the sides of its tiles;
+    filters of larger ones take more memory. strassen_levels: limit on Strassen's recursion, which
     also enlarges constants. allow_dilated_winograd: of other rounding, too. processor: whose costs
     decide. stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py).
     is_example: at the example sizes of a symbolic problem, which is solved alike. threads: that
@@ -46,6 +48,7 @@ class Problem:
     stores_half: bool = False
     is_example: bool = False
     threads: int = 1
+    max_winograd_tile: int = MAX_WINOGRAD_TILE
     matches: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

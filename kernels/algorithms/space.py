@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from superopt.kernels.algorithms.algorithm import Algorithm
+from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
 from superopt.kernels.algorithms.digests import problem_digest
 from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.algorithms.table import ALGORITHMS
@@ -48,8 +48,15 @@ def options(
 
 def best_option(p: Problem, target: str = "cpu", vendor: bool = True, forms: bool = True) -> Option:
     """Return the option that is estimated to be the fastest."""
+    return best_prediction(p, target, vendor, forms).option
+
+
+def best_prediction(
+    p: Problem, target: str = "cpu", vendor: bool = True, forms: bool = True
+) -> Prediction:
+    """Return the option that is estimated to be the fastest, with its estimated time."""
     found = [a.prediction(p, m) for a, m in _match_algorithms(p, target, vendor, forms)]
-    return min((x for x in found if x is not None), key=lambda x: x.relative_time).option
+    return min((x for x in found if x is not None), key=lambda x: x.relative_time)
 
 
 def _match_algorithms(

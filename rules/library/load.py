@@ -17,6 +17,8 @@ from superopt.rules.library.records import library_records, proof_key
 LIBRARY_GLOBS = ("*.rules", "generated/*.rules", "partial/*.rules")
 # Rules that `compile` always applies, which are not part of the library.
 LOWERING_FILES = ("lowering/deconv.rules",)
+# On a CPU, where results may round in another way.
+CPU_LOWERING_FILES = ("lowering/depth.rules",)
 
 
 @lru_cache

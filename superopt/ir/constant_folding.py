@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from superopt.ir import graph as ir_graph
 from superopt.ir.constant_values import has_static_shape, is_constant
 from superopt.ir.evaluate import node_results
 from superopt.ir.rounding_sensitive import is_discontinuous, rounding_sensitive_values
+from superopt.ir.stand_ins import folded_stand_in, reads_stand_in
 from superopt.te.eval.domain import Domain, Reals
 from superopt.te.expr.dtype import F64, STRING, to_numpy
 from superopt.te.expr.tensor import TensorType
@@ -164,8 +166,14 @@ def _folded_constants(
     lazy: bool,
 ) -> Iterator[tuple[ir_graph.Value, ir_graph.Constant]]:
     """Yield each root with its constant; a node that fails is added to `skipped` and its roots are
-    dropped."""
-    for v, array in _root_arrays(roots, skipped, sensitive):
+    dropped. Large results of stand-ins, as in graphs that are only priced, are not computed."""
+    computed = []
+    for v in roots:
+        if lazy and _nbytes(v.type) >= MIN_RECOMPUTE_BYTES and reads_stand_in(v):
+            yield v, folded_stand_in(v, partial(_load_root, v, sensitive), _nbytes(v.type))
+        else:
+            computed.append(v)
+    for v, array in _root_arrays(computed, skipped, sensitive):
         n = ir_graph.producer(v)
         assert n is not None
         again = (
@@ -233,12 +241,12 @@ def _recomputed_constant(
     """
     if array.nbytes < MIN_RECOMPUTE_BYTES:
         return None
-
-    def load() -> np.ndarray:
-        return next(_root_arrays([v], {}, sensitive))[1]
-
-    key = ir_graph.content_key(array)
+    key, load = ir_graph.content_key(array), partial(_load_root, v, sensitive)
     return ir_graph.constant(type=v.type, key=key, load=load, nbytes=array.nbytes)
+
+
+def _load_root(v: ir_graph.Value, sensitive: Set[ir_graph.Value]) -> np.ndarray:
+    return next(_root_arrays([v], {}, sensitive))[1]
 
 
 def _producers(n: ir_graph.Node) -> list[ir_graph.Node]:

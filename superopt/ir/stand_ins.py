@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from math import prod
 
@@ -13,6 +14,7 @@ from superopt.te.expr.tensor import TensorType
 
 _MAX_INSPECTED_BYTES = 1 << 20  # rules inspect the values of constants up to this size
 _MAX_KEPT_BYTES = 128  # constants up to this size are kept
+_KEY = "stand-in"  # of a stand-in begins so
 _MAX_MAGNITUDE = 1000.0  # constants with larger elements are kept: no sum is regrouped around them
 
 
@@ -48,6 +50,19 @@ def constant_stand_in(v: graph.Value, number: int, mark: str = "") -> graph.Valu
     return v if is_small else _numbered_constant(t, number, mark)
 
 
+def reads_stand_in(v: graph.Value) -> bool:
+    """True if a value is computed from a stand-in: its elements mean nothing."""
+    return any(
+        isinstance(c.key, tuple) and isinstance(c.key[0], str) and c.key[0].startswith(_KEY)
+        for c in graph.constants([v])
+    )
+
+
+def folded_stand_in(v: graph.Value, load: Callable[[], np.ndarray], nbytes: int) -> graph.Constant:
+    """Return a stand-in for a value that is computed from stand-ins. load: computes it."""
+    return graph.constant(type=v.type, key=(_KEY, v), load=load, nbytes=nbytes)
+
+
 def _numbered_constant(t: TensorType, number: int, mark: str) -> graph.Constant:
     """Return constant number `number` of type `t`: the same object for the same number."""
     assert t.dtype is not None
@@ -58,5 +73,5 @@ def _numbered_constant(t: TensorType, number: int, mark: str) -> graph.Constant:
     def load() -> np.ndarray:
         return np.resize((np.arange(7) + number).astype(kind), shape)
 
-    key = ("stand-in" + mark, number, t)
+    key = (_KEY + mark, number, t)
     return graph.constant(type=t, key=key, load=load, nbytes=prod(shape) * kind.itemsize)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from superopt.report.data.report import RuleVerdict
-from superopt.rules.library.load import LOWERING_FILES, load_file
+from superopt.rules.library.load import CPU_LOWERING_FILES, LOWERING_FILES, load_file
 from superopt.rules.te.rewrite import load_te_library
 from superopt.verification.rule_verdict import judge_rule
 from superopt.verifier.prove import Limits
@@ -15,7 +15,9 @@ def judge_lowering_rules(proof_seconds: float) -> tuple[RuleVerdict, ...]:
     """Return the verdicts on the rules on graphs and on tensor expressions. proof_seconds: limit
     for the proof of each rule."""
     out = [
-        judge_rule(rule, 0, proof_seconds) for name in LOWERING_FILES for rule in load_file(name)
+        judge_rule(rule, 0, proof_seconds)
+        for name in (*LOWERING_FILES, *CPU_LOWERING_FILES)
+        for rule in load_file(name)
     ]
     for rule in load_te_library():
         found = prove_te_rule(rule, Limits(seconds=proof_seconds))

@@ -1,14 +1,17 @@
 """Folding: what is constant is computed once, exactly as often as bounds and types allow."""
 
 import time
+from collections.abc import Set
 
 import numpy as np
 import pytest
 
+from superopt.ir import constant_folding
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_folding import EXTRA_CONSTANT_BYTES, MAX_CONSTANT_GROWTH, fold_constants
 from superopt.ir.constant_values import is_constant
 from superopt.ir.op import Attr, Op, Payload
+from superopt.ir.stand_ins import reads_stand_in, stand_in
 from superopt.ops import OPS
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, I4, I8, I32, I64, U8, DType, to_numpy
 from superopt.te.expr.node import Size
@@ -50,6 +53,39 @@ def test_a_constant_subgraph_becomes_one_constant() -> None:
     assert done.removed_nodes == 1
     assert (done.bytes_before, done.bytes_after) == (16, 8)
     assert done.skipped == ()
+
+
+def test_large_results_of_stand_ins_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are priced by their types alone; small ones are computed, as rules inspect them."""
+    rng = np.random.default_rng(0)
+    weights = [
+        stand_in(ir_graph.constant(rng.standard_normal((600, 600)).astype(np.float32)), n)
+        for n in range(2)
+    ]
+    x = ir_graph.Input("x", TensorType(F32, (600, 600)))
+    total = op("Add", *weights)
+    y = op("Mul", op("Add", x, total), op("ReduceSum", total, axes=(0, 1), keepdims=1))
+
+    computed, load_root = [], constant_folding._load_root
+
+    def load(v: ir_graph.Value, sensitive: Set[ir_graph.Value]) -> np.ndarray:
+        computed.append(v)
+        return load_root(v, sensitive)
+
+    monkeypatch.setattr(constant_folding, "_load_root", load)
+    (out,) = fold_constants(ir_graph.Graph((x,), (y,)), lazy=True).graph.outputs
+    product = ir_graph.producer(out)
+    assert product is not None
+    inner, sums = product.inputs
+    node = ir_graph.producer(inner)
+    assert node is not None
+    found = node.inputs[1]
+    assert isinstance(found, ir_graph.Constant)
+    assert (found.type, found.nbytes) == (total.type, 600 * 600 * 4)
+    assert reads_stand_in(found)
+    assert isinstance(sums, ir_graph.Constant)
+    assert computed == []
+    np.testing.assert_array_equal(found.load(), weights[0].load() + weights[1].load())
 
 
 def test_a_graph_without_constants_is_the_same_object() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from superopt.kernels.algorithms.contraction import Contraction
@@ -46,7 +46,8 @@ class Depth:
 class TiledConvolution:
     """A convolution: its axes, its window, where the first window begins, dilations and strides
     (one of both is 1 along each side). A 1-D one (w is None) is an image of one column; a 3-D one
-    is many images, some of which are summed."""
+    is many images, some of which are summed. is_stacked: the rows of tiles of all images follow
+    each other, so that a block of rows has tiles of several images."""
 
     n: Axis
     k: Axis
@@ -58,6 +59,18 @@ class TiledConvolution:
     dilations: tuple[int, int]
     strides: tuple[int, int]
     depth: Depth | None = None
+    is_stacked: bool = False
+
+    def stack_images(self) -> TiledConvolution:
+        """Return the convolution with stacked images, where there are several of known sizes, none
+        of which are summed."""
+        d = self.depth
+        sizes = [a.extent for a in (self.n, self.h, self.w) if a is not None]
+        is_summed = d is not None and (d.taps, d.stride) != (1, 1)
+        # comparing a symbolic number of images would add a guard
+        if is_summed or not all(isinstance(n, int) for n in sizes) or self.image_counts[1] == 1:
+            return self
+        return replace(self, is_stacked=True)
 
     @property
     def output_sides(self) -> tuple[int, int]:
@@ -69,6 +82,11 @@ class TiledConvolution:
         """The number of input images, and of result images."""
         n = self.n.size
         return (n, n) if self.depth is None else (n * self.depth.reach, n * self.depth.axis.size)
+
+    @property
+    def stack_counts(self) -> tuple[int, int]:
+        """The number of stacks of input images, and of result images."""
+        return (1, 1) if self.is_stacked else self.image_counts
 
     @property
     def taps(self) -> int:
@@ -187,10 +205,16 @@ def _window_side(i: Expr, tap_axis: Axis, t: Tensor) -> tuple[Axis, int, int, in
 
 
 def tile_counts(p: TiledConvolution, m: int) -> tuple[int, int]:
-    """Return the rows and columns of tiles."""
+    """Return the rows and columns of tiles of an image."""
     sides = zip(p.output_sides, p.dilations, p.tile_sides(m), strict=True)
     high, wide = (d * ceil_div(ceil_div(n, d), side) for n, d, side in sides)
     return high, wide
+
+
+def stack_tile_counts(p: TiledConvolution, m: int) -> tuple[int, int]:
+    """Return the rows and columns of tiles of a stack of images."""
+    high, wide = tile_counts(p, m)
+    return high * p.image_counts[1] if p.is_stacked else high, wide
 
 
 def transform_operation_counts(p: TiledConvolution, m: int) -> tuple[float, float]:
@@ -214,7 +238,8 @@ def extended_tile_counts(p: TiledConvolution, m: int, high: int, wide: int) -> t
     be fewer, and the last tile is computed again. More than twice as many as there are would take
     long: that there are not is a guard."""
     out = []
-    for n, dilation, least in zip(tile_counts(p, m), p.dilations, (high, wide), strict=True):
+    counts = stack_tile_counts(p, m)
+    for n, dilation, least in zip(counts, p.dilations, (high, wide), strict=True):
         if dilation > 1 and n < least:
             raise ValueError(f"{n} tiles of a dilated convolution are fewer than {least}")
         if 2 * n <= least:

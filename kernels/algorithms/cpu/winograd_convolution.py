@@ -18,6 +18,7 @@ from superopt.kernels.algorithms.cpu.tiled_convolution import (
     TiledConvolution,
     match_tiled_convolution,
 )
+from superopt.kernels.algorithms.cpu.winograd_plans import Plan, candidate_plans
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.layout import row_major
 from superopt.kernels.loops.option import Option
@@ -43,17 +44,19 @@ def recognise_winograd(p: Problem) -> Winograd | None:
 def _match_convolution(p: Problem, c: Contraction | None) -> TiledConvolution | None:
     if c is None or c.b.tensor not in p.constants:
         return None
-    return match_tiled_convolution(p.tensor, c)
+    found = match_tiled_convolution(p.tensor, c)
+    # of symbolic sizes each image has blocks of its own
+    return found if found is None or p.is_example else found.stack_images()
 
 
 def winograd_options(p: Problem, found: Winograd) -> Iterator[Option]:
     """Yield the options of all tiles."""
-    for m in found[1].tile_options():
-        for _, plan in winograd.candidate_plans(found[1], m, p.lanes, p.processor, p.threads):
+    for m in _tile_sides(p, found[1]):
+        for _, plan in candidate_plans(found[1], m, p.lanes, p.processor, p.threads):
             yield _option(plan)
 
 
-def _option(plan: winograd.Plan) -> Option:
+def _option(plan: Plan) -> Option:
     return Option("winograd", tuple((k, int(getattr(plan, k))) for k in _KNOBS))
 
 
@@ -67,13 +70,17 @@ def predict_winograd(p: Problem, found: Winograd) -> Prediction | None:
     return Prediction(_option(best[1]), relative * ratio) if ratio <= 1 else None
 
 
-def _best_plan(p: Problem, convolution: TiledConvolution) -> tuple[float, winograd.Plan] | None:
+def _best_plan(p: Problem, convolution: TiledConvolution) -> tuple[float, Plan] | None:
     """Return the fastest estimated plan with its time in vector FMAs."""
     some = (
-        winograd.candidate_plans(convolution, m, p.lanes, p.processor, p.threads)[0]
-        for m in convolution.tile_options()
+        candidate_plans(convolution, m, p.lanes, p.processor, p.threads)[0]
+        for m in _tile_sides(p, convolution)
     )
     return min(some, key=lambda x: x[0], default=None)
+
+
+def _tile_sides(p: Problem, convolution: TiledConvolution) -> list[int]:
+    return [m for m in convolution.tile_options() if m <= p.max_winograd_tile]
 
 
 def estimated_product_cost(p: Problem) -> float | None:
@@ -98,7 +105,7 @@ def schedule_winograd(p: Problem, found: Winograd, option: Option) -> Choice:
         raise ValueError(f"{option}: {p.tensor.name} has no Winograd convolution of such tiles")
     m, separate, *rest = (option[k] for k in _KNOBS)
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
-    plan = winograd.Plan(m, bool(separate), *rest)
+    plan = Plan(m, bool(separate), *rest)
     form = winograd.winograd_form(p.tensor, c, convolution, plan, layout, p.lanes, p.threads)
     transform = partial(_transform_window, convolution.forms(m), convolution.window)
     return Choice.of_form(option, form, c.b.tensor, transform)

@@ -77,13 +77,19 @@ def slow_reason(n: ir_graph.Node, sizes: Mapping[str, int]) -> str:
 
 def _is_sparse(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
     """True if a transposed convolution has many more elements than its input, strides apart. A
-    kernel computes each of them from all weights, most of which meet no element of the input."""
-    x = n.inputs[0]
+    kernel computes each of them from all weights, most of which meet no element of the input. One
+    pixel without padding, whose result has the size of the window, is a matrix product
+    (deconv-1x1)."""
+    x, w = n.inputs[:2]
     assert x is not None
-    strides = dict(n.attrs)["strides"]
+    assert w is not None
+    strides, pads = n.attr("strides"), n.attr("pads")
     assert isinstance(strides, tuple)
-    read = prod(evaluate_shape(x.type, sizes)[2:]) * prod(strides)  # type: ignore[arg-type]
-    return prod(evaluate_shape(n.type, sizes)[2:]) > MAX_ELEMENTS_BETWEEN_INPUTS * read
+    assert isinstance(pads, tuple)
+    given, window, result = (evaluate_shape(t, sizes)[2:] for t in (x.type, w.type, n.type))
+    is_product = prod(given) == 1 and result == window and not any(pads) and n.attr("group") == 1
+    read = prod(given) * prod(strides)  # type: ignore[arg-type]
+    return not is_product and prod(result) > MAX_ELEMENTS_BETWEEN_INPUTS * read
 
 
 def _mean_tree_depth(n: ir_graph.Node) -> float:

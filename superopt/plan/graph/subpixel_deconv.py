@@ -71,18 +71,16 @@ def _as_subpixel_conv(
     terms = [-(-k // s) for k, s in zip(reach, strides, strict=True)]
     weights = _weights_by_phase(w, groups, terms, strides)
     if bias is not None:
-        column = ir_graph.node(OPS["Reshape"], [bias], shape=(groups * outer, 1))
-        wide = ir_graph.node(OPS["Expand"], [column], shape=(groups * outer, prod(strides)))
+        column = ir_graph.node(OPS["Reshape"], [bias], shape=(groups, 1, outer))
+        wide = ir_graph.node(OPS["Expand"], [column], shape=(groups, prod(strides), outer))
         bias = ir_graph.node(OPS["Reshape"], [wide], shape=(groups * outer * prod(strides),))
     given = [x, weights] if bias is None else [x, weights, bias]
     around = tuple(j - 1 for j in terms) * 2
     phases = ir_graph.node(OPS["Conv"], given, pads=around, group=groups)
     _, _, *places = phases.type.shape or ()
-    apart = ir_graph.node(
-        OPS["Reshape"], [phases], shape=(batch, groups * outer, *strides, *places)
-    )
-    order = [d for axis in range(rank) for d in (2 + rank + axis, 2 + axis)]
-    turned = ir_graph.node(OPS["Transpose"], [apart], perm=(0, 1, *order))
+    apart = ir_graph.node(OPS["Reshape"], [phases], shape=(batch, groups, *strides, outer, *places))
+    order = [d for axis in range(rank) for d in (3 + rank + axis, 2 + axis)]
+    turned = ir_graph.node(OPS["Transpose"], [apart], perm=(0, 1, 2 + rank, *order))
     sides: list[Dim] = [
         index.dim(index.as_index(i) * s) for i, s in zip(places, strides, strict=True)
     ]
@@ -110,8 +108,8 @@ def _is_faster_than_phases(
 def _weights_by_phase(
     w: ir_graph.Value, groups: int, terms: list[int], strides: tuple[int, ...]
 ) -> ir_graph.Value:
-    """Return weights [(group, inner), outer, s j + r, ...] as [(group, outer, r, ...), inner, -j,
-    ...]."""
+    """Return weights [(group, inner), outer, s j + r, ...] as [(group, r, ..., outer), inner, -j,
+    ...]. A phase's channels are neighbours: the shuffle moves vectors of them."""
     channels, outer, *window = (d for d in w.type.shape or () if isinstance(d, int))
     rank, inner = len(strides), channels // groups
     more = [j * s - k for j, s, k in zip(terms, strides, window, strict=True)]
@@ -122,7 +120,7 @@ def _weights_by_phase(
     ends, backwards = (-(2**31),) * rank, (-1,) * rank
     how = {"starts": tuple(j - 1 for j in terms), "ends": ends, "axes": axes, "steps": backwards}
     turned = ir_graph.node(OPS["Slice"], [apart], **how)
-    order = (0, 2, *(a + 1 for a in axes), 1, *axes)
+    order = (0, *(a + 1 for a in axes), 2, 1, *axes)
     moved = ir_graph.node(OPS["Transpose"], [turned], perm=order)
     return ir_graph.node(
         OPS["Reshape"], [moved], shape=(groups * outer * prod(strides), inner, *terms)

@@ -3,7 +3,8 @@ terms.
 
 If the kernel of a dilated convolution is as wide as the image (atrous pyramid pooling; Chen et al.,
 arXiv:1706.05587), most terms are zeros of the padding. The result is cut wherever the set of terms
-that count changes along an axis. Each part sums only its own terms and is written in place.
+that count changes along an axis. Each part sums only its own terms and is written in place. So it
+is along a depth of few slices, half of whose terms are padding.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from superopt.te.expr import index
 from superopt.te.expr.node import Apply, Axis, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
-MAX_REMAINING_SHARE = 0.6  # share of the terms that may remain, at most
+# Shares of the terms that may remain, at most: of all, and along an axis, else it is not cut. Cut
+# along its depth of 2 only, a 3 x 3 x 3 convolution of 7 x 7 pixels and 512 channels takes 7.1 ms;
+# cut along all axes 17.1 ms, as a whole 10.3 ms.
+MAX_REMAINING_SHARE = 0.7
+MAX_AXIS_SHARE = 0.75
 MAX_PARTS = 25  # parts
 
 
@@ -44,15 +49,18 @@ def split_windows(t: Tensor) -> list[StridedPart]:
     if len(found) != 1 or found[0].fn != "sum" or t.body is None:
         return []
     (total,) = found
-    cuts = _axis_cuts(t, total)
+    cuts = [some for some in _axis_cuts(t, total) if _remaining_share(some) <= MAX_AXIS_SHARE]
     if not cuts or prod(map(len, cuts)) > MAX_PARTS:
         return []
-    left = sum(prod(c.size * c.count for c in some) for some in product(*cuts))
-    if left > MAX_REMAINING_SHARE * prod(
-        some[0].output_axis.size * some[0].kernel_axis.size for some in cuts
-    ):
+    if prod(map(_remaining_share, cuts)) > MAX_REMAINING_SHARE:
         return []
     return [_build_part(t, some) for some in product(*cuts)]
+
+
+def _remaining_share(cuts: list[_Cut]) -> float:
+    """Return the share of the terms that the parts along an axis sum."""
+    terms = sum(c.size * c.count for c in cuts)
+    return terms / (cuts[0].output_axis.size * cuts[0].kernel_axis.size)
 
 
 def _axis_cuts(t: Tensor, total: Reduce) -> list[list[_Cut]]:

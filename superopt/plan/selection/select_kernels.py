@@ -5,31 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 from superopt.kernels.algorithms.build import BuiltKernel, build_kernels
 from superopt.kernels.algorithms.digests import kernel_digest, problem_digest
-from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.llvm.calls import Ref
 from superopt.kernels.loops.data_dependent.limit_loops import limit_loops
 from superopt.kernels.loops.data_dependent.limit_rows import limit_rows
 from superopt.kernels.loops.data_dependent.place_stores import place_stores
 from superopt.kernels.loops.tile import Kernel
 from superopt.plan.lowering.updated_states import Placement, UpdatedState
-from superopt.plan.program.plan import Plan, Settings, Step
+from superopt.plan.program.plan import Plan, Step
 from superopt.plan.program.storage_types import StorageTypes
 from superopt.plan.rewrites.fusion.buffer_views import BufferView
 from superopt.plan.rewrites.matmul.valid_keys import KeyLimit, find_key_limits
 from superopt.plan.rewrites.reductions.row_fusion import replace_tensors
+from superopt.plan.selection.choose_kernels import choose_kernels, solve
 from superopt.plan.selection.kernel_problems import PlanProblems
 from superopt.plan.selection.symbolic_choice import (
-    SymbolicProblem,
     costly_tensors,
     keep_unit_level,
 )
-from superopt.plan.selection.transformed_constants import TransformedConstants
-from superopt.te.analysis.bind_sizes import has_symbolic_size
-from superopt.te.expr.symbolic_int import example_sizes, level_guards
+from superopt.plan.selection.transformed_constants import TransformedConstants, tensor_bytes
+from superopt.te.expr.symbolic_int import level_guards
 from superopt.te.expr.tensor import Tensor
 
 
@@ -39,34 +36,33 @@ def select_kernels(p: Plan) -> None:
     p.places = _argument_places(p)
     found = PlanProblems.of_plan(p)
     buffers, tensor_of = found.buffers, found.tensor_of
-    transformed = TransformedConstants(p.tensors.constants)
+    problems = list(found)
+    solutions = choose_kernels(
+        p.settings,
+        [each.problem for each in problems],
+        TransformedConstants(
+            p.tensors.constants,
+            largest_result_bytes=max(map(tensor_bytes, p.definitions), default=0),
+        ),
+    )
     costly = costly_tensors(p.definitions)
     limits = _key_limits(p)
-    built: dict[object, tuple[str, BuiltKernel]] = {}  # by what it computes, in equal layers once
-    for each in found:
-        t, root, problem = each.tensor, each.root, each.problem
+    built: dict[object, BuiltKernel] = {}  # by what it computes, in equal layers once
+    for each, solution in zip(problems, solutions, strict=True):
+        t, root, key, problem = each.tensor, each.root, solution.key, solution.problem
         about = (
             problem_digest(problem), problem.row_axes, problem.strassen_levels, t in costly
         )  # fmt: skip
         if about in built:
-            key, kernel = built[about]
-            kernels = [_kernel_of_tensors(kernel, each.inputs, root)]
+            kernels = [_kernel_of_tensors(built[about], each.inputs, root)]
         else:
-            key, choice = _choose(p.settings, problem)
-            if (
-                choice.derived_constants
-                and p.target.bounds_transformed_constants
-                and not transformed.fits(key, choice)
-            ):
-                problem = replace(problem, allow_winograd=False, strassen_levels=0)
-                key, choice = _choose(p.settings, problem)
-            transformed.add(key, choice)
+            choice = (solve(p.settings, problem) if solution.is_shared else solution).choice
             p.problems[key], p.chosen[key] = problem, choice.option
             with level_guards(t in costly):
                 kernels = build_kernels(problem, choice)
                 keep_unit_level(problem)
             if choice.root is root and not choice.derived_constants and len(kernels) == 1:
-                built[about] = key, kernels[0]
+                built[about] = kernels[0]
         for limit in limits.get(t, ()):
             kernels[-1] = _limit_kernel(kernels[-1], limit, buffers)
         if t in p.tensors.placements:
@@ -159,22 +155,3 @@ def _argument_places(p: Plan) -> dict[Tensor, Ref]:
     for n, t in enumerate(p.outputs):
         out[t] = Ref("argument", len(p.graph.inputs) + n)
     return out
-
-
-def _choose(s: Settings, problem: Problem) -> tuple[str, Choice]:
-    """Return the key of a problem, and its solution."""
-    if not has_symbolic_size(problem.tensor):
-        key = problem_digest(problem)
-        return key, s.target.choose(problem, s.options.get(key))
-    # Strassen computes other tensors, which are made for fixed sizes.
-    plain = replace(problem, strassen_levels=0)
-    known = SymbolicProblem(plain, example_sizes())
-    key = problem_digest(known.at_hints)
-    choices = (
-        s.target.choose(known.at_hints, option)
-        for option in chain((s.options.get(key),), s.target.list_options(known.at_hints))
-    )
-    found = next(filter(None, map(known.transfer, choices)), None)
-    if found is None:
-        raise NotImplementedError(f"no kernel of symbolic sizes computes {problem.tensor.type}")
-    return key, found

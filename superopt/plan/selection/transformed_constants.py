@@ -4,7 +4,7 @@ of a model share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from math import prod
 from weakref import WeakKeyDictionary
@@ -16,9 +16,10 @@ from superopt.te.expr.tensor import Tensor
 
 Load = Callable[[], np.ndarray]
 # Transformed constants of a model may take so many times the bytes of all constants more than
-# these, or so many bytes: then peak memory stays below 2.5 models and 200 MB. The first kernels
-# come first: of a network for images their constants are small, and are read for many places.
+# these, or so many bytes: then peak memory stays below 2.5 models and 200 MB (choose_kernels.py).
 # ResNet-50 takes 154 instead of 248 MB of constants so, at 1.03 times the time (80 pairs of runs).
+# They may also take as many as the largest result, as of large batches, to which they matter more:
+# ResNet-18 takes 0.97 of the time at batch 16 with 51 MB instead of 28 MB.
 MAX_GROWTH_RATIO = 0.6
 MIN_GROWTH_BYTES = 32 << 20
 # How it was made, its number and its shape: of another size's problem the same constants are made.
@@ -28,35 +29,52 @@ Growths = MutableMapping[Load, dict[Made, int]]
 _GROWTHS: Growths = WeakKeyDictionary()
 
 
-def constant_bytes(t: Tensor) -> int:
-    """Bytes of a constant."""
+def tensor_bytes(t: Tensor) -> int:
+    """Return the bytes of a tensor's elements."""
     return prod(n for n in t.shape if isinstance(n, int)) * max(t.dtype.bits // 8, 1)
 
 
 @dataclass(slots=True)
 class TransformedConstants:
     """constants: of a program, by tensor; made: those that are transformed, by what they are made
-    of and how; growths: of all programs; before: of those for other sizes; added: by how many bytes
-    transformed constants of all these programs are larger; most: of these."""
+    of and how; growths: of all programs; largest_result_bytes: of the program's kernels; before: of
+    those for other sizes; added: by how many bytes transformed constants of all these programs are
+    larger; most: of these."""
 
     constants: MutableMapping[Tensor, Load]
     transformed: dict[object, Load] = field(default_factory=dict)
     growths: Growths = field(default_factory=lambda: _GROWTHS)
+    largest_result_bytes: int = 0
     before: Growths = field(init=False)
     added_bytes: int = field(init=False)
     max_added_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.max_added_bytes = max(
-            int(MAX_GROWTH_RATIO * sum(map(constant_bytes, self.constants))), MIN_GROWTH_BYTES
+            int(MAX_GROWTH_RATIO * sum(map(tensor_bytes, self.constants))),
+            MIN_GROWTH_BYTES,
+            self.largest_result_bytes,
         )
         originals = {*self.constants.values()}
         self.before = {x: dict(self.growths[x]) for x in originals if x in self.growths}
         self.added_bytes = sum(sum(some.values()) for some in self.before.values())
 
+    @property
+    def bytes_left(self) -> int:
+        """The bytes that further constants may take."""
+        return self.max_added_bytes - self.added_bytes
+
     def fits(self, key: str, choice: Choice) -> bool:
         """True if what this problem's solution needs is within the budget. key: of the problem."""
-        return self.added_bytes + sum(self._growth(key, choice).values()) <= self.max_added_bytes
+        return self.total_growth([(key, choice)]) <= self.bytes_left
+
+    def total_growth(self, solutions: Iterable[tuple[str, Choice]]) -> int:
+        """Return by how many bytes constants grow that solutions of problems need, each with its
+        key."""
+        growths: dict[tuple[Load, Made], int] = {}
+        for key, choice in solutions:
+            growths |= self._growth(key, choice)
+        return sum(growths.values())
 
     def add(self, key: str, choice: Choice) -> None:
         """Add what the solution needs to the constants."""
@@ -91,7 +109,7 @@ class TransformedConstants:
             made = option, n, x.shape
             known = made in self.before.get(load, {})
             if not known and self._recipe(key, choice, n, source) not in self.transformed:
-                out[load, made] = max(constant_bytes(x) - constant_bytes(source), 0)
+                out[load, made] = max(tensor_bytes(x) - tensor_bytes(source), 0)
         return out
 
     def _original(self, choice: Choice, source: Tensor) -> Tensor:

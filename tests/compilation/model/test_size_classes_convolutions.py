@@ -15,12 +15,13 @@ import superopt
 from superopt.compilation.model.compile_class import compile_size_class
 from superopt.compilation.model.size_classes import SizeClass
 from superopt.kernels.algorithms import space
-from superopt.kernels.algorithms.cpu import winograd, winograd_convolution
+from superopt.kernels.algorithms.cpu import winograd_convolution
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import (
     collapsed_options,
     recognise_collapsed,
 )
 from superopt.kernels.algorithms.cpu.tiled_convolution import TiledConvolution
+from superopt.kernels.algorithms.cpu.winograd_plans import Plan, candidate_plans
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from tests.support.compilation.class_checks import check_classes, draw_sizes
@@ -35,16 +36,16 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture
-def winograd_plans(monkeypatch: pytest.MonkeyPatch) -> list[winograd.Plan]:
+def winograd_plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """Let convolutions be computed by any plan of Winograd's algorithm; return those chosen."""
     random = Random(0)
-    chosen: list[winograd.Plan] = []
+    chosen: list[Plan] = []
 
-    def choose(p: Problem, c: TiledConvolution) -> tuple[float, winograd.Plan] | None:
+    def choose(p: Problem, c: TiledConvolution) -> tuple[float, Plan] | None:
         plans = [
             plan
             for m in c.tile_options()
-            for _, plan in winograd.candidate_plans(c, m, p.lanes, p.processor)
+            for _, plan in candidate_plans(c, m, p.lanes, p.processor)
         ]
         chosen.extend(random.sample(plans, min(len(plans), 1)))
         return (0.0, chosen[-1]) if plans else None
@@ -60,7 +61,7 @@ def check_model(seed: int) -> int:
     return check_classes(m, inputs, draw_sizes(Random(seed), names, SIZES), seed, 1 + seed % 2)
 
 
-def test_classes_of_random_convolutional_models(winograd_plans: list[winograd.Plan]) -> None:
+def test_classes_of_random_convolutional_models(winograd_plans: list[Plan]) -> None:
     counts = [check_model(seed) for seed in range(DEFAULT_MODELS)]
     assert sum(n > 0 for n in counts) > DEFAULT_MODELS // 2
     assert len(set(winograd_plans)) >= DEFAULT_MODELS // 2
@@ -69,7 +70,7 @@ def test_classes_of_random_convolutional_models(winograd_plans: list[winograd.Pl
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(DEFAULT_MODELS, SLOW_MODELS, 16))
 def test_classes_of_many_random_convolutional_models(
-    first: int, winograd_plans: list[winograd.Plan]
+    first: int, winograd_plans: list[Plan]
 ) -> None:
     for seed in range(first, min(first + 16, SLOW_MODELS)):
         check_model(seed)
@@ -100,7 +101,7 @@ def test_a_class_of_images_has_larger_ones() -> None:
         assert made.formulas.admits({"h": h, "w": w})
 
 
-def test_columns_of_a_filter_that_no_output_reads(winograd_plans: list[winograd.Plan]) -> None:
+def test_columns_of_a_filter_that_no_output_reads(winograd_plans: list[Plan]) -> None:
     """In an image of two columns, windows with a distance of two read two of their columns."""
     made = convolution_class([2, 16, "m", 2], {"m": 28}, pads=[2, 4, 2, 4], dilations=[2, 2])
     assert made.formulas.admits({"m": 28})

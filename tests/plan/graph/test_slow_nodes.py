@@ -32,6 +32,9 @@ def transposed_convolution(kernel: int, size: int, **attributes: Any) -> onnx.Mo
         (4, 12, {"strides": [2, 2], "dilations": [9, 9]}, True),
         (3, 8, {"dilations": [8, 8]}, True),
         (15, 6, {}, True),
+        (4, 1, {}, False),  # a matrix product
+        (4, 1, {"pads": [1, 1, 1, 1]}, True),
+        (3, 1, {"dilations": [2, 2]}, True),
         (15, 6, {"pads": [9, 9, 9, 9]}, False),  # two results for each element
     ],
 )

@@ -12,10 +12,11 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.kernels.algorithms.problem import Choice
+from superopt.kernels.algorithms.problem import Choice, Problem
 from superopt.kernels.loops.option import Option
 from superopt.plan.lowering.derived_constants import derive_constant
 from superopt.plan.program.constant_pool import CONSTANT_POOL, PackedConstants
+from superopt.plan.selection.choose_kernels import Solution, Variant, fill_budget
 from superopt.plan.selection.transformed_constants import TransformedConstants
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import Tensor
@@ -152,6 +153,54 @@ def test_transformed_constants_have_a_budget() -> None:
     loads = [t.constants[x] for x in again.derived_constants]
     assert loads[0] in t.transformed.values()
     assert len(t.transformed) == 2
+
+
+def test_a_large_result_enlarges_the_budget() -> None:
+    source = Tensor("w", F32, (1024, 4096))
+    constants = {source: lambda: np.zeros((1024, 4096), np.float32)}
+    t = TransformedConstants(constants, largest_result_bytes=48 << 20)
+    assert t.fits("a", choice(source, 4))
+    assert not t.fits("a", choice(source, 5))
+
+
+def test_the_budget_goes_to_what_saves_most_for_each_byte() -> None:
+    """The first problem saves little with much; the second is better off in between."""
+    source = Tensor("w", F32, (2, 2))
+
+    def variants(*some: tuple[float, int]) -> list[Variant]:
+        problem = Problem(source, {}, (), 64)
+        return [
+            Variant(Solution(problem, "k", choice(source, growth + 1)), time, growth)
+            for time, growth in some
+        ]
+
+    first, second = variants((100, 0), (90, 50)), variants((100, 0), (60, 10), (40, 60))
+    for most, wanted in (
+        (5, (0, 0)), (10, (0, 1)), (55, (0, 1)), (60, (0, 2)), (109, (0, 2)), (110, (1, 2)),
+    ):  # fmt: skip
+        found = fill_budget([first, second], most)
+        assert found == [first[wanted[0]].solution, second[wanted[1]].solution], most
+
+
+def test_convolutions_beyond_the_budget_have_smaller_tiles() -> None:
+    """All of them in tiles of 4 x 4 need 4 times the bytes: some have tiles of 2 x 2, but none is
+    direct, since smaller tiles fit."""
+    count, channels = 4, 320
+    rng = np.random.default_rng(0)
+    held = {
+        f"w{n}": rng.standard_normal((channels, channels, 3, 3)).astype(np.float32) / 50
+        for n in range(count)
+    }
+    nodes = [
+        helper.make_node("Conv", [f"t{n}", f"w{n}"], [f"t{n + 1}"], pads=[1] * 4)
+        for n in range(count)
+    ]
+    m = model(nodes, {"t0": (F, [6, channels, 12, 12])}, [f"t{count}"], held)
+    exe = superopt.compile(m)
+    options = [k.how for k in exe.profile(seconds=0.05).parts if "winograd" in k.how]
+    sides = [o.split("m=")[1][0] for o in options if ":" not in o]
+    assert len(sides) == count
+    assert {*sides} == {"2", "4"}
 
 
 def test_the_budget_is_that_of_all_sizes() -> None:

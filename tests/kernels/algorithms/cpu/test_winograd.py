@@ -19,8 +19,10 @@ from superopt.kernels.algorithms.cpu.tiled_convolution import (
     MAX_ERROR_AMPLIFICATION,
     TILE_SIDES,
     match_tiled_convolution,
+    stack_tile_counts,
 )
-from superopt.kernels.algorithms.cpu.winograd import candidate_plans, winograd_form
+from superopt.kernels.algorithms.cpu.winograd import winograd_form
+from superopt.kernels.algorithms.cpu.winograd_plans import candidate_plans
 from superopt.kernels.loops.layout import ScatteredLayout, parse_layout
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.pack import from_layout, pack_constant, to_layout
@@ -221,9 +223,45 @@ def test_in_three_dimensions(
     it_is_the_convolution(m, shape, 32, kernel, pads, apart, strides, before)
 
 
+STACKED = {
+    "small images": (4, (5, 16, 7, 7), (3, 3), (1, 1, 1, 1), (1, 1), (1, 1)),
+    "tiles that overlap": (2, (3, 17, 7, 9), (3, 3), (0, 2, 1, 0), (1, 1), (1, 1)),
+    "strided": (2, (4, 24, 12, 12), (4, 4), (1, 1, 1, 1), (1, 1), (2, 2)),
+    "dilated": (2, (3, 16, 11, 9), (3, 3), (2, 2, 2, 2), (2, 2), (1, 1)),
+    "lines": (4, (3, 16, 31), (3,), (1, 1), (1,), (1,)),
+    "bodies": (2, (2, 16, 4, 7, 9), (1, 3, 3), (0, 1, 1, 0, 1, 1), (1, 1, 1), (1, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["by rows", "transformed before"])
+@pytest.mark.parametrize("name", STACKED)
+def test_stacked_images(name: str, before: bool) -> None:
+    """A block of rows of tiles has tiles of several images, also of parts of one."""
+    m, shape, kernel, pads, apart, strides = STACKED[name]
+    it_is_the_convolution(m, shape, 32, kernel, pads, apart, strides, before, stacked=True)
+
+
+def test_images_that_are_summed_or_alone_are_not_stacked() -> None:
+    for shape, kernel, strides, is_stacked in (
+        ((1, 16, 9, 9), (3, 3), (1, 1), False),
+        ((2, 16, 9, 9), (3, 3), (1, 1), True),
+        ((2, 16, 6, 9, 9), (3, 3, 3), (1, 1, 1), False),
+        ((1, 16, 6, 9, 9), (1, 3, 3), (1, 1, 1), True),
+        ((1, 16, 6, 9, 9), (1, 3, 3), (2, 1, 1), False),
+    ):
+        t = convolution(shape, 32, kernel, (0,) * 2 * len(kernel), (1,) * len(kernel), strides)
+        assert t.body is not None
+        found = match_contraction(t, {x.tensor for x in loads(t.body) if x.tensor.name == "a1"})
+        assert found is not None
+        p = match_tiled_convolution(t, found)
+        assert p is not None
+        assert p.stack_images().is_stacked == is_stacked
+
+
 def it_is_the_convolution(
     m: int, shape: tuple[int, ...], out: int, kernel: tuple[int, ...], pads: tuple[int, ...],
     apart: tuple[int, ...], strides: tuple[int, ...] | None, before: bool | None = None,
+    stacked: bool = False,
 ) -> None:  # fmt: skip
     t = convolution(shape, out, kernel, pads, apart, strides)
     channels = shape[1]
@@ -236,13 +274,21 @@ def it_is_the_convolution(
     assert p is not None
     if m not in p.tile_options():
         pytest.skip("smaller than a tile")
+    if stacked:
+        p = p.stack_images()
+        assert p.is_stacked
     border = max(pads)
     space = range(2, len(shape))
     layout = parse_layout(
         " ".join(["i0", *(f"i{d}+{border}" if border else f"i{d}" for d in space), "i1"])
     )
     lies_ = parse_layout(" ".join(["i0", *(f"i{d}+1" for d in space), "i1"]))
-    plan = next(x for _, x in candidate_plans(p, m, 16) if before is None or x.separate == before)
+    # on several threads, transforms before the blocks are candidates, too
+    plans = [x for _, x in candidate_plans(p, m, 16, threads=2 if stacked else 1)]
+    plan = next(x for x in plans if before is None or x.separate == before)
+    if stacked:  # blocks that end within an image
+        high = stack_tile_counts(p, m)[0]
+        plan = next(x for x in plans if x.separate == before and 1 < x.block < high)
     made = winograd_form(t, found, p, plan, lies_, 16)
     rng = np.random.default_rng(3)
     a = rng.standard_normal(shape).astype(np.float32)
