@@ -31,6 +31,7 @@ def blocked_layouts(
     current: the definitions. parts: the tensors written in parts.
     """
     image_borders = _image_borders(current, parts)
+    planar = planar_images(current, parts, image_borders)
     out = {}
     written = {x.tensor for p in parts.values() for x in p}
     for t, borders in image_borders.items():
@@ -42,11 +43,55 @@ def blocked_layouts(
         if not any(n % CHANNEL_BLOCK for n in (c, *begins)):
             channels = Part(1, CHANNEL_BLOCK), Part(1, CHANNEL_BLOCK, is_inner=True)
             out[t] = Layout((Part(0), channels[0], *space, channels[1]))
+        elif t in planar:
+            out[t] = Layout((Part(0), Part(1), *space))
         elif _has_few_channels(t) and t in current and isinstance(current[t].body, Load):
             out[t] = Layout((Part(0), Part(1), *space))  # a copy: its rows are contiguous
         else:
             out[t] = Layout((Part(0), *space, Part(1)))
     return out
+
+
+def planar_images(
+    current: Mapping[Tensor, Tensor],
+    parts: WrittenParts,
+    images: Collection[Tensor],
+) -> set[Tensor]:
+    """Return the images with few channels and long rows that are computed from such images alone,
+    by windows of stride 1 along rows, so that all kernels that compute them have vectors along
+    rows."""
+    rows = {t for t in images if _has_long_rows(t)}
+    links = [(t, [x.tensor for x in p if x.tensor in images]) for t, p in parts.items()]
+    links += [
+        (t, [x for x in _elementwise_operands(now) if x in images])
+        for t, now in current.items()
+        if t in images
+    ]
+    before = None
+    while before != len(rows):
+        before = len(rows)
+        rows = {t for t in rows if t not in current or _runs_along_rows(current[t], images, rows)}
+        for t, others in links:
+            group = {t, *others}
+            if not group <= rows:
+                rows -= group
+    return rows
+
+
+def _has_long_rows(t: Tensor) -> bool:
+    return t.rank > 2 and t.sizes[1] < CHANNEL_BLOCK <= t.sizes[-1]
+
+
+def _runs_along_rows(now: Tensor, images: Collection[Tensor], rows: Collection[Tensor]) -> bool:
+    """True if all images that a definition reads are in `rows`, and neighbours of its row read
+    neighbours of theirs."""
+    for x in loads(now.body) if now.body is not None else ():
+        if x.tensor not in images:
+            continue
+        form = affine.affine(x.index[-1])
+        if x.tensor not in rows or form is None or form.coefficient(now.axes[-1]) != 1:
+            return False
+    return True
 
 
 def channels_last_layouts(
