@@ -14,7 +14,7 @@ from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.cpu.attention import ATTENTION
 from superopt.kernels.algorithms.cpu.block_scaled_gemm import BLOCK_SCALED_GEMM
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import COLLAPSED_GEMM
-from superopt.kernels.algorithms.cpu.elementwise import ELEMENTWISE
+from superopt.kernels.algorithms.cpu.elementwise import ELEMENTWISE, TRANSPOSE
 from superopt.kernels.algorithms.cpu.gemm import GEMM
 from superopt.kernels.algorithms.cpu.gemv import GEMV
 from superopt.kernels.algorithms.cpu.grouped_convolution import GROUPED_GEMM
@@ -23,7 +23,6 @@ from superopt.kernels.algorithms.cpu.reduction_schedules import REDUCTION
 from superopt.kernels.algorithms.cpu.row_kernels import ROW_WISE
 from superopt.kernels.algorithms.cpu.small_n_gemm import SMALL_N_GEMM
 from superopt.kernels.algorithms.cpu.strassen_gemm import STRASSEN
-from superopt.kernels.algorithms.cpu.transpose import TRANSPOSE
 from superopt.kernels.algorithms.cpu.tree_walk import TREE_WALK
 from superopt.kernels.algorithms.cpu.winograd_convolution import WINOGRAD
 from superopt.kernels.algorithms.gpu import elementwise as gpu_elementwise

@@ -74,9 +74,7 @@ def planar_options(p: Problem, f: PlanarConvolution) -> Iterator[Option]:
 def predict_planar(p: Problem, f: PlanarConvolution) -> Prediction:
     """Return the best tile."""
     _, rows, vectors = best_tile(p, f.tiling, short_blocks=False)
-    return Prediction(
-        Option.make("planar_convolution", rows=rows, vectors=vectors), MAX_TIME_RATIO
-    )
+    return Prediction(Option.make("planar_convolution", rows=rows, vectors=vectors), MAX_TIME_RATIO)
 
 
 def schedule_planar(p: Problem, f: PlanarConvolution, option: Option) -> Choice:

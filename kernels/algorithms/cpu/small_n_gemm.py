@@ -184,7 +184,7 @@ def recognise_small_n(p: Problem) -> SmallNGemm | None:
     found = match_small_n_gemm(
         p.tensor, p.constants, p.layouts, p.lanes, p.processor.vector_registers
     )
-    if c is None or found is None or not c.b_axes:
+    if c is None or found is None or all(a.size == 1 for a in c.b_axes):
         return found
     return None if register_tiling(p.tensor, c, p.layouts, p.lanes) is None else found
 

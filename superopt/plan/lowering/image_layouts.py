@@ -128,7 +128,8 @@ def image_copies(
 ) -> set[Tensor]:
     """Return copies over which windows slide, except those that can as well be read from the
     original: few channels and no reads beyond the edge. reshapes: also return reshaped tensors
-    (rows of features) that are read beyond the edge, because the original has no border."""
+    (rows of features, channels that were another dimension) that are read beyond the edge, because
+    the original has no border."""
     beyond: set[Tensor] = set()
     for t in tensors:
         for r in _window_reductions(t):
@@ -140,8 +141,10 @@ def image_copies(
 
 
 def _is_reshape(t: Tensor) -> bool:
-    """True if it reshapes a tensor of another rank."""
-    return isinstance(t.body, Load) and t.body.tensor.rank != t.rank
+    """True if it reads a tensor of another rank, or one whose second axis is not the channels."""
+    if not isinstance(t.body, Load):
+        return False
+    return t.body.tensor.rank != t.rank or t.axes[1] not in index_axes(t.body.index[1])
 
 
 def _has_few_channels(t: Tensor) -> bool:
