@@ -218,7 +218,7 @@ def schedule_contraction(
         outer_loops = [*shared_loops(t, c, tiling, vectors, panel_loops, blocks, threads)]
         outer_loops += row_loops
     k_block_loops: list[str] = []
-    inner_extent = _innermost_extent(found.axes, inner_blocks)
+    inner, inner_extent = _innermost_loop(found.axes, inner_blocks)
     if is_split:
         k, *within = k_loops  # within: a window, and the channels of a block
         each = _layout_block(c.a, found.axes[0], layouts.get(c.a.tensor))
@@ -228,7 +228,7 @@ def schedule_contraction(
         outer_loops = [x for x in outer_loops if x not in row_loops]
         k_block_loops += row_loops
         inner_extent = inner_extent if within else k_block // each
-    shares = m is not None and _shares_terms(c.a, m, found.axes[-1], unrolled_terms)
+    shares = m is not None and _shares_terms(c.a, m, inner, unrolled_terms)
     if unrolled_terms > 1 and inner_extent % unrolled_terms == 0 and not shares:
         k = k_loops.pop()
         steps.append(Split(k, unrolled_terms))
@@ -319,11 +319,12 @@ def _has_blocks(k: Axis, block: int) -> bool:
     return block > 1 and k.size > block and k.size % block == 0
 
 
-def _innermost_extent(axes: Sequence[Axis], blocks: Sequence[int]) -> int:
-    """Return the extent of the last loop of `_reduction_loops`; 1 if it is symbolic."""
-    inner = [n for n, k in zip(blocks, axes, strict=True) if _has_blocks(k, n)]
-    last = axes[-1].extent
-    return inner[-1] if inner else last if isinstance(last, int) else 1
+def _innermost_loop(axes: Sequence[Axis], blocks: Sequence[int]) -> tuple[Axis, int]:
+    """Return the axis of the last loop of `_reduction_loops`, and its extent; 1 if it is
+    symbolic."""
+    inner = [(k, n) for k, n in zip(axes, blocks, strict=True) if _has_blocks(k, n)]
+    last = axes[-1]
+    return inner[-1] if inner else (last, last.extent if isinstance(last.extent, int) else 1)
 
 
 def _loop_block(
