@@ -13,7 +13,7 @@ from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Expr, Load, Reduce
-from superopt.te.expr.symbolic_int import example_sizes, extent, is_in_range
+from superopt.te.expr.symbolic_int import example_sizes, extent, is_in_range, least_at_level
 from superopt.te.expr.tensor import Tensor
 
 CHANNEL_BLOCK = 16  # channels
@@ -79,7 +79,9 @@ def planar_images(
 
 
 def _has_long_rows(t: Tensor) -> bool:
-    return t.rank > 2 and t.sizes[1] < CHANNEL_BLOCK <= t.sizes[-1]
+    if t.rank < 3 or not isinstance(t.shape[1], int) or t.shape[1] >= CHANNEL_BLOCK:
+        return False
+    return least_at_level(t.sizes[-1]) >= CHANNEL_BLOCK
 
 
 def _runs_along_rows(now: Tensor, images: Collection[Tensor], rows: Collection[Tensor]) -> bool:
