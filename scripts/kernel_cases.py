@@ -59,19 +59,21 @@ def batched(b: int, m: int, k: int, n: int) -> Case:
 
 
 def conv(
-    channels: int, pixels: int, out: int, kernel: int | tuple[int, int] = 3, *,
+    channels: int, pixels: int | tuple[int, int], out: int, kernel: int | tuple[int, int] = 3, *,
     stride: int = 1, dilation: int = 1, groups: int = 1, ratio: float = 0.0,
 ) -> Case:  # fmt: skip
     """With bias and Relu, padded so that without a stride the size stays."""
     kh, kw = (kernel, kernel) if isinstance(kernel, int) else kernel
+    height, width = (pixels, pixels) if isinstance(pixels, int) else pixels
+    size = f"{height}" if height == width else f"{height}x{width}"
     ph, pw = dilation * (kh - 1) // 2, dilation * (kw - 1) // 2
     named = {"stride": (stride, 1), "dilation": (dilation, 1), "groups": (groups, 1)}
     more = "".join(f" {n} {v}" for n, (v, usual) in named.items() if v != usual)
     return Case(
-        f"{kh}x{kw} {channels}@{pixels} to {out}{more}",
+        f"{kh}x{kw} {channels}@{size} to {out}{more}",
         f"c = Conv <pads = [{ph}, {pw}, {ph}, {pw}], strides = [{stride}, {stride}],"
         f" dilations = [{dilation}, {dilation}], group = {groups}> (x, w, b)\n y = Relu(c)",
-        {"x": (1, channels, pixels, pixels)},
+        {"x": (1, channels, height, width)},
         {"w": (out, channels // groups, kh, kw), "b": (out,)},
         ratio=ratio,
     )
@@ -191,6 +193,13 @@ FAMILIES: dict[str, list[Case]] = {
             conv(128, 56, 128, groups=32), conv(256, 28, 256, groups=32),
             conv(256, 28, 256, groups=4),
         )
+    ],
+    "convolutions of few channels": [
+        conv(8, (172, 264), 8, (3, 39)), conv(8, (172, 264), 1, 5), conv(8, 112, 8),
+        conv(4, 112, 4), conv(12, 56, 12), conv(3, 224, 8), conv(8, 112, 24, 1),
+        conv(32, (172, 88), 1, (7, 3)), conv(33, (172, 88), 1), conv(64, 128, 1, 5),
+        conv(64, 128, 3, 9), conv(1, (172, 264), 32, 7, stride=3),
+        conv(1, (1, 20000), 36, (1, 256), stride=1), conv(1, (1, 20000), 36, (1, 256), stride=8),
     ],
     "convolutions in tiles": [
         conv(64, 56, 64, ratio=1.8), conv(128, 28, 128, ratio=1.8), conv(256, 14, 256, ratio=1.8),

@@ -14,15 +14,15 @@ from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.cpu.attention import ATTENTION
 from superopt.kernels.algorithms.cpu.block_scaled_gemm import BLOCK_SCALED_GEMM
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import COLLAPSED_GEMM
-from superopt.kernels.algorithms.cpu.elementwise import ELEMENTWISE
+from superopt.kernels.algorithms.cpu.elementwise import ELEMENTWISE, TRANSPOSE
 from superopt.kernels.algorithms.cpu.gemm import GEMM
 from superopt.kernels.algorithms.cpu.gemv import GEMV
 from superopt.kernels.algorithms.cpu.grouped_convolution import GROUPED_GEMM
+from superopt.kernels.algorithms.cpu.planar_convolution import PLANAR_CONVOLUTION
 from superopt.kernels.algorithms.cpu.reduction_schedules import REDUCTION
 from superopt.kernels.algorithms.cpu.row_kernels import ROW_WISE
 from superopt.kernels.algorithms.cpu.small_n_gemm import SMALL_N_GEMM
 from superopt.kernels.algorithms.cpu.strassen_gemm import STRASSEN
-from superopt.kernels.algorithms.cpu.transpose import TRANSPOSE
 from superopt.kernels.algorithms.cpu.tree_walk import TREE_WALK
 from superopt.kernels.algorithms.cpu.winograd_convolution import WINOGRAD
 from superopt.kernels.algorithms.gpu import elementwise as gpu_elementwise
@@ -43,7 +43,8 @@ from superopt.kernels.algorithms.gpu.window_tiles import WINDOW_TILES
 ALGORITHMS: Mapping[str, tuple[Algorithm[Any], ...]] = {
     "cpu": (
         ATTENTION, TREE_WALK, ROW_WISE, BLOCK_SCALED_GEMM, GEMV, SMALL_N_GEMM, GEMM,
-        COLLAPSED_GEMM, WINOGRAD, STRASSEN, GROUPED_GEMM, REDUCTION, TRANSPOSE, ELEMENTWISE,
+        COLLAPSED_GEMM, WINOGRAD, STRASSEN, GROUPED_GEMM, PLANAR_CONVOLUTION, REDUCTION,
+        TRANSPOSE, ELEMENTWISE,
     ),
     "cuda": (
         VENDOR_ATTENTION, ONLINE_ATTENTION, gpu_row_programs.ROW_WISE, VENDOR_GATES, GATED_GEMM,

@@ -176,10 +176,17 @@ def _crosses_pages(load: Load, loops: Sequence[For]) -> bool:
 
 
 def _is_strided(load: Load, loops: Sequence[For], tile_axes: Collection[Axis]) -> bool:
-    """True if neighbours in a tile are strided in some dimension."""
+    """True if neighbours in a tile are strided in some dimension: each step of an axis begins
+    beyond the elements of the others."""
     first: dict[Expr, Expr] = {f.axis: te_index.as_index(0) for f in loops}
-    forms = [affine(te_index.substitute(i, first)) for i in load.index]
-    return any(f.coefficient(a) > 1 for f in forms if f is not None for a in tile_axes)
+    for form in (affine(te_index.substitute(i, first)) for i in load.index):
+        some = [] if form is None else [(form.coefficient(a), hint(a.size)) for a in tile_axes]
+        reached = 1  # elements without a gap
+        for step, size in sorted(x for x in some if x[0] > 0):
+            if step > reached:
+                return True
+            reached += step * (size - 1)
+    return False
 
 
 def _fresh_elements(

@@ -275,14 +275,18 @@ def _masked_term(reduction_expr: Reduce, env: Mapping[Expr, Expr]) -> Expr:
     """Return the term of the reduction, the identity beyond its axes (loop_transforms.cover)."""
     places = [(te_index.as_index(env[a]), a.size) for a in reduction_expr.axes]
     inside = conjunction(*(compare("lt", i, n) for i, n in places if not _is_below(i, n)))
-    body = reduction_expr.body
-    identity = const(identity_element(reduction_expr.fn, reduction_expr.dtype), body.dtype)
+    return mask_term(reduction_expr, reduction_expr.body, inside)
+
+
+def mask_term(reduction_expr: Reduce, term: Expr, inside: Expr | bool) -> Expr:
+    """Return a term of the reduction where `inside` holds, and the identity elsewhere."""
+    identity = const(identity_element(reduction_expr.fn, reduction_expr.dtype), term.dtype)
     if isinstance(inside, bool):
-        return body if inside else identity
-    match reduction_expr.fn, body:
+        return term if inside else identity
+    match reduction_expr.fn, term:
         case "sum", Apply("mul", (x, y), dtype):  # still a product, which has instructions
             return Apply("mul", (_value_or_zero(inside, x), _value_or_zero(inside, y)), dtype)
-    return select(inside, body, identity)
+    return select(inside, term, identity)
 
 
 def _is_below(i: Expr, n: int) -> bool:

@@ -50,6 +50,7 @@ from superopt.kernels.loops.schedule import (
     Vectorize,
 )
 from superopt.kernels.processor import Processor
+from superopt.te.analysis.affine import affine
 from superopt.te.analysis.walk import index_axes
 from superopt.te.expr.node import Apply, Axis, Const, Load
 from superopt.te.expr.tensor import Tensor
@@ -177,7 +178,8 @@ def schedule_contraction(
     """Return the schedule with tiles of `rows` times `vectors`. k_block: terms of a K block, 0
     for one block. row_block: row tiles for which all of b is read before the next ones; 0: each
     panel of b is read for all rows. pack_b: copy b's panels before use. unrolled_terms: in a step
-    of the loop, if its extent is a multiple; not where limits may end the loop (limit_loops.py).
+    of the loop, if its extent is a multiple; not where limits may end the loop (limit_loops.py),
+    nor where these are terms of several rows: LLVM keeps them in registers, and sums in memory.
     threads: that share the kernel, and read as little as possible each."""
     m, n = tiling.m, tiling.n
     steps: list[Primitive] = [Split(n.name, tiling.lanes), Split(f"{n.name}.o", vectors)]
@@ -216,7 +218,7 @@ def schedule_contraction(
         outer_loops = [*shared_loops(t, c, tiling, vectors, panel_loops, blocks, threads)]
         outer_loops += row_loops
     k_block_loops: list[str] = []
-    inner_extent = _innermost_extent(found.axes, inner_blocks)
+    inner, inner_extent = _innermost_loop(found.axes, inner_blocks)
     if is_split:
         k, *within = k_loops  # within: a window, and the channels of a block
         each = _layout_block(c.a, found.axes[0], layouts.get(c.a.tensor))
@@ -226,7 +228,8 @@ def schedule_contraction(
         outer_loops = [x for x in outer_loops if x not in row_loops]
         k_block_loops += row_loops
         inner_extent = inner_extent if within else k_block // each
-    if unrolled_terms > 1 and inner_extent % unrolled_terms == 0:
+    shares = m is not None and _shares_terms(c.a, m, inner, unrolled_terms)
+    if unrolled_terms > 1 and inner_extent % unrolled_terms == 0 and not shares:
         k = k_loops.pop()
         steps.append(Split(k, unrolled_terms))
         k_loops.append(f"{k}.o")
@@ -243,6 +246,12 @@ def schedule_contraction(
         outer_loops = [x for x in outer_loops if x not in row_loops]
     steps += [Parallel(name) for name in outer_loops[:most]]
     return tuple(steps)
+
+
+def _shares_terms(a: Load, m: Axis, k: Axis, terms: int) -> bool:
+    """True if rows along `m` have elements in common among so many neighbouring terms of `k`."""
+    forms = [f for f in map(affine, a.index) if f is not None]
+    return any(0 < f.coefficient(m) < terms * f.coefficient(k) for f in forms)
 
 
 def _prefers_row_order(
@@ -310,11 +319,12 @@ def _has_blocks(k: Axis, block: int) -> bool:
     return block > 1 and k.size > block and k.size % block == 0
 
 
-def _innermost_extent(axes: Sequence[Axis], blocks: Sequence[int]) -> int:
-    """Return the extent of the last loop of `_reduction_loops`; 1 if it is symbolic."""
-    inner = [n for n, k in zip(blocks, axes, strict=True) if _has_blocks(k, n)]
-    last = axes[-1].extent
-    return inner[-1] if inner else last if isinstance(last, int) else 1
+def _innermost_loop(axes: Sequence[Axis], blocks: Sequence[int]) -> tuple[Axis, int]:
+    """Return the axis of the last loop of `_reduction_loops`, and its extent; 1 if it is
+    symbolic."""
+    inner = [(k, n) for k, n in zip(axes, blocks, strict=True) if _has_blocks(k, n)]
+    last = axes[-1]
+    return inner[-1] if inner else (last, last.extent if isinstance(last.extent, int) else 1)
 
 
 def _loop_block(

@@ -64,9 +64,10 @@ def register_tiling(
     otherwise. split_vectors: see `register_tiles`."""
     out, given = effective_layout(layouts.get(t), t.rank), lanes
     order = [t.axes[p.axis] for p in reversed(out.parts)]  # innermost first
-    along = [x for x in order if x in c.b_axes]
+    inner = [x for x in order if x.extent != 1] or order
+    along = [x for x in inner if x in c.b_axes]
     across = list(dict.fromkeys(x for x in order if x in c.a_axes))
-    if not along or along[0] != order[0]:
+    if not along or along[0] != inner[0]:
         return None
     n = along[0]
     width = n.size

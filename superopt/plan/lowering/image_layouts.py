@@ -13,7 +13,7 @@ from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Expr, Load, Reduce
-from superopt.te.expr.symbolic_int import example_sizes, extent, is_in_range
+from superopt.te.expr.symbolic_int import example_sizes, extent, is_in_range, least_at_level
 from superopt.te.expr.tensor import Tensor
 
 CHANNEL_BLOCK = 16  # channels
@@ -31,6 +31,7 @@ def blocked_layouts(
     current: the definitions. parts: the tensors written in parts.
     """
     image_borders = _image_borders(current, parts)
+    planar = planar_images(current, parts, image_borders)
     out = {}
     written = {x.tensor for p in parts.values() for x in p}
     for t, borders in image_borders.items():
@@ -42,11 +43,57 @@ def blocked_layouts(
         if not any(n % CHANNEL_BLOCK for n in (c, *begins)):
             channels = Part(1, CHANNEL_BLOCK), Part(1, CHANNEL_BLOCK, is_inner=True)
             out[t] = Layout((Part(0), channels[0], *space, channels[1]))
+        elif t in planar:
+            out[t] = Layout((Part(0), Part(1), *space))
         elif _has_few_channels(t) and t in current and isinstance(current[t].body, Load):
             out[t] = Layout((Part(0), Part(1), *space))  # a copy: its rows are contiguous
         else:
             out[t] = Layout((Part(0), *space, Part(1)))
     return out
+
+
+def planar_images(
+    current: Mapping[Tensor, Tensor],
+    parts: WrittenParts,
+    images: Collection[Tensor],
+) -> set[Tensor]:
+    """Return the images with few channels and long rows that are computed from such images alone,
+    by windows of stride 1 along rows, so that all kernels that compute them have vectors along
+    rows."""
+    rows = {t for t in images if _has_long_rows(t)}
+    links = [(t, [x.tensor for x in p if x.tensor in images]) for t, p in parts.items()]
+    links += [
+        (t, [x for x in _elementwise_operands(now) if x in images])
+        for t, now in current.items()
+        if t in images
+    ]
+    before = None
+    while before != len(rows):
+        before = len(rows)
+        rows = {t for t in rows if t not in current or _runs_along_rows(current[t], images, rows)}
+        for t, others in links:
+            group = {t, *others}
+            if not group <= rows:
+                rows -= group
+    return rows
+
+
+def _has_long_rows(t: Tensor) -> bool:
+    if t.rank < 3 or not isinstance(t.shape[1], int) or t.shape[1] >= CHANNEL_BLOCK:
+        return False
+    return least_at_level(t.sizes[-1]) >= CHANNEL_BLOCK
+
+
+def _runs_along_rows(now: Tensor, images: Collection[Tensor], rows: Collection[Tensor]) -> bool:
+    """True if all images that a definition reads are in `rows`, and neighbours of its row read
+    neighbours of theirs."""
+    for x in loads(now.body) if now.body is not None else ():
+        if x.tensor not in images:
+            continue
+        form = affine.affine(x.index[-1])
+        if x.tensor not in rows or form is None or form.coefficient(now.axes[-1]) != 1:
+            return False
+    return True
 
 
 def channels_last_layouts(
@@ -83,7 +130,8 @@ def image_copies(
 ) -> set[Tensor]:
     """Return copies over which windows slide, except those that can as well be read from the
     original: few channels and no reads beyond the edge. reshapes: also return reshaped tensors
-    (rows of features) that are read beyond the edge, because the original has no border."""
+    (rows of features, channels that were another dimension) that are read beyond the edge, because
+    the original has no border."""
     beyond: set[Tensor] = set()
     for t in tensors:
         for r in _window_reductions(t):
@@ -95,8 +143,10 @@ def image_copies(
 
 
 def _is_reshape(t: Tensor) -> bool:
-    """True if it reshapes a tensor of another rank."""
-    return isinstance(t.body, Load) and t.body.tensor.rank != t.rank
+    """True if it reads a tensor of another rank, or one whose second axis is not the channels."""
+    if not isinstance(t.body, Load):
+        return False
+    return t.body.tensor.rank != t.rank or t.axes[1] not in index_axes(t.body.index[1])
 
 
 def _has_few_channels(t: Tensor) -> bool:

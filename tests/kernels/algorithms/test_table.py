@@ -54,6 +54,9 @@ GRAPHS = {
         => (float[1, 48, 14, 14] y) { y = Conv<group = 4, pads = [1, 1, 1, 1]>(x, w) }""",
     "depthwise convolution": """(float[1, 64, 28, 28] x, float[64, 1, 3, 3] w)
         => (float[1, 64, 28, 28] y) { y = Conv<group = 64, pads = [1, 1, 1, 1]>(x, w) }""",
+    "convolution of few channels": """(float[1, 4, 28, 64] x, float[8, 4, 3, 3] w)
+        => (float[1, 8, 28, 64] y) { a = Relu(x) b = Conv<pads = [1, 1, 1, 1]>(a, w)
+        y = Relu(b) }""",
     "attention": """(float[1, 12, 512, 64] q, float[1, 12, 512, 64] k, float[1, 12, 512, 64] v)
         => (float[1, 12, 512, 64] y) { t = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, t)
         p = Softmax<axis = 3>(s) y = MatMul(p, v) }""",

@@ -140,6 +140,18 @@ def test_strided_reads_are_prefetched(
     assert text.count("call void @llvm.prefetch") * 9 == len(read) * each
 
 
+@pytest.mark.parametrize(("gap", "wanted"), [(0, []), (16, [STRIDED_DISTANCE_BYTES])])
+def test_adjacent_vectors_are_not_strided_reads(gap: int, wanted: list[int]) -> None:
+    """Three vectors of a row: next to each other, or with others between them."""
+    lanes = 16
+    x = Tensor("x", F32, (64, 8192))
+    pitch = lanes + gap
+    p = compute((64, 8192 // pitch - 2, 3, lanes), lambda i, j, v, k: x[i, (j + v) * pitch + k])
+    how = "unroll(i2); vectorize(i3)"
+    k = lower_kernel("k", [x], [p], schedules={p: parse_schedule(how)})
+    assert [a.distance_bytes for a in plan_prefetches(k, 4 * lanes).values()] == wanted
+
+
 def windows() -> tuple[list[Tensor], dict[Tensor, str]]:
     """Rows read in steps of two, without a window and in one."""
     x = Tensor("x", F32, (64, 8192))

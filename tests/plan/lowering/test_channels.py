@@ -10,7 +10,9 @@ import pytest
 import superopt
 from superopt.ir.op import expression
 from superopt.kernels.algorithms.cpu.small_n_gemm import match_small_n_gemm
+from superopt.kernels.algorithms.space import choose
 from superopt.kernels.loops.layout import Layout
+from superopt.kernels.loops.schedule import Split
 from superopt.plan.lowering.polyphase import split_phases
 from superopt.te.analysis.affine import affine
 from superopt.te.analysis.walk import loads, reductions
@@ -131,6 +133,58 @@ FORMS: dict[str, tuple[list, Shapes, Mapping[str, np.ndarray]]] = {
         [node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "b"], ["y"])],
         {"x": (37, 320)}, weights(w=(320, 2), b=(2,)),
     ),
+    "one channel of 33": (
+        [node("Conv", ["x", "w"], ["a"], **CONV), node("Conv", ["a", "v", "b"], ["c"], **CONV),
+         node("Sigmoid", ["c"], ["y"])],
+        {"x": (2, 8, 9, 13)}, weights(w=(33, 8, 3, 3), v=(1, 33, 3, 3), b=(1,)),
+    ),
+    "one column of long rows": (
+        [node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "b"], ["y"])],
+        {"x": (37, 300)}, weights(w=(300, 1), b=(1,)),
+    ),
+    "eight channels along rows, then three": (
+        [node("Conv", ["x", "w", "b"], ["a"], pads=[1, 3, 1, 3]), node("Relu", ["a"], ["r"]),
+         node("Conv", ["r", "v"], ["c"], **CONV), node("Sigmoid", ["c"], ["y"])],
+        {"x": (2, 8, 9, 41)}, weights(w=(8, 8, 3, 7), b=(8,), v=(3, 8, 3, 3)),
+    ),
+    "channels along rows, added to and concatenated": (
+        [node("Conv", ["x", "w"], ["a"], **CONV), node("Add", ["a", "x"], ["s"]),
+         node("Conv", ["s", "v"], ["b"], **CONV), node("Concat", ["s", "b"], ["c"], axis=1),
+         node("Conv", ["c", "u"], ["y"], strides=[2, 2], **CONV)],
+        {"x": (1, 5, 9, 35)}, weights(w=(5, 5, 3, 3), v=(4, 5, 3, 3), u=(24, 9, 3, 3)),
+    ),
+    "channels along one dimension": (
+        [node("Conv", ["x", "w"], ["a"], pads=[2, 2], dilations=[2]), node("Elu", ["a"], ["e"]),
+         node("Conv", ["e", "v"], ["y"], pads=[1, 1])],
+        {"x": (3, 4, 70)}, weights(w=(12, 4, 3), v=(2, 12, 3)),
+    ),
+    "channels along rows in three dimensions": (
+        [node("Conv", ["x", "w"], ["a"], pads=[1] * 6), node("Conv", ["a", "v"], ["y"])],
+        {"x": (1, 3, 4, 5, 33)}, weights(w=(6, 3, 3, 3, 3), v=(20, 6, 1, 1, 1)),
+    ),
+    "channels along rows, in groups of one": (
+        [node("Conv", ["x", "w"], ["a"], **CONV), node("Conv", ["a", "v"], ["d"], group=6, **CONV),
+         node("MaxPool", ["d"], ["y"], kernel_shape=[2, 2], strides=[2, 2])],
+        {"x": (1, 3, 10, 40)}, weights(w=(6, 3, 3, 3), v=(6, 1, 3, 3)),
+    ),
+    "channels along short rows": (
+        [node("Conv", ["x", "w"], ["a"], **CONV), node("Conv", ["a", "v"], ["y"], **CONV)],
+        {"x": (1, 8, 9, 13)}, weights(w=(8, 8, 3, 3), v=(8, 8, 3, 3)),
+    ),
+    "windows over columns that become rows": (
+        [node("Sigmoid", ["x"], ["a"]), node("Unsqueeze", ["a", "n"], ["b"]),
+         node("Reshape", ["b", "q"], ["c"]),
+         node("Conv", ["c", "v"], ["d"], strides=[1, 3], **CONV),
+         node("ReduceSum", ["a"], ["s"], keepdims=0),
+         node("Add", ["d", "s"], ["y"])],
+        {"x": (2, 9, 40)},
+        weights(v=(32, 1, 5, 5)) | {"n": np.array([3]), "q": np.array([2, 1, 9, 40])},
+    ),
+    "windows of a signal, as columns": (
+        [node("Conv", ["x", "w"], ["a"], strides=[1, 3]), node("Transpose", ["a"], ["t"],
+         perm=[0, 3, 1, 2]), node("Neg", ["t"], ["y"])],
+        {"x": (2, 1, 1, 90)}, weights(w=(36, 1, 1, 16)),
+    ),
     "a convolution that gives rows": (
         [node("Conv", ["x", "w"], ["a"], pads=[1, 1]), node("Conv", ["a", "v", "b"], ["c"]),
          node("Transpose", ["c"], ["t"], perm=[0, 2, 1]), node("Add", ["t", "z"], ["y"])],
@@ -172,7 +226,13 @@ def test_it_is_computed(name: str, threads: int) -> None:
      ("two channels of many, along one dimension", "small_n_gemm"),
      ("two channels of many, in three dimensions", "small_n_gemm"),
      ("phases of three channels", "small_n_gemm"),
-     ("few columns of long rows", "small_n_gemm")],
+     ("few columns of long rows", "small_n_gemm"), ("one channel of 33", "small_n_gemm"),
+     ("one column of long rows", "small_n_gemm"),
+     ("eight channels along rows, then three", "planar_convolution"),
+     ("channels along rows, added to and concatenated", "planar_convolution"),
+     ("channels along one dimension", "planar_convolution"),
+     ("channels along rows in three dimensions", "planar_convolution"),
+     ("windows of a signal, as columns", "gemm")],
 )  # fmt: skip
 def test_it_has_a_kernel_of_its_own(name: str, algorithm: str, level: str) -> None:
     nodes, shapes, known = FORMS[name]
@@ -285,3 +345,51 @@ def test_a_stride_longer_than_the_kernel_leaves_phases_of_nothing() -> None:
     assert [bool(reductions(p.tensor.body)) for p in split_phases(t)] == (
         [True, True, False] * 3 + [False] * 3
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("eight channels along rows, then three", ["i0 i1 i2+1 i3+1", "i0 i1 i2+1 i3+3"]),
+     ("channels along rows, in groups of one", ["i0 i1 i2 i3", "i0 i1 i2+1 i3+1"]),
+     ("channels along short rows", ["i0 i2+1 i3+1 i1"])],
+)  # fmt: skip
+def test_images_of_few_channels_are_planar_if_their_rows_fill_vectors(
+    name: str, wanted: list[str]
+) -> None:
+    nodes, shapes, known = FORMS[name]
+    found = program_of(build(nodes, shapes, known))
+    some = (p for p in found.problems.values() if len(reductions(p.tensor.body)) == 1)
+    read = {str(p.layouts[x.tensor]) for p in some for x in loads(p.tensor.body)
+            if x.tensor in p.layouts}  # fmt: skip
+    assert sorted(read) == wanted
+
+
+def test_windows_over_columns_that_become_rows_read_a_border() -> None:
+    nodes, shapes, known = FORMS["windows over columns that become rows"]
+    found = program_of(build(nodes, shapes, known))
+    (p,) = (p for p in found.problems.values() if p.tensor.rank == 4 and reductions(p.tensor.body))
+    (read,) = (p.layouts[x.tensor] for x in loads(p.tensor.body) if x.tensor in p.layouts)
+    assert str(read) == "i0 i1 i2+1 i3+1"
+
+
+def test_masked_lanes_read_no_other_pixel() -> None:
+    """A NaN reaches the windows that contain it, and no others, whose last vector ends with it."""
+    nodes, _, known = FORMS["one channel of 33"]
+    m = build(nodes[1:], {"a": (1, 33, 9, 13)}, known)
+    feeds = feeds_of({"a": (1, 33, 9, 13)})
+    feeds["a"][0, 0, 4, 6] = np.nan
+    (y,) = superopt.compile(m).run(feeds).values()
+    inside = np.zeros((9, 13), bool)
+    inside[3:6, 5:8] = True
+    assert np.array_equal(np.isnan(y[0, 0]), inside)
+
+
+@pytest.mark.parametrize(("stride", "unrolled"), [(1, False), (3, False), (4, True)])
+def test_terms_of_several_rows_are_not_unrolled(stride: int, unrolled: bool) -> None:
+    """A Xeon has four terms of a sum in a step of its loop."""
+    m = build([node("Conv", ["x", "w"], ["y"], strides=[1, stride])], {"x": (1, 1, 1, 400)},
+              weights(w=(32, 1, 1, 8)))  # fmt: skip
+    found = plan_model(m, "x86-64-v4", "sapphirerapids")
+    (p,) = (p for p in found.problems.values() if reductions(p.tensor.body))
+    (how,) = choose(p).schedules.values()
+    assert (Split("k2", 4) in how) == unrolled
