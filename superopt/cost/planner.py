@@ -16,10 +16,12 @@ class Planner(Protocol):
     estimated_count: times that it measured, read from the store, and only predicted."""
 
     free_rules: Collection[str]
-    has_streams: bool
     measured_count: int
     store_hits: int
     estimated_count: int
+
+    @property
+    def has_streams(self) -> bool: ...
 
     def kernels_of(self, graph: ir_graph.Graph) -> KernelCounts | None:
         """Return the kernels of a graph's plan; None if it has none."""

@@ -15,7 +15,7 @@ from superopt.plan.graph.recurrent_unroll import unroll_recurrent
 from superopt.plan.graph.subpixel_deconv import lower_to_subpixel_conv
 from superopt.rules.lang.rule import Rule
 from superopt.rules.library.load import CPU_LOWERING_FILES, LOWERING_FILES, load_file, load_rules
-from superopt.rules.match.graph_context import graph_context
+from superopt.rules.match.graph_context import GraphContext, graph_context
 from superopt.rules.match.matcher import Match, matches
 from superopt.rules.match.rewrite import Refusal, rewrite
 
@@ -64,19 +64,20 @@ def simplify_graph(
         lazy=True,
     ).graph
     graph = fold_constants(convert_to_channels_first(lower_dft_to_matmul(graph)), lazy=True).graph
+    ctx = graph_context(graph)
     for file, names in ALWAYS_APPLIED_RULES.items():
         for rule in load_rules(file, names):
             if rule.float_class <= float_class:
-                graph = _apply_rule(graph, rule)
+                ctx = _apply_rule(ctx, rule)
     rounds_otherwise = is_cpu and float_class >= PROMOTION_FLOAT_CLASS
     for name in (*LOWERING_FILES, *(CPU_LOWERING_FILES if rounds_otherwise else ())):
         for rule in load_file(name):
-            graph = _apply_rule(graph, rule)
+            ctx = _apply_rule(ctx, rule)
     if rounds_otherwise:
         for rule in load_rules("winograd.rules", DEPTH_RULES):
-            graph = _apply_rule(graph, rule, _has_many_channels)
+            ctx = _apply_rule(ctx, rule, _has_many_channels)
     graph = fold_constants(
-        lower_to_subpixel_conv(graph, float_class >= PROMOTION_FLOAT_CLASS, is_cpu), lazy=True
+        lower_to_subpixel_conv(ctx.graph, float_class >= PROMOTION_FLOAT_CLASS, is_cpu), lazy=True
     ).graph
     return batch_gemms(graph) if is_cpu else graph
 
@@ -89,18 +90,17 @@ def _has_many_channels(match: Match) -> bool:
 
 
 def _apply_rule(
-    graph: ir_graph.Graph, rule: Rule, pays: Callable[[Match], bool] = lambda match: True
-) -> ir_graph.Graph:
+    ctx: GraphContext, rule: Rule, pays: Callable[[Match], bool] = lambda match: True
+) -> GraphContext:
     while True:
-        ctx = graph_context(graph)
         change: dict[ir_graph.Value, ir_graph.Value] = {}
         for m in matches(rule, ctx):
             found = rewrite(m, ctx) if pays(m) else {}
             if not isinstance(found, Refusal) and not any(v in change for v in found):
                 change |= found
         if not change:
-            return graph
+            return ctx
         try:
-            graph = replace_all(graph, change)
+            ctx = graph_context(replace_all(ctx.graph, change))
         except ReplacementCycle:
-            return graph
+            return ctx
