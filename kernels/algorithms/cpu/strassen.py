@@ -25,8 +25,8 @@ import numpy as np
 from superopt.kernels.algorithms.contraction import Contraction
 from superopt.kernels.algorithms.cpu import reduction_schedules
 from superopt.kernels.algorithms.cpu.gemm import L2_PANEL_TERMS
-from superopt.kernels.algorithms.cpu.row_scaling import row_scales, unscale_factor
 from superopt.kernels.algorithms.cpu.tiled_convolution import ceil_div
+from superopt.kernels.algorithms.row_scaling import row_scales, unscale_factor
 from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_nest import replace_reduction
