@@ -20,7 +20,7 @@ from superopt.te.expr.dtype import BOOL, INDEX, DType
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
 from superopt.te.expr.node import Dim as Dim
 
-# What `const` takes. Expressions are told first: an instance check of Fraction is slow.
+# What `const` takes. Expressions are tested first: an instance check of Fraction is slow.
 NUMBERS = (int, float, Fraction)
 
 _DEPTH: ContextVar[int] = ContextVar("depth of nested reductions", default=0)
