@@ -14,12 +14,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypeGuard
 
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, INDEX, DType
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce
 from superopt.te.expr.node import Dim as Dim
+
+# What `const` takes. Expressions are tested first: an instance check of Fraction is slow.
+NUMBERS = (int, float, Fraction)
 
 _DEPTH: ContextVar[int] = ContextVar("depth of nested reductions", default=0)
 
@@ -145,9 +147,9 @@ def const(value: Number | bool, dtype: DType) -> Const:
     return Const(int(value) if isinstance(value, bool) else value, dtype)
 
 
-def _is_number(a: Expr | Number) -> TypeGuard[Number]:
-    """True for a number. Expressions first: an instance check of Fraction is slow."""
-    return not isinstance(a, Expr) and isinstance(a, (int, float, Fraction))
+def _with_dtype(a: Expr | Number, dtype: DType) -> Expr:
+    """Return an expression as it is, a number as a constant of `dtype`."""
+    return a if isinstance(a, Expr) or not isinstance(a, NUMBERS) else const(a, dtype)
 
 
 def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
@@ -156,14 +158,14 @@ def apply(fn: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
 
     Raises TypeError if the dtypes of the operands differ.
     """
-    own = [a for a in args if not _is_number(a)]
+    own = [a for a in args if isinstance(a, Expr) or not isinstance(a, NUMBERS)]
     if not own:
         raise TypeError(f"{fn} of numbers only: {args}")
     kind = own[0].dtype
     for a in own:
         if a.dtype is not kind:
             raise TypeError(f"{fn} mixes {' and '.join(str(b.dtype) for b in own)}")
-    terms = tuple([const(a, kind) if _is_number(a) else a for a in args])
+    terms = tuple([_with_dtype(a, kind) for a in args])
     out = dtype or kind
     if kind is INDEX:
         return te_index.apply(fn, tuple(map(te_index.as_index, terms)), out)
@@ -181,10 +183,10 @@ Expr.apply, Expr.compare = staticmethod(apply), staticmethod(compare)
 def select(guard: Expr | bool, yes: Expr | Number, no: Expr | Number) -> Expr:
     """Return `yes` where `guard` holds, else `no`; a load in the branch not taken may be out of
     range."""
-    kinds = [e.dtype for e in (yes, no) if not _is_number(e)]
+    kinds = [e.dtype for e in (yes, no) if isinstance(e, Expr) or not isinstance(e, NUMBERS)]
     if not kinds or any(k != kinds[0] for k in kinds):
         raise TypeError(f"select between {yes} and {no}")
-    a, b = (const(e, kinds[0]) if _is_number(e) else e for e in (yes, no))
+    a, b = (_with_dtype(e, kinds[0]) for e in (yes, no))
     if isinstance(guard, bool):
         return a if guard else b
     if isinstance(guard, Const):
