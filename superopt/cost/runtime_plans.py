@@ -31,7 +31,8 @@ from superopt.onnx_io.runtime_nodes import (
 UNOPTIMIZED = "disable"  # the level at which an optimized model is loaded: it is not changed again
 MAX_PLANNED_BYTES = 256 << 20  # of the weights of a graph that is planned
 PLAN_LIMIT_SECONDS = 30.0  # of planning one graph
-COMPARED_SECONDS, COMPARED_ROUNDS = 0.4, 15  # of nodes before and after a rewrite
+COMPARED_SECONDS, COMPARED_ROUNDS = 0.1, 15  # of nodes before and after a rewrite
+DECISIVE_RATIO = 0.7  # of times after a rewrite and before; below it nothing is compared in turns
 COMPARED_US, MAX_COMPARED_NODES = 100.0, 64  # of a timed model, for which nodes are repeated
 
 
@@ -122,13 +123,16 @@ class RuntimePlans:
         return bytes(proto.SerializeToString())
 
     def _ratio_in_turns(self, old: KernelCounts, new: KernelCounts) -> float | None:
-        """Return the time of the new nodes over that of the old ones; None if they do not run."""
+        """Return the time of the new nodes over that of the old ones; None if they do not run, or
+        if profiles decide."""
         if not old or not new:
             return None
         if sum(old.values()) + sum(new.values()) > MAX_COMPARED_NODES or self.is_over():
             return None
-        us = min(sum(n * self.us(k) for k, n in some.items()) for some in (old, new))
-        repeats = max(1, min(round(COMPARED_US / us), MAX_COMPARED_NODES // 4))
+        before, after = (sum(n * self.us(k) for k, n in some.items()) for some in (old, new))
+        if after < DECISIVE_RATIO * before:
+            return None
+        repeats = max(1, min(round(COMPARED_US / min(before, after)), MAX_COMPARED_NODES // 4))
         groups = [
             [self.nodes[k] for k, n in some.items() for _ in range(n * repeats)]
             for some in (old, new)
@@ -139,8 +143,8 @@ class RuntimePlans:
         )  # fmt: skip
         if isinstance(found, ort.Failure):
             return None
-        before, after = found
-        return statistics.median(b / a for a, b in zip(before, after, strict=True))
+        old_times, new_times = found
+        return statistics.median(b / a for a, b in zip(old_times, new_times, strict=True))
 
 
 def _pair(old: KernelCounts, new: KernelCounts) -> object:
