@@ -24,7 +24,7 @@ from superopt.ort.timing import draw_input
 PortTypes = list[tuple[str, list[int]]]
 
 
-RUNS, MAX_RUN_SECONDS = 8, 0.05  # of a profile, at most; there are always two
+RUNS, MAX_RUN_SECONDS = 8, 0.02  # of a profile, at most; there are always two
 TRUNCATED_US = 0.5  # a profile has whole microseconds, rounded down
 
 

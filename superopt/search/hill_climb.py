@@ -44,7 +44,7 @@ def hill_climb(
     """Return the graph at the local minimum, the steps to it, and how many rewrites were priced.
 
     `max_rounds` bounds the rounds. A round matches every rule near what the one before rewrote; if
-    nothing gains there, everywhere.
+    nothing gains there, or the one before left rewrites unpriced, everywhere.
     """
     steps: list[Step] = []
     priced = 0
@@ -56,6 +56,7 @@ def hill_climb(
             break
         ctx = graph_context(graph)
         good: list[Move] = []
+        is_complete = True
         for m in find_moves(ctx, rules, costs, refusals, near, known):
             priced += 1
             if is_worthwhile(m.effect):
@@ -66,6 +67,7 @@ def hill_climb(
             if priced % 8 == 0 and stop():
                 break
             if costs.has_plans and len(good) >= MAX_TRIED_MOVES:
+                is_complete = False
                 break
         if not good and near is None:
             break
@@ -87,7 +89,7 @@ def hill_climb(
         graph, applied = _apply(graph, chosen)
         if not applied:
             break
-        near = _rewritten_nodes(ctx, applied)
+        near = _rewritten_nodes(ctx, applied) if is_complete else None
         steps += applied
         note(graph, sum(s.us for s in applied))
     return graph, steps, priced
