@@ -25,7 +25,7 @@ _SIGNAL_SIZE = 16_000  # samples: a second of speech
 _TOKEN_COUNT = 128
 _MAX_IMAGE_CHANNELS = 4
 # What exporters call a dimension without a name: `unk__17`, `DynamicDimension.0`, `x_d0`, `?`.
-_NAMELESS = re.compile(r"\?|n|unk_+\d+|.*dynamic.*|.*_d\d+", re.IGNORECASE)
+_NAMELESS = re.compile(r"\?|unk_+\d+|.*dynamic.*|.*_d\d+", re.IGNORECASE)
 _SIGNAL = re.compile(r"wave|audio|signal|speech|pcm", re.IGNORECASE)
 
 
@@ -86,26 +86,27 @@ def _internal_names(model: Model, given_sizes: Mapping[str, int]) -> set[str]:
 def _default_size(model: Model, theirs: str, our: str) -> int:
     lower = theirs.lower()
     found = next((value for part, value in _DEFAULT_SIZES if part in lower), None)
-    if found is None and _NAMELESS.fullmatch(theirs) and our in model.size_bindings:
-        found = _size_at(model, *model.size_bindings[our])
+    if found is None and our in model.size_bindings:
+        found = _size_at(model, *model.size_bindings[our], has_name=not _NAMELESS.fullmatch(theirs))
     return DEFAULT_SIZE if found is None else found
 
 
-def _size_at(model: Model, name: str, axis: int) -> int | None:
-    """Return a size for an axis of an input; None if the place does not say which."""
+def _size_at(model: Model, name: str, axis: int, has_name: bool) -> int | None:
+    """Return a size for an axis of an input; None if the place does not say which. has_name: the
+    size has a name of its own, which may mean anything but a signal's length."""
     (t,) = (i.type for i in model.graph.inputs if i.name == name)
     shape = t.shape or ()
+    is_last = axis == len(shape) - 1 == 1
+    if is_last and t.dtype is not None and t.dtype.is_float and _SIGNAL.search(name):
+        return _SIGNAL_SIZE
+    if has_name:
+        return None
     if axis == 0 and (len(shape) > 1 or len(model.graph.inputs) > 1):
         return 1
     channels = shape[1] if len(shape) == 4 else None
     if axis >= 2 and isinstance(channels, int) and channels <= _MAX_IMAGE_CHANNELS:
         return _IMAGE_SIZE
-    if axis == len(shape) - 1 and len(shape) == 2 and t.dtype is not None:
-        if t.dtype.is_int:
-            return _TOKEN_COUNT
-        if _SIGNAL.search(name):
-            return _SIGNAL_SIZE
-    return None
+    return _TOKEN_COUNT if is_last and t.dtype is not None and t.dtype.is_int else None
 
 
 def alternative_sizes(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:

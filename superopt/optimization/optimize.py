@@ -337,7 +337,7 @@ class _OptimizationJob:
                 )
                 if not isinstance(error, ProvedButInaccurate):
                     raise error
-                lossy_rules.add(error.rule)
+                lossy_rules.update(filter(None, (error.rule,)))
                 return f"{error.what.removesuffix('; nothing was written')}; {error.why}"
 
     def choose_winner(

@@ -200,13 +200,13 @@ def test_bench_of_a_model_that_says_another_shape_than_it_gives(tmp_path: Path) 
 
 def test_a_store_goes_to_another_machine_of_its_kind(tmp_path: Path) -> None:
     here, there, file = (tmp_path / f"{n}.sqlite3" for n in ("here", "there", "file"))
-    superopt.optimize(models.data(models.PLAIN), budget=10, store=here)
+    superopt.optimize(models.data(models.PLAIN), budget=10, store=here, target="cpu")
     with Store.open(here) as store:
         operators = store.stats().operators
     assert operators
     assert functions.cache_export(here, file) >= operators
     assert functions.cache_import(there, file) >= operators
-    again = superopt.optimize(models.data(models.PLAIN), budget=10, store=there)
+    again = superopt.optimize(models.data(models.PLAIN), budget=10, store=there, target="cpu")
     assert again.report.search.measured_ops == 0
     assert again.report.search.store_hits
     assert functions.cache_clear(there)

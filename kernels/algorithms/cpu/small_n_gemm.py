@@ -94,6 +94,8 @@ def match_small_n_gemm(
     if c.b.tensor not in constants or beside is None or beside[0] not in found.axes:
         return None
     along, block = beside
+    if along.extent == 0:  # a sum of nothing
+        return None
     vectors = max(block // lanes, 1)  # of a block, each at an index that is known to be within it
     blocks = -(-along.size // (lanes * vectors))
     is_masked = along.size % (lanes * vectors) != 0

@@ -258,6 +258,8 @@ def _symbolic_division(fn: str, a: Expr, b: Expr, operand_dtype: DType) -> Scala
     )
     if exact:
         return _unwrap_constant(te_index.floordiv(a, b)) if fn == "div" else 0
+    if (whole := _without_remainder(a, b)) is not None:
+        return _unwrap_constant(te_index.floordiv(whole, b)) if fn == "div" else 0
     if fn == "mod" and operand_dtype.is_int and isinstance(b, Const) and b.value >= 1:
         # of the same remainder, and at least 0: mod rounds down, and -n = (b - 1) n modulo b
         rest = {m: c % int(b.value) for m, c in te_index.polynomial(a).items()}
@@ -265,6 +267,18 @@ def _symbolic_division(fn: str, a: Expr, b: Expr, operand_dtype: DType) -> Scala
     if operand_dtype.is_int and _is_at_least(b, 1) and _is_at_least(a, 0):
         return _unwrap_constant(te_index.floordiv(a, b) if fn == "div" else te_index.mod(a, b))
     raise Undecided(f"cannot compute {fn}({a}, {b})", "the signs or the remainder are unknown")
+
+
+def _without_remainder(a: Expr, b: Expr) -> Expr | None:
+    """Return p if `a` is p - p mod b, which is a multiple of b: the floor division of p."""
+    if not isinstance(b, Const) or b.value < 1:
+        return None
+    for m, c in te_index.polynomial(a).items():
+        match m:
+            case (Apply("mod", (q, n)),) if c == -1 and n == b:
+                p = a + m[0]
+                return p if te_index.mod(p - q, b) == Const(0, INDEX) else None
+    return None
 
 
 def _is_at_least(e: Expr, bound: int) -> bool:

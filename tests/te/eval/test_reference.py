@@ -9,7 +9,7 @@ import pytest
 
 from superopt.ir.op import canonical_attrs, expression
 from superopt.ops import OPS
-from superopt.te.eval.reference import Scalar, Undecided, reference_elements
+from superopt.te.eval.reference import Scalar, Undecided, _symbolic_division, reference_elements
 from superopt.te.expr import index
 from superopt.te.expr.dtype import BOOL, F32, I64, INDEX
 from superopt.te.expr.node import Expr, Size
@@ -131,3 +131,20 @@ def test_integers_wrap_and_divide_toward_zero() -> None:
     assert np.isnan(
         reference_elements(compute((), lambda: cast(X[0], F32) / 0), read(0, 0, 0)).item()
     )
+
+
+@pytest.mark.parametrize("by", [2, 4, 7])
+@pytest.mark.parametrize("offset", [-5, -1, 0, 3])
+def test_what_a_remainder_is_taken_from_is_divided_without_one(by: int, offset: int) -> None:
+    """As models compute floor divisions: of any sign, by truncating division of a multiple."""
+    p, n = index.as_index(Size("x")) + offset, const(by, INDEX)
+    a = p - index.mod(p, n)
+    found = _symbolic_division("div", a, n, I64)
+    assert found == index.floordiv(p, n)
+    assert _symbolic_division("mod", a, n, I64) == 0
+    for x in range(1, 30):
+        value = index.evaluate(index.dim(found), {"x": x})  # type: ignore[arg-type]
+        assert value == (x + offset - (x + offset) % by) // by
+    if offset < 0:  # else it is no less than 0, and floor division truncates
+        with pytest.raises(Undecided):
+            _symbolic_division("div", p - index.mod(p + 1, n), n, I64)
