@@ -82,8 +82,10 @@ class RuntimePlans:
     def compare(self, old: KernelCounts, new: KernelCounts) -> None:
         """Time some nodes in turns with others."""
         pair = _pair(old, new)
-        if pair not in self._compared:
-            self._compared[pair] = self._ratio_in_turns(old, new)
+        if pair in self._compared:
+            return
+        back = self._compared.get(_pair(new, old))  # else both directions could gain by noise
+        self._compared[pair] = self._ratio_in_turns(old, new) if back is None else 1 / back
 
     def known_ratio(self, old: KernelCounts, new: KernelCounts) -> float | None:
         """Return the time of `new` over that of `old` if they were timed in turns."""

@@ -87,6 +87,8 @@ def test_nodes_are_compared_in_turns() -> None:
     ratio = found.known_ratio(small, large)
     assert ratio is not None
     assert ratio > 2
+    found.compare(large, small)
+    assert found.known_ratio(large, small) == pytest.approx(1 / ratio)
     found.compare({}, large)
     assert found.known_ratio({}, large) is None
 

@@ -151,7 +151,12 @@ class PlanKernels:
     def compare(self, old: KernelCounts, new: KernelCounts) -> None:
         """Time some kernels in turns with others."""
         pair = _pair(old, new)
-        if self.times.can_measure and pair not in self._compared:
+        if not self.times.can_measure or pair in self._compared:
+            return
+        back = self._compared.get(_pair(new, old))  # else both directions could gain by noise
+        if back is not None:
+            self._compared[pair] = 1 / back
+        else:
             before, after = (
                 [(self.problems[k], self._option(k), n) for k, n in some.items()]
                 for some in (old, new)
