@@ -93,8 +93,8 @@ def time_single(
 def node_plan(
     model: Source, *, threads: int = 1, limit: float | None = None, worker: Worker | None = None
 ) -> NodePlan | Failure:
-    """Return the nodes that onnxruntime runs for a model: its optimized graph, with
-    types and times.
+    """Return the nodes that onnxruntime runs for a model: its optimized graph, with types
+    and times.
 
     The model runs some times, on drawn inputs. limit: seconds.
     """

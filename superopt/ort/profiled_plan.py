@@ -23,9 +23,9 @@ from superopt.ort.timing import draw_input
 # What a profile says of a node or value: its element type, as onnxruntime writes it, and its shape.
 PortTypes = list[tuple[str, list[int]]]
 
-
 RUNS, MAX_RUN_SECONDS = 8, 0.02  # of a profile, at most; there are always two
 TRUNCATED_US = 0.5  # a profile has whole microseconds, rounded down
+_NODE_END = "_kernel_time"  # of the names of a profile's events
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,6 @@ def _run_some(session: Session) -> None:
                 break
     except Exception as error:  # onnxruntime has a dozen exception types without a common base
         raise ModelError("onnxruntime cannot run the model", error_text(error)) from error
-
-
-_NODE_END = "_kernel_time"  # of the names of a profile's events
 
 
 def _result_types(event: Mapping[str, Any]) -> PortTypes:

@@ -126,7 +126,7 @@ def find_moves(
     cache: RewriteCache | None = None,
 ) -> Iterator[Move]:
     """Yield every rewrite of the graph (touching `near`, if given), rules in their order; where
-    costs take long to compute, those first that cost least by the sum over operators.
+    costs take long to compute, those first that gain by the sum over operators.
 
     cache: rewrites of matches in other graphs: most recur, since graphs share their nodes.
     """

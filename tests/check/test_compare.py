@@ -61,7 +61,7 @@ def test_four_times_the_originals_own_error_is_accepted() -> None:
 @pytest.mark.parametrize("own", [0.0, 0.1])
 def test_a_part_of_the_bounds_may_be_all_that_is_allowed(part: float, own: float) -> None:
     rtol, of_rms = TOLERANCE[F32]
-    bound = max(part**0.5 * 4 * own, part * (rtol * 1.0 + of_rms * RMS))
+    bound = part * max(4 * own, rtol * 1.0 + of_rms * RMS)
     original = VALUES + np.array([own, 0, 0, 0])
     inside, outside = (VALUES + np.array([f * bound, 0, 0, 0]) for f in (0.99, 1.01))
     assert compare_output(F32, VALUES, original, inside, part).failure == ""

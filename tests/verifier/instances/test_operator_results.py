@@ -15,7 +15,7 @@ SLICES = (
 
 
 @pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+def call_counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often operators are asked for and computed."""
     counts = {"asked": 0, "computed": 0}
     ask, compute = OperatorResults.cached_result, OperatorResults.compute_result
@@ -34,32 +34,32 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def test_an_operator_that_asks_is_computed_once_for_the_same_answers(
-    computed: dict[str, int],
+    call_counts: dict[str, int],
 ) -> None:
     """Slices ask whether bounds are in order."""
     (rule,) = parse_rules(SLICES)
     assert isinstance(prove(rule), Proved)
-    assert computed["computed"] < 0.5 * computed["asked"]
+    assert call_counts["computed"] < 0.5 * call_counts["asked"]
 
 
-def test_results_of_another_proof_change_no_verdict(computed: dict[str, int]) -> None:
+def test_results_of_another_proof_change_no_verdict(call_counts: dict[str, int]) -> None:
     (rule,) = parse_rules(SLICES)
     results: dict[object, object] = {}
     first = prove(rule, results=results)
-    needed = computed["computed"]
+    needed = call_counts["computed"]
     again = prove(rule, results=results)
     assert isinstance(first, Proved)
     assert isinstance(again, Proved)
     assert (first.scope, first.derived, first.max_rank) == (
         again.scope, again.derived, again.max_rank,
     )  # fmt: skip
-    assert computed["computed"] - needed < 0.1 * needed
+    assert call_counts["computed"] - needed < 0.1 * needed
     (wrong,) = parse_rules("r(x: f, y: f): Concat(x, y, axis=0) => Concat(y, x, axis=0)")
     for _ in range(2):
         assert isinstance(prove(wrong, results=results), Refuted)
 
 
-def test_refusals_depend_on_the_answers_of_each_state(computed: dict[str, int]) -> None:
+def test_refusals_depend_on_the_answers_of_each_state(call_counts: dict[str, int]) -> None:
     """The operands fit in some states and not in others: as many ways as without earlier
     results."""
     (rule,) = parse_rules(
