@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -44,10 +44,13 @@ NEAR_ERRORS = 16.0  # times the original's largest error: a graph that is right 
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The step after which the graph is wrong, and its number (from 1)."""
+    """The step after which the graph is wrong, its number (from 1), and the right graph before it
+    with the steps that lead there."""
 
     step: Step
     number: int
+    graph_before: ir_graph.Graph
+    steps_before: tuple[Step, ...]
 
 
 def find_culprit(steps: Sequence[Step], is_wrong: IsWrong) -> Culprit | None:
@@ -71,7 +74,14 @@ def find_culprit(steps: Sequence[Step], is_wrong: IsWrong) -> Culprit | None:
             return True
 
     k = _first_true(len(some), partly)
-    return Culprit(some[k], sum(map(len, rounds[:n])) + k + 1)
+    earlier = [s for group in rounds[:n] for s in group]
+    part = apply_together(before, [s.change for s in some[:k]]) if k else before
+    return Culprit(
+        some[k],
+        len(earlier) + k + 1,
+        part,
+        (*earlier, *(replace(s, after=part) for s in some[:k])),
+    )
 
 
 def _first_true(count: int, predicate: Callable[[int], bool]) -> int:
@@ -92,10 +102,10 @@ class ProvedButInaccurate(CheckFailed):
     real numbers, or no step is to blame: by rounding, or in onnxruntime. The graph is not used; the
     report says why.
 
-    rule: its name.
+    culprit: the step to blame, if one is.
     """
 
-    rule: str = ""
+    culprit: Culprit | None = None
 
 
 def explain_wrong_result(
@@ -147,7 +157,7 @@ def explain_wrong_result(
         f"correct or remove this rule ({source})" if source else "exclude this rule",
     )
     if isinstance(error, ProvedButInaccurate):
-        error.rule = s.rule
+        error.culprit = found
     return error
 
 

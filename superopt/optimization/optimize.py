@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from superopt import guard
 from superopt.cost.graph_cost import GraphCosts, roofline_cost_model
@@ -22,42 +20,27 @@ from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
 from superopt.optimization.admit_rules import AdmittedRules, admit_rules
 from superopt.optimization.bisect_error import find_worst_step
-from superopt.optimization.bisect_steps import (
-    ProvedButInaccurate,
-    bisect_rounding,
-    explain_wrong_result,
-)
-from superopt.optimization.candidate import Candidate, examine_variant
+from superopt.optimization.candidate import Candidate
 from superopt.optimization.certificate import make_certificate
+from superopt.optimization.check_variants import VariantCheck
 from superopt.optimization.optimization_result import OptimizationResult
-from superopt.optimization.race import (
-    fits_in_worker,
-    max_candidates,
-    race_candidates,
-    refused_optimization_level,
-)
+from superopt.optimization.race import race_candidates, refused_optimization_level
 from superopt.optimization.scratch_folder import ScratchFolder
 from superopt.optimization.search_costs import make_costs, reason_for_estimates
-from superopt.optimization.user_rules import try_user_rules, used_user_rules
 from superopt.report.data.certificate import Certificate
 from superopt.report.data.report import Event, WorstStep
 from superopt.report.formatting.phrases import count_text
 from superopt.rulegen.model_mutants import add_mutant_rules
 from superopt.rules.lang.rule import Rule
 from superopt.search.backtrack import Limits, StopReason
-from superopt.search.improve import Outcome, Variant, improve, replay_decisions
-from superopt.search.move import Refusals
-from superopt.verification.candidate_check import RejectedCandidate, WrongResult
+from superopt.search.improve import Outcome, improve, replay_decisions
+from superopt.search.move import Refusals, Step
 from superopt.verification.input_probe import AddNote
 from superopt.verification.original import Original, prepare_original
 
 LOG = logging.getLogger("superopt.optimize")
 MAX_SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
-CHECK_RUN_RATIO = 30.0  # estimated duration of a check, in runs of the original in ONNX Runtime
-MAX_OVERRUN_SECONDS = 5.0  # a check may exceed the budget by so many seconds
-MAX_LOSSY_RULES = 3  # are excluded from the search, one search after the other
-MIN_PREDICTED_SPEEDUP = 1.03  # of a graph that is used though it was not timed
-SLOW_CHECK_PART = 0.08  # of the budget; after a longer check no other variant is checked
+MAX_SEARCHES = 4  # each from the graph before the step whose rounding errors are too large
 
 
 def optimize(
@@ -198,32 +181,49 @@ class _OptimizationJob:
         rules: Sequence[Rule],
         add_note: AddNote,
     ) -> tuple[Outcome, list[Candidate]]:
-        """Search and check; repeat without the rules whose rounding errors left no candidate."""
+        """Search and check. If rounding errors left no candidate, search on from the graph before
+        the step that made them too large, without its rule."""
         left_out: set[str] = set()
+        steps: tuple[Step, ...] = ()
         seconds = MAX_SEARCH_PART * self.request.budget - self.deadline.elapsed()
-        while True:
+        for attempt in range(MAX_SEARCHES):
             some = [r for r in rules if r.name not in left_out]
-            outcome = self.search(costs, refusals, some, seconds)
+            outcome = self.search(costs, refusals, some, seconds, steps)
             LOG.info("searched %d graphs: %s", outcome.visited, outcome.stop.value)
             for v in outcome.variants:
                 LOG.debug("%s: cost %.4g us by %s", v.label, v.cost, [s.rule for s in v.steps])
-            lossy: set[str] = set()
-            passed = self.check_variants(original, outcome.variants, add_note, lossy)
-            again = self.request.replay is None and len(left_out) < MAX_LOSSY_RULES
-            if passed or not lossy or not again or self.deadline.is_over():
-                return outcome, passed
+            check = VariantCheck(
+                self.model, self.request, self.deadline, self.scratch, original,
+                costs.run_cost(self.model.graph),
+            )  # fmt: skip
+            passed = check.check_variants(outcome.variants, add_note)
+            again = self.request.replay is None and attempt + 1 < MAX_SEARCHES
+            if passed or not check.culprits or not again or self.deadline.is_over():
+                break
+            lossy = {c.step.rule for c in check.culprits}
             left_out |= lossy
+            cheapest = min(check.culprits, key=lambda c: costs.run_cost(c.graph_before))
+            is_cheaper = costs.run_cost(cheapest.graph_before) < costs.run_cost(self.model.graph)
+            steps = cheapest.steps_before if is_cheaper else ()
             seconds = MAX_SEARCH_PART * self.deadline.remaining()
-            add_note(f"searched again without {', '.join(sorted(lossy))}")
+            kept = f", from the graph after step {len(steps)}" if steps else ""
+            add_note(f"searched again without {', '.join(sorted(lossy))}{kept}")
+        return outcome, passed
 
     def search(
-        self, costs: GraphCosts, refusals: Refusals, rules: Sequence[Rule], seconds: float
+        self,
+        costs: GraphCosts,
+        refusals: Refusals,
+        rules: Sequence[Rule],
+        seconds: float,
+        steps: tuple[Step, ...],
     ) -> Outcome:
+        """Search from the graph after `steps`, which the variants' steps begin with."""
         request, model = self.request, self.model
         if request.replay is not None:
             return replay_decisions(request.replay, model.graph, rules, costs, model.source.sha256)
-        return improve(
-            model.graph,
+        found = improve(
+            steps[-1].after if steps else model.graph,
             rules,
             costs,
             seconds=max(0.0, seconds),
@@ -232,113 +232,14 @@ class _OptimizationJob:
             stop=request.stop,
             progress=lambda text, cost: request.progress(Event("search", text, 0.3, cost)),
         )
-
-    def check_variants(
-        self,
-        original: Original,
-        variants: Sequence[Variant],
-        add_note: AddNote,
-        lossy_rules: set[str],
-    ) -> list[Candidate]:
-        """Return the variants that passed the check, cheapest first; at least one is checked. Add
-        rules whose rounding errors are too large to `lossy_rules`. Raises CheckFailed if a variant
-        is wrong, unless the rule to blame is proved."""
-        new = [v for v in variants if v.graph != self.model.graph]
-        if self.request.is_untimed or not original.is_runnable:
-            cheap = min((v.cost for v in variants if v not in new), default=float("inf"))
-            if self.request.is_predicted:
-                cheap /= MIN_PREDICTED_SPEEDUP
-            new = [v for v in new if v.cost < cheap or self.request.replay is not None]
-        if not original.sets:
-            return []
-        timed = original.is_runnable and not self.request.is_untimed
-        most = max_candidates(original, self.request.budget) if timed else 1
-        passed: list[Candidate] = []
-        slowest = 0.0
-        for number, variant in enumerate(new):
-            if len(passed) == most:
-                break
-            if lossy_rules.intersection(s.rule for s in variant.steps):
-                continue
-            reason = self.reason_to_stop(
-                original, variant, len(new) - number, bool(passed), slowest
-            )
-            if reason:
-                add_note(reason)
-                break
-            self.request.progress(
-                Event("check", f"the graph of {variant.label}", 0.6, variant.cost)
-            )
-            if passed and not fits_in_worker(original, len(passed) + 1):
-                passed[-1].session.drop()
-            begin = time.monotonic()
-            folder = self.scratch.path / f"candidate{number}"
-            try:
-                found = examine_variant(
-                    original, variant, folder, self.request.threads, self.deadline
-                )
-            except (OutOfTime, MemoryError) as e:
-                add_note(f"the graph of {variant.label} was not used: {' '.join(str(e).split())}")
-                break
-            slowest = max(slowest, time.monotonic() - begin)
-            reason = self.reason_to_reject(original, variant, found, folder, lossy_rules)
-            if reason:
-                add_note(f"the graph of {variant.label} was not used: {reason}")
-            elif isinstance(found, Candidate):
-                LOG.info("the graph of %s passed the check", variant.label)
-                passed.append(found)
-        return passed
-
-    def reason_to_stop(
-        self, original: Original, variant: Variant, left: int, has_passed: bool, slowest: float
-    ) -> str:
-        """Return why the variants that are left are not checked, or "". slowest: seconds."""
-        expected = CHECK_RUN_RATIO * original.run_us * 1e-6
-        remaining = self.deadline.remaining()
-        if not has_passed and expected > 2 * max(remaining, 0.0) + MAX_OVERRUN_SECONDS:
-            return (
-                f"{variant.label}: not checked and not used: the check would take about"
-                f" {expected:.0f} s, far more than the budget of {self.request.budget:g} s"
-            )
-        if has_passed and remaining < 2 * slowest:
-            more = count_text(left, "more graph was", "more graphs were")
-            return f"{more} found but not checked: no time left"
-        if has_passed and slowest > SLOW_CHECK_PART * self.request.budget:
-            more = count_text(left, "more graph,", "more graphs,")
-            return f"{more} of higher estimated cost not checked: each takes {slowest:.0f} s"
-        return ""
-
-    def reason_to_reject(
-        self,
-        original: Original,
-        variant: Variant,
-        checked: Candidate | RejectedCandidate | WrongResult,
-        folder: Path,
-        lossy_rules: set[str],
-    ) -> str:
-        """Return why a checked variant is not used, or "". Add the rule whose rounding errors are
-        too large. Raises CheckFailed if the variant is wrong, unless the rule to blame is
-        proved."""
-        match checked:
-            case Candidate():
-                return try_user_rules(self.request, variant, self.model.source.label)
-            case RejectedCandidate(reason, lossy_set):
-                if lossy_set is not None and not self.deadline.is_over():
-                    step = bisect_rounding(original, variant.steps, lossy_set, folder)
-                    lossy_rules.update(() if step is None else (step.step.rule,))
-                return reason
-            case WrongResult(_, _, _, bad):
-                if bad.compared.nonfinite_only and not used_user_rules(self.request, variant):
-                    return f"{bad.place}: {bad.compared.failure} (inputs: {bad.kind})"
-                rules: Mapping[str, Rule] = {r.name: r for r in self.request.rules}
-                self.request.progress(Event("check", "searching for the wrong step"))
-                error = explain_wrong_result(
-                    original, variant.steps, checked, rules, folder, self.request.threads
-                )
-                if not isinstance(error, ProvedButInaccurate):
-                    raise error
-                lossy_rules.update(filter(None, (error.rule,)))
-                return f"{error.what.removesuffix('; nothing was written')}; {error.why}"
+        if not steps:
+            return found
+        start = f"the first {count_text(len(steps), 'step')}"
+        longer = tuple(
+            replace(v, steps=(*steps, *v.steps), label=v.label if v.steps else start)
+            for v in found.variants
+        )
+        return replace(found, variants=longer)
 
     def choose_winner(
         self, original: Original, passed: list[Candidate], add_note: AddNote

@@ -1,7 +1,8 @@
 """The decision log of a search: the applied matches, so that a run can be repeated unmeasured.
 
 A round is a list of [rule, number]: the number-th match of the rule in the graph before the round;
-or, if the graph was searched in pieces, a single [rule, number, piece].
+or, if the graph was searched in pieces, a single [rule, number, piece]. An empty round stands where
+the graph was split into pieces once more.
 """
 
 from __future__ import annotations
@@ -37,7 +38,13 @@ def decisions_json(steps: Sequence[Step], rules: Sequence[Rule], model: str) -> 
     """Return the decisions of `steps` as JSON; `model` is the digest of the model file."""
     book = {r.name: r for r in rules}
     rounds: list[list[tuple[str, int] | tuple[str, int, int]]] = []
-    for _, group in groupby(steps, key=lambda s: id(s.before)):
+    split: ir_graph.Graph | None = None
+    for _, grouped in groupby(steps, key=lambda s: id(s.before)):
+        group = list(grouped)
+        place = group[0].piece_change
+        if place is not None and split is not None and place.split is not split:
+            rounds.append([])
+        split = None if place is None else place.split
         row: list[tuple[str, int] | tuple[str, int, int]] = []
         known: dict[str, list[Change]] = {}
         for s in group:
@@ -125,7 +132,7 @@ class _PiecedGraph:
         return _PiecedGraph(graph, parts, [p.graph for p in parts])
 
     def step(self, before: ir_graph.Graph, i: int, rule: str, change: Change) -> Step:
-        inside = PieceChange(i, self.chosen[i], change)
+        inside = PieceChange(self.start, i, self.chosen[i], change)
         self.chosen[i] = ir_graph.replace(self.chosen[i], change)
         after, moved = assemble_rewrite(self.start, self.parts, self.chosen, inside)
         return Step(rule, None, moved, 0.0, before, after, inside)

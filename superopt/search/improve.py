@@ -169,7 +169,7 @@ def _search_pieces(
             if found.stop is not StopReason.EXHAUSTED:
                 worst = found.stop
         for step in found.steps:
-            inside = PieceChange(i, step.before, step.change)
+            inside = PieceChange(start, i, step.before, step.change)
             chosen[i] = step.after
             after, change = assemble_rewrite(start, parts, chosen, inside)
             steps.append(Step(step.rule, step.tactic, change, step.us, graph, after, inside))

@@ -34,9 +34,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class PieceChange:
-    """The place of a rewrite inside a piece of the graph: the index of the piece, the piece before
-    it, and the replacements there."""
+    """The place of a rewrite inside a piece of the graph: the graph that was split into pieces, the
+    index of the piece, the piece before it, and the replacements there."""
 
+    split: graph.Graph
     piece: int
     before: graph.Graph
     change: Mapping[graph.Value, graph.Value]

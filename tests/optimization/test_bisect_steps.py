@@ -124,11 +124,15 @@ def wrong_from(n: int) -> Callable[[ir_graph.Graph], bool]:
 
 @pytest.mark.parametrize("rounds", [[1], [3], [1, 1, 1, 1], [2, 5, 1, 4], [7, 1]])
 def test_bisection_finds_every_step(rounds: list[int]) -> None:
-    steps, _ = trace(rounds)
+    steps, graphs = trace(rounds)
     for n in range(sum(rounds)):
         found = find_culprit(steps, wrong_from(n))
         assert found is not None
         assert (found.step.rule, found.number) == (f"r{n}", n + 1)
+        assert [s.rule for s in found.steps_before] == [f"r{k}" for k in range(n)]
+        assert found.graph_before == (found.steps_before[-1].after if n else graphs[0])
+        negated = [v.op.name == "Neg" for v in found.graph_before.outputs]  # type: ignore[union-attr]
+        assert negated == [k < n for k in range(sum(rounds))]
 
 
 def test_bisection_asks_few_questions() -> None:

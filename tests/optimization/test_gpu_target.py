@@ -11,7 +11,7 @@ import superopt
 from superopt.compilation.cuda import graph_timing
 from superopt.errors import UsageError
 from superopt.loading.request import CompiledTimers
-from superopt.optimization import optimize as optimize_
+from superopt.optimization import check_variants
 from tests.support.optimization.models import data
 
 # What two branches compute of one input, put side by side: SqueezeNet's fire module.
@@ -45,7 +45,7 @@ def test_branches_become_one_kernel_and_the_gain_is_only_predicted(tmp_path: Pat
     assert found.changed
     assert any(s.rule.startswith("conv-enlarge-merge") for s in found.report.steps)
     r = found.report
-    assert r.cost_after_us < r.cost_before_us / optimize_.MIN_PREDICTED_SPEEDUP
+    assert r.cost_after_us < r.cost_before_us / check_variants.MIN_PREDICTED_SPEEDUP
     assert r.cost_source == (
         "predicted for the kernels of an NVIDIA H100 in fp16: not measured here"
     )
@@ -64,7 +64,7 @@ def test_branches_become_one_kernel_and_the_gain_is_only_predicted(tmp_path: Pat
 def test_a_graph_with_a_small_predicted_gain_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optimize_, "MIN_PREDICTED_SPEEDUP", 10.0)
+    monkeypatch.setattr(check_variants, "MIN_PREDICTED_SPEEDUP", 10.0)
     found = optimize_fire_module(tmp_path)
     assert not found.changed
     assert found.report.cost_after_us == found.report.cost_before_us

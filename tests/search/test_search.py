@@ -1,8 +1,7 @@
-"""The search: deltas, climbing, backtracking, pieces, the log of decisions."""
+"""The search: deltas, climbing, backtracking, pieces."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from superopt.cost.graph_cost import GraphCosts, roofline_cost_model, table_cost_model
 from superopt.cost.signature import Signature
-from superopt.errors import UsageError
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import evaluate
 from superopt.ir.substitute import ReplacementCycle, replace_all
@@ -24,11 +22,13 @@ from superopt.search.hill_climb import hill_climb
 from superopt.search.improve import improve
 from superopt.search.move import Refusals, find_moves
 from superopt.search.novelty import node_views, novelty
-from superopt.search.partition import assemble, split_into_pieces
+from superopt.search.partition import (
+    assemble,
+    split_into_pieces,
+)
 from superopt.search.rule_set import rule_set
 from superopt.search.tactic import TACTICS, play_tactic
 from tests.support.ir.graphs import (
-    attention,
     layers,
     masked,
     op,
@@ -303,22 +303,6 @@ def test_the_whole_search_keeps_the_values_and_its_log_repeats_it() -> None:
     assert [s.rule for s in steps] == [s.rule for s in best.steps]
 
 
-SCALED = """
-scaled(x: f[*s, n, k], y: f[*t, k, m], c: f[]):
-    Mul(MatMul(x, y), c) <=> MatMul(x, Mul(y, c)) ; float=E2
-"""
-
-
-def test_the_log_of_a_piece_whose_order_is_not_the_graphs() -> None:
-    graph = attention()
-    rules = [*load_library(), *parse_rules(SCALED)]
-    found = improve(graph, rules, roofline(), seconds=20, limits=Limits(), refusals=Refusals())
-    for variant in found.variants:
-        steps = replay(decisions_json(variant.steps, rules, "m"), graph, rules, "m")
-        assert (steps[-1].after if steps else graph) == variant.graph
-    assert any(s.piece_change for v in found.variants for s in v.steps)
-
-
 def test_a_mask_from_an_earlier_piece_is_not_regrouped() -> None:
     (rule,) = (r for r in load_library() if r.name == "add-add--add-add")
     parts = split_into_pieces(masked(65), roofline(), 60)
@@ -328,27 +312,6 @@ def test_a_mask_from_an_earlier_piece_is_not_regrouped() -> None:
     refusals = Refusals()
     list(find_moves(graph_context(last), rule_set([rule]), roofline(), refusals))
     assert {reason for _, reason, _ in refusals.table} == {"rounding"}
-
-
-@pytest.mark.parametrize("bad", [[["relu-relu", -1]], [["relu-relu", 9]], [["relu-relu", 0, 99]]])
-def test_a_log_with_a_match_that_there_is_not(bad: object) -> None:
-    text = json.dumps({"format": 2, "model": "m", "rounds": [bad]})
-    with pytest.raises(UsageError, match="no match number"):
-        replay(text, layers(1), load_library(), "m")
-
-
-@pytest.mark.parametrize("bad", [[[]], [["relu-relu"]], [["relu-relu", 1, 2, 3]], [3], "x"])
-def test_what_is_no_log(bad: object) -> None:
-    text = json.dumps({"format": 2, "model": "m", "rounds": [bad]})
-    with pytest.raises(UsageError, match="not a decision log"):
-        replay(text, layers(1), load_library(), "m")
-
-
-def test_a_log_of_another_model_is_refused() -> None:
-    with pytest.raises(UsageError, match="another model"):
-        replay(decisions_json([], [], "a"), layers(1), [], "b")
-    with pytest.raises(UsageError, match="not a decision log"):
-        replay("{}", layers(1), [], "b")
 
 
 def test_rewrites_that_need_each_others_results_are_not_applied_together() -> None:
