@@ -324,7 +324,10 @@ def _import_opaque(state: ImportState, n: oir.Node) -> graph.Node:
     if any(not _has_static_dims(dims) for _, dims in told):
         own = infer_result_types(n, state.domains.get(n.domain, 0), inputs)
         told = (
-            [b if _has_static_dims(b[1]) else a for a, b in zip(told, own, strict=True)]
+            [
+                b if a[1] is None or _has_static_dims(b[1]) else a
+                for a, b in zip(told, own, strict=True)
+            ]
             if own
             else told
         )

@@ -39,9 +39,9 @@ def type_lookup(source: Source) -> Callable[[str], DeclaredType]:
 def infer_result_types(
     n: oir.Node, version: int, operands: Sequence[graph.Value | None]
 ) -> list[DeclaredType]:
-    """Infer the output types of one node whose operand sizes are static. Inference on the whole
-    model may miss these if they depend on values computed from constants. Returns an empty list if
-    inference fails."""
+    """Infer the output types of one node whose operands have known ranks; symbolic sizes are
+    unknown ones. Inference on the whole model may miss these if they depend on values computed from
+    constants, or on operators that it does not know. Returns an empty list if inference fails."""
     if any(a.type in (GRAPH, GRAPHS) for a in n.attributes.values()) or n.domain:
         return []
     kinds: dict[str, onnx.TypeProto] = {}
@@ -49,9 +49,10 @@ def infer_result_types(
     for x, v in zip(n.inputs, operands, strict=False):  # behind these what subgraphs read
         if x is None or x.name is None or v is None:
             continue
-        dtype, shape = v.type.dtype, [d for d in v.type.shape or () if isinstance(d, int)]
-        if dtype is None or v.type.shape is None or len(shape) < len(v.type.shape):
+        dtype = v.type.dtype
+        if dtype is None or v.type.shape is None:
             return []
+        shape = [d if isinstance(d, int) else None for d in v.type.shape]
         kinds[x.name] = helper.make_tensor_type_proto(int(onnx_dtype(dtype)), shape)
         if isinstance(v, graph.Constant) and v.nbytes <= MAX_CONSTANT_BYTES and dtype != STRING:
             held[x.name] = numpy_helper.from_array(np.asarray(v.load()))

@@ -169,6 +169,29 @@ def test_a_local_function_hides_an_operator_of_its_name() -> None:
     assert last(m).type == TensorType(F32, (2,))  # by inference through the function
 
 
+def test_inference_goes_on_behind_a_shape_that_onnx_does_not_infer() -> None:
+    """Below opset 13 onnx's inference of the whole model knows no rank of `a`, whose sizes are
+    computed, and none of `b`: a sum of sizes that may differ, which is opaque."""
+    m = imported(
+        text("""<ir_version: 8, opset_import: ["" : 12]>
+        g (float[n, 8] x, float[m, 8] z) => (float[?, ?] y)
+        <int64[1] two = {2}, int64[1] zero = {0}, int64[1] one = {1}, int64[1] eight = {8}> {
+            sizes = Shape(x)
+            rows = Slice(sizes, zero, one)
+            odd = Mod(rows, two)
+            even = Sub(rows, odd)
+            more = Add(even, odd)
+            shape = Concat<axis = 0>(more, eight)
+            a = Reshape(x, shape)
+            b = Add(a, z)
+            y = Relu(b)
+        }""")
+    )
+    relu = last(m)
+    assert relu.op.name == "Relu"
+    assert relu.type == TensorType(F32, (Size("b_d0"), 8))
+
+
 def test_equal_nodes_are_one() -> None:
     m = imported(
         text("""<ir_version: 8, opset_import: ["" : 17]>
