@@ -111,7 +111,9 @@ def measure(name: str, source: Source, path: Path, seconds: float, folder: Path)
     store, empty = folder / "searched", folder / "empty"
     superopt.tune(path, budget=seconds, store=store)
     with Store.open(store) as held:
-        log = tuning_records.stored_rewrites(held, 1, lambda: source.sha256)
+        log = tuning_records.stored_rewrites(
+            held, tuning_records.cpu_target(1), lambda: source.sha256
+        )
     changed = source if log is None else apply_rewrite_log(source, log)
     ready = [
         compile_model(source, store=empty),

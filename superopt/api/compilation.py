@@ -54,8 +54,7 @@ def compile(
         threads: Threads of a call, default 1.
         search: Seconds for finding a faster graph, by rewrites whose kernels are measured, and
             faster schedules of its kernels. What is found is checked as by `superopt.optimize`, and
-            stored: later calls without `search` compile the same. On a GPU only schedules are
-            searched.
+            stored: later calls without `search` compile the same.
         tune: Seconds for faster schedules of the kernels alone. For a model with symbolic
             dimensions use `superopt.tune`, which has their sizes.
         store: The store of measurements, by default in the user's cache. Earlier tuning results are
@@ -181,8 +180,9 @@ def tune(
 ) -> TuningReport:
     """Tune a model on this machine and store the result, which `compile` uses from then on.
 
-    The first part of the budget tests rewrites of the graph, checked as in `optimize` (not on a
-    GPU); the rest measures candidate schedules of the kernels.
+    The first part of the budget tests rewrites of the graph, checked as in `optimize`; the rest
+    measures candidate schedules of the kernels. In Triton's interpreter the times of rewritten
+    graphs are predicted, and no schedule is measured.
 
     Args:
         model: As in `compile`.
@@ -240,24 +240,19 @@ def _tune(
 ) -> TuningReport:
     """Tune within the limits that `tune` set."""
     from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
-    from superopt.cost.store import Store
-    from superopt.jobs import tune_cpu
-    from superopt.loading.representative_sizes import representative_sizes
+    from superopt.jobs import tune_cpu, tune_cuda
     from superopt.onnx_io.read.source import read_model
 
+    allowed = AllowedTransforms(float_class)
     if target == "cpu":
         return tune_cpu.tune_model(
             read_model(model), threads, shapes, seconds, graph_seconds, store_path, progress, stop,
-            AllowedTransforms(float_class),
+            allowed,
         )  # fmt: skip
-    exe = compile(
-        model, target=target, precision=precision, store=store_path, vendor=vendor,
-        float_class=float_class,
+    return tune_cuda.tune_model(
+        read_model(model), shapes, seconds, graph_seconds, store_path, progress, stop, allowed,
+        precision, vendor,
     )  # fmt: skip
-    sizes = representative_sizes(exe.model, shapes)
-    with Store.open(store_path) as held:
-        done = exe.tune(sizes, budget=seconds, store=held, progress=progress, stop=stop)
-        return replace(done, notes=(*done.notes, *held.notes))
 
 
 def load(

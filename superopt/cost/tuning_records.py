@@ -117,19 +117,24 @@ def store_chosen_options(store: Store, target: Target, options: Mapping[str, Opt
         store_times(store, target, problem, (), {option: (0.0, 0.0, 0.0, 1)}, CHOSEN_KIND)
 
 
+def gpu_models_target(name: str, precision: str) -> Target:
+    """Return the target for whole models of this precision on a GPU."""
+    return gpu_target(name, f"{precision} models")
+
+
 def store_rewrites(
-    store: Store, threads: int, model_digest: str, decisions: str, us: TimeSummary
+    store: Store, target: Target, model_digest: str, decisions: str, us: TimeSummary
 ) -> None:
     """Store the rewrites of a model's graph: the decision log, and the microseconds of the compiled
     result. model_digest: of its file."""
-    key = Key(REWRITES_KIND, f"{model_digest} {decisions}", (), (), cpu_target(threads))
+    key = Key(REWRITES_KIND, f"{model_digest} {decisions}", (), (), target)
     store.put({key: Measurement(*us, time.time())})
 
 
-def stored_rewrites(store: Store, threads: int, model_digest: Callable[[], str]) -> str | None:
+def stored_rewrites(store: Store, target: Target, model_digest: Callable[[], str]) -> str | None:
     """Return the decision log that was stored last for a model; None without one. model_digest:
     returns its digest, called only if there are logs."""
-    some = store.measurements_of_kind(cpu_target(threads), REWRITES_KIND)
+    some = store.measurements_of_kind(target, REWRITES_KIND)
     own = [(m.when, k.operator.split(" ", 1)) for k, m in some]
     found = (
         [(when, text) for when, (digest, text) in own if digest == model_digest()] if own else []

@@ -4,17 +4,16 @@ is tuned; compilation repeats them from the log of that search."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from superopt.compilation.node_timing import COMPILED_TIMERS
 from superopt.cost import tuning_records
-from superopt.cost.store import Store
+from superopt.cost.store import Store, Target
 from superopt.errors import SuperoptError
 from superopt.ir.constant_folding import fold_constants
 from superopt.loading.model import load_model
 from superopt.loading.readable_model import make_readable
-from superopt.loading.request import Request
+from superopt.loading.request import CompiledTimers, Request
 from superopt.loading.rule_library import load_library
 from superopt.onnx_io.export.exporter import export_model
 from superopt.onnx_io.import_.importer import import_model
@@ -36,32 +35,56 @@ def apply_rewrite_log(source: Source, log: str) -> Source:
         return source
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledSearch:
+    """A search for a graph of a compiled model. timers: of the target. store_target: of the log."""
+
+    target: str
+    timers: CompiledTimers
+    store_target: Target
+    threads: int = 1
+    precision: str = "fp32"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRewrites:
+    """The number of rewrites that a search found, and the speedup by them; cost_source: where it
+    comes from if it was not timed."""
+
+    count: int = 0
+    speedup: float = 1.0
+    cost_source: str = ""
+
+
 def search_and_store(
     source: Source,
-    threads: int,
+    search: CompiledSearch,
     shapes: Mapping[str, int],
     budget: float,
     store_path: Path | None,
     progress: Callable[[Event], None],
     stop: Callable[[], bool],
-) -> tuple[int, float]:
+) -> FoundRewrites:
     """Search for a graph that is faster when compiled, checked and timed as by `optimize`, and
-    store its decision log. Return the number of rewrites and the speedup; 0 and 1.0 if there is
-    none."""
-    given = make_readable(source, threads)
+    store its decision log. On a GPU that is not here the speedup is predicted, as in `optimize`."""
+    given = make_readable(source, search.threads)
     if given.session is not None:
-        return 0, 1.0
+        return FoundRewrites()
     request = Request(
-        budget=budget, rules=load_library(), shapes=shapes, threads=threads, store=store_path,
-        target="cpu", progress=progress, stop=stop, timers=COMPILED_TIMERS,
+        budget=budget, rules=load_library(), shapes=shapes, threads=search.threads,
+        store=store_path, target=search.target, progress=progress, stop=stop,
+        timers=search.timers, precision=search.precision,
     )  # fmt: skip
     done = optimize(load_model(given.source), request)
     done.scratch.remove()
-    if done.winner is None or done.ratio is None:
-        return 0, 1.0
+    if done.winner is None or (done.ratio is None and not request.is_predicted):
+        return FoundRewrites()
     us = done.cost_after
     with Store.open(store_path) as store:
         tuning_records.store_rewrites(
-            store, threads, done.source.sha256, decision_log(done), (us, us, us, 1)
+            store, search.store_target, done.source.sha256, decision_log(done), (us, us, us, 1)
         )
-    return len(done.winner.variant.steps), done.ratio.mid
+    count = len(done.winner.variant.steps)
+    if done.ratio is None:
+        return FoundRewrites(count, done.cost_before / done.cost_after, request.cost_source)
+    return FoundRewrites(count, done.ratio.mid)

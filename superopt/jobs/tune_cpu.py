@@ -15,9 +15,15 @@ from superopt.compilation.cpu.load_compiler import compile_model as compile_
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.frontend.profile_inputs import given_or_random_inputs
 from superopt.compilation.model.executable import Executable
+from superopt.compilation.node_timing import COMPILED_TIMERS
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
-from superopt.jobs.graph_rewrites import apply_rewrite_log, search_and_store
+from superopt.jobs.graph_rewrites import (
+    CompiledSearch,
+    FoundRewrites,
+    apply_rewrite_log,
+    search_and_store,
+)
 from superopt.kernels.loops.option import Option
 from superopt.loading.representative_sizes import explain_default_sizes, representative_sizes
 from superopt.onnx_io.read.source import Source
@@ -47,12 +53,14 @@ def tune_model(
     Raises ModelError for an invalid model.
     """
     begin = time.monotonic()
-    rewrites, faster = 0, 1.0
+    rewrites = FoundRewrites()
     if allowed.winograd and max_graph_seconds > 0:
-        rewrites, faster = search_and_store(
-            source, threads, shapes, max_graph_seconds, store, progress, stop
+        on = tuning_records.cpu_target(threads)
+        search = CompiledSearch("cpu", COMPILED_TIMERS, on, threads)
+        rewrites = search_and_store(
+            source, search, shapes, max_graph_seconds, store, progress, stop
         )
-        LOG.info("%d graph rewrites, %.3g times as fast", rewrites, faster)
+        LOG.info("%d graph rewrites, %.3g times as fast", rewrites.count, rewrites.speedup)
     before, exe = (
         compile_(source, threads=threads, store=store, allowed=allowed, rewrite=apply_rewrite_log)
         for _ in range(2)
@@ -77,7 +85,9 @@ def tune_model(
                 f"{ratio:.3f} times as fast",
             )
     took = time.monotonic() - begin
-    return replace(found, seconds=took, rewrites=rewrites, faster=faster, notes=notes)
+    return replace(
+        found, seconds=took, rewrites=rewrites.count, faster=rewrites.speedup, notes=notes
+    )
 
 
 def options_of(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Option]:

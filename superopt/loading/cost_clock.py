@@ -23,7 +23,7 @@ def cost_target(request: Request, machine: Machine) -> Target:
         return tuning_records.cpu_target(request.threads)
     if request.target == "cuda":
         assert request.timers is not None
-        return tuning_records.gpu_target(request.timers.device, f"{request.precision} models")
+        return tuning_records.gpu_models_target(request.timers.device, request.precision)
     return Target.for_machine(
         machine, "onnxruntime", ort.installed_version() or "none", request.threads
     )

@@ -6,6 +6,7 @@ operators can express are decomposed (`contrib_decomposition`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from superopt import ort
@@ -25,6 +26,8 @@ from superopt.onnx_io.transform.opaque_model import (
 from superopt.onnx_io.transform.repair import repair_model
 from superopt.ort.tensors import element_name
 
+RewriteSource = Callable[[Source, str], Source]  # applies a stored rewrite log
+
 
 @dataclass(frozen=True, slots=True)
 class ReadableModel:
@@ -41,6 +44,12 @@ class ReadableModel:
     def fallback_reason(self) -> str:
         """The reason of the opaque node that stands for a model that superopt does not read."""
         return " ".join(f"onnxruntime reads the model, superopt does not: {self.error}".split())
+
+
+def rewritten_model(given: ReadableModel, log: str, rewrite: RewriteSource) -> ReadableModel:
+    """Return the model after the rewrites of a log; unchanged if they do not apply any more."""
+    found = rewrite(given.source, log)
+    return given if found is given.source else replace(given, source=found, original=found)
 
 
 def make_readable(source: Source, threads: int) -> ReadableModel:

@@ -12,21 +12,7 @@ from superopt.compilation.cuda import graph_timing
 from superopt.errors import UsageError
 from superopt.loading.request import CompiledTimers
 from superopt.optimization import check_variants
-from tests.support.optimization.models import data
-
-# What two branches compute of one input, put side by side: SqueezeNet's fire module.
-FIRE = """
-<ir_version: 8, opset_import: ["" : 17]>
-fire (float[1, 16, 13, 13] x) => (float[1, 128, 13, 13] y)
-<float[64, 16, 1, 1] v, float[64] c, float[64, 16, 3, 3] w, float[64] d>
-{
-  a = Conv<kernel_shape = [1, 1]>(x, v, c)
-  p = Relu(a)
-  b = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x, w, d)
-  q = Relu(b)
-  y = Concat<axis = 1>(p, q)
-}
-"""
+from tests.support.optimization.models import FIRE_MODULE, data
 
 
 @pytest.fixture
@@ -36,7 +22,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def optimize_fire_module(folder: Path, **more: Any) -> superopt.Optimized:
     given = {"target": "cuda", "precision": "fp16", "budget": 20.0, "store": folder / "store.db"}
-    return superopt.optimize(data(FIRE), **{**given, **more})
+    return superopt.optimize(data(FIRE_MODULE), **{**given, **more})
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -107,4 +93,4 @@ def test_what_is_measured_decides_on_a_gpu(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_what_a_gpu_target_does_not_know(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        superopt.optimize(data(FIRE), budget=5, **given)
+        superopt.optimize(data(FIRE_MODULE), budget=5, **given)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from superopt.compilation.cpu.code_generator import CpuCodeGenerator
@@ -19,10 +17,13 @@ from superopt.cost.cache_folders import objects_folder
 from superopt.cost.store import Store
 from superopt.kernels.runtime.cpu import Machine, host
 from superopt.kernels.runtime.memory_limit import require_address_space
-from superopt.loading.readable_model import ReadableModel, make_readable
+from superopt.loading.readable_model import (
+    ReadableModel,
+    RewriteSource,
+    make_readable,
+    rewritten_model,
+)
 from superopt.onnx_io.read.source import Source
-
-RewriteSource = Callable[[Source, str], Source]
 
 
 def compile_model(
@@ -66,11 +67,11 @@ def tuned_compiler(
         raise out_of_memory_error(source.label, str(e)) from None
     given = ReadableModel(source, source) if is_valid else make_readable(source, threads)
     with Store.open(store) as held:
-        chosen = tuning_records.chosen_options(held, tuning_records.cpu_target(threads))
-        log = tuning_records.stored_rewrites(held, threads, lambda: given.source.sha256)
+        target = tuning_records.cpu_target(threads)
+        chosen = tuning_records.chosen_options(held, target)
+        log = tuning_records.stored_rewrites(held, target, lambda: given.source.sha256)
     if log is not None and rewrite is not None and allowed.winograd:
-        found = rewrite(given.source, log)
-        given = given if found is given.source else replace(given, source=found, original=found)
+        given = rewritten_model(given, log, rewrite)
     generator = CpuCodeGenerator(CpuDevice(threads), machine, objects_folder(), allowed)
     return make_compiler(given, generator, chosen, {})
 

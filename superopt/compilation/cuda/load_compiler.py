@@ -13,9 +13,11 @@ from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.model.compiler import Compiler, make_compiler
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.saved_model import SavedModel
+from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.errors import UsageError
-from superopt.loading.readable_model import make_readable
+from superopt.kernels.runtime.gpu_device import device_name
+from superopt.loading.readable_model import RewriteSource, make_readable, rewritten_model
 from superopt.onnx_io.read.source import Source
 
 MAX_STREAMS = 32  # maximum number of streams
@@ -28,10 +30,11 @@ def compile_model(
     store: Path | None = None,
     vendor: bool = True,
     streams: int = DEFAULT_STREAMS,
+    rewrite: RewriteSource | None = None,
 ) -> Executable:
     """Return the executable of a model, which is compiled when the sizes of its inputs are known;
     see `tuned_compiler`."""
-    made = tuned_compiler(source, precision, float_class, store, vendor, streams)
+    made = tuned_compiler(source, precision, float_class, store, vendor, streams, rewrite=rewrite)
     return made.executable("background")
 
 
@@ -43,10 +46,11 @@ def tuned_compiler(
     vendor: bool = True,
     streams: int = DEFAULT_STREAMS,
     gpu_number: int | None = None,
+    rewrite: RewriteSource | None = None,
 ) -> Compiler:
     """Return the compiler of a model. store: the file of measurements, if not in the user's cache.
     vendor: allow vendor libraries. streams: maximum number, for branches. gpu_number: None for the
-    current GPU.
+    current GPU. rewrite: applies a stored rewrite log (`graph_rewrites`).
 
     Raises ModelError for an invalid model; UsageError if there is no GPU, or for an unknown
     precision or number of streams.
@@ -55,16 +59,21 @@ def tuned_compiler(
         range_text = f"it must be an integer in [1, {MAX_STREAMS}]"
         raise UsageError(f"streams {streams!r}", range_text, "use another number")
     device, allowed = open_gpu(precision, gpu_number), AllowedTransforms(float_class)
+    given = make_readable(source, 1)
     with Store.open(store) as held, device.activate():
         context = held, device.torch_device, device.dot_precision
         chosen = stored_options(*context, vendor)
         own = {} if allowed.winograd else stored_options(*context, False)
+        target = tuning_records.gpu_models_target(device_name(device.torch_device), precision)
+        log = tuning_records.stored_rewrites(held, target, lambda: given.source.sha256)
+    if log is not None and rewrite is not None and allowed.winograd:
+        given = rewritten_model(given, log, rewrite)
     generator = CudaCodeGenerator(device, allowed, vendor, streams, own)
-    return make_compiler(make_readable(source, 1), generator, chosen, {})
+    return make_compiler(given, generator, chosen, {})
 
 
 def make_target_compiler(
-    source: Source, options: CompileOptions, device: CudaDevice, rewrite: object
+    source: Source, options: CompileOptions, device: CudaDevice, rewrite: RewriteSource
 ) -> Compiler:
     """Return the compiler of a model; see `tuned_compiler`."""
     o = options
@@ -76,6 +85,7 @@ def make_target_compiler(
         vendor=o.vendor,
         streams=o.streams,
         gpu_number=device.gpu_number,
+        rewrite=rewrite,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from superopt.compilation.frontend.compile_options import CompileOptions
@@ -12,9 +11,8 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.device import Device
     from superopt.compilation.model.executable import Executable
+    from superopt.loading.readable_model import RewriteSource
     from superopt.onnx_io.read.source import Source
-
-RewriteSource = Callable[["Source", str], "Source"]
 
 
 def open_device(options: CompileOptions) -> Device:

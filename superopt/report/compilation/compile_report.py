@@ -63,7 +63,8 @@ class TuningReport:
     """The result of `superopt tune`.
 
     seconds: of the whole call. rewrites, faster: rewrites of the graph, before kernels were tuned,
-    and the speedup by them. notes: such as why nothing was stored.
+    and the speedup by them. notes: such as why nothing was stored. cost_source: where that speedup
+    comes from if it was not timed.
     """
 
     kernels: tuple[TunedKernel, ...]
@@ -71,6 +72,7 @@ class TuningReport:
     rewrites: int = 0
     faster: float = 1.0
     notes: tuple[str, ...] = ()
+    cost_source: str = ""
 
     @property
     def default_seconds(self) -> float:
@@ -192,7 +194,8 @@ def search_text(t: TuningReport) -> str:
         lines = [f"no kernel was measured in {t.seconds:.0f} s"]
     if t.rewrites:
         changed = phrases.count_text(t.rewrites, "rewrite")
-        lines.insert(0, f"{changed} of the graph, {t.faster:.2f}x faster")
+        source = f", {phrases.printable(t.cost_source)}" if t.cost_source else ""
+        lines.insert(0, f"{changed} of the graph, {t.faster:.2f}x faster{source}")
     return join_lines([*lines, *(f"note: {phrases.printable(note)}" for note in t.notes)])
 
 

@@ -241,9 +241,10 @@ def test_the_graph_that_was_found_is_compiled(tmp_path: Path) -> None:
     done.scratch.remove()
     assert done.winner is not None
     before = superopt.compile(m, store=tmp_path)
+    on = tuning_records.cpu_target(1)
     with Store.open(tmp_path) as store:
         tuning_records.store_rewrites(
-            store, 1, source.sha256, decision_log(done), (1.0, 1.0, 1.0, 1)
+            store, on, source.sha256, decision_log(done), (1.0, 1.0, 1.0, 1)
         )
     after = superopt.compile(m, store=tmp_path)
     assert products(before.model.graph) == 2
@@ -254,7 +255,7 @@ def test_the_graph_that_was_found_is_compiled(tmp_path: Path) -> None:
     assert products(same.model.graph) == 2
     with Store.open(tmp_path) as store:  # of another version's rules
         log = decision_log(done).replace(done.winner.variant.steps[0].rule, "forgotten")
-        tuning_records.store_rewrites(store, 1, source.sha256, log, (1.0, 1.0, 1.0, 1))
+        tuning_records.store_rewrites(store, on, source.sha256, log, (1.0, 1.0, 1.0, 1))
     again = superopt.compile(m, store=tmp_path)
     assert products(again.model.graph) == 2
 

@@ -17,15 +17,19 @@ from superopt.compilation.model.executable import Executable
 from superopt.cost import gpu_features
 from superopt.cost.store import Store
 from superopt.errors import UsageError
+from superopt.ir import graph as ir_graph
+from superopt.jobs import tune_cuda
+from superopt.jobs.graph_rewrites import CompiledSearch, FoundRewrites
 from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime import gpu_timer
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.timing import gpu
-from superopt.report.compilation.compile_report import TuningReport
-from tests.support.gpu.device import REAL
+from superopt.report.compilation.compile_report import TuningReport, search_text
+from tests.support.gpu.device import REAL, cached_programs
 from tests.support.gpu.models import MODELS
+from tests.support.optimization.models import FIRE_MODULE, data
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("interpreted")]
 
@@ -42,18 +46,51 @@ def test_what_tune_does_not_know(tmp_path: Path) -> None:
 
 def test_seconds_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default less than two minutes on a GPU, with what compiling takes."""
-    asked = []
+    asked, searched = [], []
+
+    def search(source: Any, search: CompiledSearch, shapes: Any, budget: float, *more: Any) -> Any:
+        searched.append((search.target, search.precision, budget))
+        return FoundRewrites()
 
     def tune(self: Executable, sizes: Any, *, budget: float, **more: Any) -> Any:
         asked.append(budget)
         return TuningReport((), 0.0)
 
     monkeypatch.setattr(Executable, "tune", tune)
+    monkeypatch.setattr(tune_cuda, "search_and_store", search)
     m = MODELS["a convolution"]()
     superopt.tune(m, target="cuda")
     superopt.compile(m, target="cuda", tune=7)
+    superopt.compile(m, target="cuda", search=10, precision="fp16")
     superopt.compile(m, target="cuda")
-    assert asked == [90.0, 7.0]
+    assert [pytest.approx(each, abs=5) for each in (90.0, 7.0, 10.0)] == asked
+    assert searched == [("cuda", "fp32", 54.0), ("cuda", "fp16", 6.0)]
+
+
+@pytest.mark.skipif(REAL, reason="the rewrites are chosen by predicted costs")
+def test_a_search_for_a_gpu_that_is_not_here_is_predicted_and_kept(tmp_path: Path) -> None:
+    model, path = data(FIRE_MODULE), tmp_path / "fire.onnx"
+    path.write_bytes(model)
+    kept: dict[str, Any] = {"target": "cuda", "precision": "fp16", "store": tmp_path / "store"}
+    x = {"x": np.random.default_rng(0).standard_normal((1, 16, 13, 13)).astype(np.float32)}
+    before = superopt.compile(path, **kept)
+    assert conv_count(before) == 2
+    found = superopt.tune(path, budget=20, **kept)
+    assert found.rewrites > 0
+    assert found.faster > 1
+    assert "faster, predicted for the kernels of an NVIDIA H100 in fp16" in search_text(found)
+    after = superopt.compile(path, **kept)
+    assert conv_count(after) == 1
+    np.testing.assert_allclose(after(**x)["y"], before(**x)["y"], rtol=2e-2, atol=2e-2)
+    assert conv_count(superopt.compile(path, **{**kept, "precision": "tf32"})) == 2
+    assert conv_count(superopt.compile(path, **kept, float_class="E1")) == 2
+    again = superopt.compile(path, **kept)
+    np.testing.assert_array_equal(again(**x)["y"], after(**x)["y"])
+    assert len(cached_programs(again)) == 1
+
+
+def conv_count(exe: Executable) -> int:
+    return sum(n.op.name == "Conv" for n in ir_graph.nodes(exe.model.graph))
 
 
 def test_what_was_measured_another_day_is_timed_beside_what_is_new(

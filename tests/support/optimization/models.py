@@ -171,3 +171,17 @@ def model(text: str, seed: int = 0) -> onnx.ModelProto:
 def data(text: str, seed: int = 0) -> bytes:
     """The bytes of the model of a text."""
     return model(text, seed).SerializeToString()
+
+# What two branches compute of one input, put side by side: SqueezeNet's fire module.
+FIRE_MODULE = """
+<ir_version: 8, opset_import: ["" : 17]>
+fire (float[1, 16, 13, 13] x) => (float[1, 128, 13, 13] y)
+<float[64, 16, 1, 1] v, float[64] c, float[64, 16, 3, 3] w, float[64] d>
+{
+  a = Conv<kernel_shape = [1, 1]>(x, v, c)
+  p = Relu(a)
+  b = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x, w, d)
+  q = Relu(b)
+  y = Concat<axis = 1>(p, q)
+}
+"""
