@@ -85,13 +85,13 @@ def time_models(
 ) -> list[list[float]]:
     """Return the times of whole models in microseconds, a list of rounds for each; the order within
     a round is random. As `superopt.ort.time_interleaved` in ONNX Runtime."""
-    ticks = [_run_clock(compile_model(read_model(p), precision), feeds) for p in paths]
+    ticks = [run_clock(compile_model(read_model(p), precision), feeds) for p in paths]
     for tick in ticks:
         warm_up(tick)
     return time_interleaved(ticks, seconds, rounds, seed, stop)
 
 
-def _run_clock(exe: Executable, feeds: Mapping[str, Any]) -> Callable[[], float]:
+def run_clock(exe: Executable, feeds: Mapping[str, Any]) -> Callable[[], float]:
     """Return a function that times a run, in microseconds: of the model's CUDA graph if all of it
     is one, else of a call."""
     exe.run(feeds)
