@@ -63,6 +63,11 @@ class Pass:
     ensures: tuple[str, ...] = ()
     runs_on: Callable[[Target], bool] = lambda target: True
 
+    @property
+    def is_fusion(self) -> bool:
+        """True if it only makes one kernel of several."""
+        return self.name.startswith("fuse-")
+
 
 def _lower(p: Plan) -> None:
     for n in ir_graph.nodes(p.graph):
@@ -78,9 +83,8 @@ def _inline(p: Plan) -> None:
     p.image_copies = image_copies(order, p.tensors.copies, copies_operands) | p.tree_walk_steps
     processor = p.settings.processor
     transpose = partial(transpose_operands, constants=p.tensors.constants, processor=processor)
-    p.definitions = inline_tensors(
-        p.outputs, p.image_copies, parts, transpose if copies_operands else None
-    )
+    kept = p.image_copies if p.settings.fuses_operators else p.image_copies | p.operator_results()
+    p.definitions = inline_tensors(p.outputs, kept, parts, transpose if copies_operands else None)
 
 
 def _copy_image_outputs(p: Plan) -> None:
@@ -348,7 +352,7 @@ def run_passes(p: Plan, passes: Sequence[Pass] = PASSES) -> None:
     """
     observer = _observer.get()
     for number, each in enumerate(passes):
-        if each.runs_on(p.target):
+        if each.runs_on(p.target) and (p.settings.fuses_operators or not each.is_fusion):
             each.run(p)
             LOG.debug("pass %s", each.name)
             if observer is not None:

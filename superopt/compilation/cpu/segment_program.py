@@ -9,6 +9,7 @@ from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.ir import graph as ir_graph
 from superopt.kernels.loops.option import Option
 from superopt.kernels.runtime.engine import Machine
+from superopt.plan.decisions import leave_out
 from superopt.plan.graph.lower_loops import lower_loops
 from superopt.plan.graph.partition import Segment, segment_graph
 from superopt.plan.graph.simplify import simplify_graph
@@ -56,8 +57,9 @@ def plan_segment_program(
         if given is None:
             with without_symbolic_sizes():
                 given = simplify_graph(
-                    graph, allowed.float_class, threads, sensitive_outputs=decided
-                )
+                    graph, allowed.float_class, threads, sensitive_outputs=decided,
+                    applies_rules="simplification" not in allowed.left_out,
+                )  # fmt: skip
         if graph is simple.graph_with_loops:
             simple.simplified_graphs[decided] = given
         settings = Settings(
@@ -69,7 +71,7 @@ def plan_segment_program(
             states=states,
             threads=1 if repeated else threads,  # the kernels of a loop's step run on one
         )
-        return plan_program(given, sizes, settings)
+        return plan_program(given, sizes, leave_out(settings, allowed.left_out))
 
     key = s.nodes, s.outputs
     if key not in simplified_segments:

@@ -98,7 +98,10 @@ class CudaCodeGenerator(CodeGenerator):
         # Products with a common operand become one batched product (batched_gemm.py), which needs
         # fewer launches than rows of one matrix: NASRNN takes 30 us, and 40 us the other way.
         level = self.allowed.float_class
-        graph = simplify_graph(segment_graph(s), level, 1, False, s.sensitive_outputs)
+        graph = simplify_graph(
+            segment_graph(s), level, 1, False, s.sensitive_outputs,
+            "simplification" not in self.allowed.left_out,
+        )  # fmt: skip
         settings = gpu_settings(
             self.device.precision, self.allowed, c.tuned_options, vendor=self.vendor,
             streams=self.streams, fallback_options=self.fallback_options,

@@ -14,6 +14,7 @@ from superopt.compilation.frontend.allowed_transforms import (
 from superopt.kernels.algorithms import space
 from superopt.kernels.algorithms.gpu.blocks import MULTIPROCESSORS
 from superopt.kernels.loops.option import Option
+from superopt.plan.decisions import leave_out
 from superopt.plan.program.plan import Settings
 from superopt.plan.program.streams import gpu_streams as on_gpu_streams
 from superopt.plan.program.target import TF32_DROPPED_BITS, gpu_target
@@ -70,4 +71,5 @@ def gpu_settings(
         min_parallel_elements=MIN_PARALLEL_ELEMENTS,
         assign_streams=partial(on_gpu_streams, max_streams=streams) if several else None,
     )
-    return Settings(NO_VECTOR_BYTES, options, allow_winograd=False, target=target)
+    made = Settings(NO_VECTOR_BYTES, options, allow_winograd=False, target=target)
+    return leave_out(made, allowed.left_out)

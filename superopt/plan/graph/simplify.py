@@ -45,6 +45,7 @@ def simplify_graph(
     threads: int = 1,
     is_cpu: bool = True,
     sensitive_outputs: Collection[int] = (),
+    applies_rules: bool = True,
 ) -> ir_graph.Graph:
     """Return the graph after, in this order: unrolling short recurrent layers, promoting fp16 and
     bf16 to float32, folding constants, lowering Fourier transforms to products, converting to
@@ -54,7 +55,8 @@ def simplify_graph(
     fewer ones of slices, and batching products of rows with one matrix.
 
     sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
-    depend; these are rounded as ir/rounding_sensitive.py defines.
+    depend; these are rounded as ir/rounding_sensitive.py defines. applies_rules: False: without the
+    steps from the rules on, to measure what they gain.
     """
     graph = unroll_recurrent(graph, threads, separate=not is_cpu)
     graph = fold_constants(
@@ -64,6 +66,8 @@ def simplify_graph(
         lazy=True,
     ).graph
     graph = fold_constants(convert_to_channels_first(lower_dft_to_matmul(graph)), lazy=True).graph
+    if not applies_rules:
+        return graph
     ctx = graph_context(graph)
     for file, names in ALWAYS_APPLIED_RULES.items():
         for rule in load_rules(file, names):

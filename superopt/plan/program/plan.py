@@ -31,7 +31,8 @@ class Settings:
     the default option is used for all others. allow_winograd: use Winograd and Strassen.
     allow_dilated_winograd: use Winograd for dilated convolutions, too, in tiles of every d-th
     element. processor: whose costs decide. states: outputs in the memory of inputs.
-    threads: that share each kernel.
+    threads: that share each kernel. fuses_operators: False: each operator's result is in memory, to
+    measure what fusion gains.
     """
 
     vector_bytes: int
@@ -42,6 +43,7 @@ class Settings:
     target: Target = CPU
     states: tuple[State, ...] = ()
     threads: int = 1
+    fuses_operators: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ class Plan:
         assert self.storage is not None
         layout = self.layouts.get(t) or row_major(t.rank)
         return prod(layout.shape(t.sizes)) * max(self.storage.dtype_of(t).bits // 8, 1)
+
+    def operator_results(self) -> set[Tensor]:
+        """Return the tensors of operators that have an expression."""
+        some = self.tensors.by_value.values()
+        return {t for t in some if isinstance(t, Tensor) and t.body is not None}
 
     def written_parts(self) -> dict[Tensor, list[Tensor]]:
         """Return, for each tensor that is written in parts, the tensors of its parts, each after
