@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from superopt.compilation.cpu.load_compiler import compile_model
+from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.model.executable import Executable
 from superopt.cost import tuning_records
 from superopt.cost.cache_folders import objects_folder
@@ -19,6 +20,12 @@ from superopt.kernels.runtime.cpu import host
 from superopt.loading.request import CompiledTimers
 from superopt.onnx_io.read.source import read_model
 from superopt.ort import Failure, Timing
+from superopt.plan.decisions import (
+    CPU_DECISIONS,
+    KernelDecision,
+    decision_titles,
+    leave_out,
+)
 from superopt.plan.program.plan import Settings
 from superopt.plan.timing.cpu import measure_seconds as seconds_of
 from superopt.plan.timing.kernel_times import CpuKernelTimes
@@ -83,20 +90,31 @@ def time_models(
 ) -> list[list[float]]:
     """Return the times of whole models in microseconds, a list of rounds for each; the order within
     a round is random. As `superopt.ort.time_interleaved` in ONNX Runtime."""
-    clock = time.thread_time if threads == 1 else time.perf_counter  # see plan/timing/turns.py
-
-    def run_clock(exe: Executable) -> Callable[[], float]:
-        def run() -> float:
-            begin = clock()
-            exe.run(feeds)
-            return 1e6 * (clock() - begin)
-
-        return run
-
-    ticks = [run_clock(compile_model(read_model(p), threads=threads)) for p in paths]
-    for tick in ticks:
-        tick()
+    ticks = [make_clock(p, feeds, threads=threads) for p in paths]
     return time_interleaved(ticks, seconds, rounds, seed, stop)
+
+
+def make_clock(
+    path: Path,
+    feeds: Mapping[str, np.ndarray],
+    *,
+    threads: int,
+    left_out: frozenset[KernelDecision] = frozenset(),
+) -> Callable[[], float]:
+    """Return a function that returns the microseconds of a run of a model, which ran once.
+    left_out: kernel decisions that are not made."""
+    clock = time.thread_time if threads == 1 else time.perf_counter  # see plan/timing/turns.py
+    exe = compile_model(
+        read_model(path), threads=threads, allowed=AllowedTransforms(left_out=left_out)
+    )
+
+    def run() -> float:
+        begin = clock()
+        exe.run(feeds)
+        return 1e6 * (clock() - begin)
+
+    run()
+    return run
 
 
 def make_planner(
@@ -106,9 +124,10 @@ def make_planner(
     float_class: str,
     store: Store,
     is_over: Callable[[], bool],
+    left_out: frozenset[KernelDecision] = frozenset(),
 ) -> PlanKernels:
     """Return what prices plans on this machine. sizes: of symbols. is_over: True once nothing more
-    may be measured."""
+    may be measured. left_out: kernel decisions that are not made."""
     machine = host()
     settings = Settings(
         machine.width,
@@ -117,8 +136,14 @@ def make_planner(
         processor=machine.processor,
         threads=threads,
     )
-    times = CpuKernelTimes(TurnTimer.open(machine, threads, store), objects_folder())
+    times = CpuKernelTimes(
+        TurnTimer.open(machine, threads, store), objects_folder(),
+        applies_rules="simplification" not in left_out,
+    )  # fmt: skip
+    settings = leave_out(settings, left_out)
     return PlanKernels(settings, times, sizes, float_class, store, is_over)
 
 
-COMPILED_TIMERS = CompiledTimers(TIMING_KIND, time_models, make_planner, time_nodes)
+COMPILED_TIMERS = CompiledTimers(
+    TIMING_KIND, time_models, make_clock, make_planner, decision_titles(CPU_DECISIONS), time_nodes
+)

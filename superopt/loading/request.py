@@ -24,14 +24,17 @@ class CompiledTimers:
     `node_timing.py` and `graph_timing.py`.
 
     A request holds them, so that the compiler (240 modules, and LLVM) is loaded only for the
-    targets that need it. kind: of the measurements in the store. make_planner: returns what prices
-    plans. is_predicted: nothing can be measured here; costs are predicted. device: the name of the
-    GPU.
+    targets that need it. kind: of the measurements in the store. make_clock: compiles a model and
+    returns a function that returns the microseconds of a run. make_planner: returns what prices
+    plans. decisions: kinds of kernel decisions that can be left out of both. is_predicted: nothing
+    can be measured here; costs are predicted. device: the name of the GPU.
     """
 
     kind: str
     time_models: Callable[..., list[list[float]]]
+    make_clock: Callable[..., Callable[[], float]]
     make_planner: Callable[..., Any]
+    decisions: Mapping[str, str]
     time_nodes: Timer | None = None
     is_predicted: bool = False
     device: str = ""

@@ -31,6 +31,11 @@ GPU_DECISIONS: tuple[KernelDecision, ...] = (
 )  # fmt: skip
 
 
+def decision_titles(decisions: Sequence[KernelDecision]) -> dict[str, str]:
+    """Return the titles of these kinds of decisions, in this order."""
+    return {name: KERNEL_DECISIONS[name] for name in decisions}
+
+
 def leave_out(settings: Settings, decisions: Collection[KernelDecision]) -> Settings:
     """Return settings of plans without these kinds of decisions. What the "simplification" of a
     graph does is before its plan (`simplify_graph`)."""

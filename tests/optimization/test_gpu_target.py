@@ -75,7 +75,10 @@ def test_what_is_measured_decides_on_a_gpu(tmp_path: Path, monkeypatch: pytest.M
 
     def timers(precision: str, *, may_measure: bool) -> CompiledTimers:
         made = own(precision, may_measure=False)
-        return CompiledTimers(made.kind, time_models, made.make_planner, device="a GPU")
+        return CompiledTimers(
+            made.kind, time_models, made.make_clock, made.make_planner, made.decisions,
+            device="a GPU",
+        )  # fmt: skip
 
     monkeypatch.setattr("superopt.compilation.cuda.graph_timing.gpu_timers", timers)
     found = optimize_fire_module(tmp_path)

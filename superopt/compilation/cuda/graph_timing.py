@@ -24,6 +24,7 @@ from superopt.kernels.runtime.gpu_device import device_name
 from superopt.kernels.runtime.gpu_timer import graph_timer, warm_up
 from superopt.loading.request import CompiledTimers
 from superopt.onnx_io.read.source import read_model
+from superopt.plan.decisions import GPU_DECISIONS, KernelDecision, decision_titles
 from superopt.plan.timing.gpu_times import GpuKernelTimes
 from superopt.plan.timing.plan_kernels import PlanKernels
 
@@ -38,7 +39,9 @@ def gpu_timers(precision: str, *, may_measure: bool = True) -> CompiledTimers:
     return CompiledTimers(
         TIMING_KIND,
         partial(time_models, precision=precision),
+        partial(make_clock, precision=precision),
         partial(make_planner, precision=precision, device=device),
+        decision_titles(GPU_DECISIONS),
         is_predicted=device is None,
         device=device or "",
     )
@@ -62,13 +65,19 @@ def make_planner(
     is_over: Callable[[], bool],
     precision: str,
     device: str | None,
+    left_out: frozenset[KernelDecision] = frozenset(),
 ) -> PlanKernels:
     """Return what prices plans. sizes: of symbols. is_over: True once nothing more may be measured.
-    device: the name of the GPU; None if costs are predicted."""
+    device: the name of the GPU; None if costs are predicted. left_out: kernel decisions that are
+    not made."""
     dots = DOT_PRECISIONS[precision]
-    times = GpuKernelTimes(dots, True, DEFAULT_STREAMS, device)
+    streams = 1 if "streams" in left_out else DEFAULT_STREAMS
+    times = GpuKernelTimes(
+        dots, True, streams, device, applies_rules="simplification" not in left_out
+    )
     options = {} if device is None else stored_options(store, "cuda", dots, True)
-    settings = gpu_settings(precision, AllowedTransforms(float_class), options)
+    allowed = AllowedTransforms(float_class, left_out=left_out)
+    settings = gpu_settings(precision, allowed, options)
     return PlanKernels(settings, times, sizes, float_class, store, is_over)
 
 
@@ -85,10 +94,23 @@ def time_models(
 ) -> list[list[float]]:
     """Return the times of whole models in microseconds, a list of rounds for each; the order within
     a round is random. As `superopt.ort.time_interleaved` in ONNX Runtime."""
-    ticks = [run_clock(compile_model(read_model(p), precision), feeds) for p in paths]
-    for tick in ticks:
-        warm_up(tick)
+    ticks = [make_clock(p, feeds, threads=threads, precision=precision) for p in paths]
     return time_interleaved(ticks, seconds, rounds, seed, stop)
+
+
+def make_clock(
+    path: Path,
+    feeds: Mapping[str, np.ndarray],
+    *,
+    threads: int,
+    precision: str,
+    left_out: frozenset[KernelDecision] = frozenset(),
+) -> Callable[[], float]:
+    """Return a function that returns the microseconds of a run of a model, which ran before.
+    left_out: kernel decisions that are not made."""
+    tick = run_clock(compile_model(read_model(path), precision, left_out=left_out), feeds)
+    warm_up(tick)
+    return tick
 
 
 def run_clock(exe: Executable, feeds: Mapping[str, Any]) -> Callable[[], float]:

@@ -19,6 +19,7 @@ from superopt.errors import UsageError
 from superopt.kernels.runtime.gpu_device import device_name
 from superopt.loading.readable_model import RewriteSource, make_readable, rewritten_model
 from superopt.onnx_io.read.source import Source
+from superopt.plan.decisions import KernelDecision
 
 MAX_STREAMS = 32  # maximum number of streams
 
@@ -31,10 +32,13 @@ def compile_model(
     vendor: bool = True,
     streams: int = DEFAULT_STREAMS,
     rewrite: RewriteSource | None = None,
+    left_out: frozenset[KernelDecision] = frozenset(),
 ) -> Executable:
     """Return the executable of a model, which is compiled when the sizes of its inputs are known;
     see `tuned_compiler`."""
-    made = tuned_compiler(source, precision, float_class, store, vendor, streams, rewrite=rewrite)
+    made = tuned_compiler(
+        source, precision, float_class, store, vendor, streams, rewrite=rewrite, left_out=left_out
+    )
     return made.executable("background")
 
 
@@ -47,10 +51,12 @@ def tuned_compiler(
     streams: int = DEFAULT_STREAMS,
     gpu_number: int | None = None,
     rewrite: RewriteSource | None = None,
+    left_out: frozenset[KernelDecision] = frozenset(),
 ) -> Compiler:
     """Return the compiler of a model. store: the file of measurements, if not in the user's cache.
     vendor: allow vendor libraries. streams: maximum number, for branches. gpu_number: None for the
-    current GPU. rewrite: applies a stored rewrite log (`graph_rewrites`).
+    current GPU. rewrite: applies a stored rewrite log (`graph_rewrites`). left_out:
+    kernel decisions that are not made.
 
     Raises ModelError for an invalid model; UsageError if there is no GPU, or for an unknown
     precision or number of streams.
@@ -58,7 +64,8 @@ def tuned_compiler(
     if type(streams) is not int or not 1 <= streams <= MAX_STREAMS:
         range_text = f"it must be an integer in [1, {MAX_STREAMS}]"
         raise UsageError(f"streams {streams!r}", range_text, "use another number")
-    device, allowed = open_gpu(precision, gpu_number), AllowedTransforms(float_class)
+    device = open_gpu(precision, gpu_number)
+    allowed = AllowedTransforms(float_class, left_out=left_out)
     given = make_readable(source, 1)
     with Store.open(store) as held, device.activate():
         context = held, device.torch_device, device.dot_precision

@@ -47,13 +47,14 @@ class GpuKernelTimes:
     unknown_ratio: float = 1.0
     call_us: float = -SAME_STREAM_OVERLAP_NS * 1e-3
     has_streams: bool = True
+    applies_rules: bool = True
 
     @property
     def can_measure(self) -> bool:
         return self.device is not None
 
     def simplify(self, graph: ir_graph.Graph, float_class: str) -> ir_graph.Graph:
-        return simplify_graph(graph, float_class, 1, False)
+        return simplify_graph(graph, float_class, 1, False, applies_rules=self.applies_rules)
 
     def default_option(self, p: Problem) -> Option:
         return best_option(p, "cuda", self.vendor)

@@ -91,7 +91,8 @@ class KernelTimes(Protocol):
 @dataclass(slots=True)
 class CpuKernelTimes:
     """Kernels of this processor: estimated by their roofline (Williams et al., CACM 2009), and
-    measured in turns with a fixed product. folder: of object files."""
+    measured in turns with a fixed product. folder: of object files. applies_rules: as in
+    `simplify_graph`."""
 
     timer: TurnTimer
     folder: Path | None = None
@@ -99,9 +100,11 @@ class CpuKernelTimes:
     call_us: float = CALL_US
     has_streams: bool = False
     can_measure: bool = True
+    applies_rules: bool = True
 
     def simplify(self, graph: ir_graph.Graph, float_class: str) -> ir_graph.Graph:
-        return simplify_graph(graph, float_class, self.timer.threads)
+        threads = self.timer.threads
+        return simplify_graph(graph, float_class, threads, applies_rules=self.applies_rules)
 
     def default_option(self, p: Problem) -> Option:
         return best_option(p)

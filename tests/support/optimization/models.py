@@ -172,6 +172,7 @@ def data(text: str, seed: int = 0) -> bytes:
     """The bytes of the model of a text."""
     return model(text, seed).SerializeToString()
 
+
 # What two branches compute of one input, put side by side: SqueezeNet's fire module.
 FIRE_MODULE = """
 <ir_version: 8, opset_import: ["" : 17]>
