@@ -40,6 +40,7 @@ from superopt.compilation.cuda.graph_timing import gpu_timers
 from superopt.compilation.cuda.load_compiler import compile_model
 from superopt.compilation.node_timing import random_inputs
 from superopt.cost.graph_cost import roofline_cost_model
+from superopt.cost.interleaved_times import time_interleaved
 from superopt.cost.store import Store
 from superopt.loading.model import load_model
 from superopt.onnx_io.read.source import read_model
@@ -91,10 +92,8 @@ def measure(path: Path, batch: int, precision: str, seconds: float, folder: Path
         return Row(name, r.cost_before_us, (1.0, 1.0, 1.0), predicted, rules, r.notes)
     found.save(after)
     feeds = random_inputs(compile_model(read_model(before), precision, store=store))
-    times = timers.time_models(
-        [before, after], feeds, threads=1, seconds=MAX_SECONDS, rounds=ROUNDS, seed=0,
-        stop=lambda t: False,
-    )  # fmt: skip
+    clocks = [timers.make_clock(p, feeds, threads=1) for p in (before, after)]
+    times = time_interleaved(clocks, MAX_SECONDS, ROUNDS, 0, lambda t: False)
     default, new = (np.array(t[: len(t) // 8 * 8]) for t in times)
     return Row(name, statistics.median(default), ratio(default, new), predicted, rules, r.notes)
 

@@ -50,12 +50,13 @@ def optimize(
     float_class: str = "E2",
     partial: bool = True,
     mutants: bool = False,
+    ablate: bool = False,
     max_memory: int | str | None = None,
 ) -> Optimized:
     """Find a faster model that computes the same results.
 
-    The call ends within 1.2 times the budget plus 5 seconds. Work that would take longer, or need
-    more memory, is skipped, with a note.
+    The call ends within 1.2 times the budget plus 5 seconds (with `ablate`, of twice the budget).
+    Work that would take longer, or need more memory, is skipped, with a note.
 
     Args:
         model: A path, a file's bytes, a ModelProto or an onnx_ir model (not modified).
@@ -86,6 +87,8 @@ def optimize(
         partial: Allow programs that are equal on part of the output, with a correction of the rest.
         mutants: Also search for such programs for the model's own convolutions and means, for at
             most half of the budget. Later calls continue from what was found.
+        ablate: Also time the result without the steps of each rule, and compiled results without
+            each kind of kernel decision, for at most `budget` seconds more (`Report.ablation`).
         max_memory: Bytes, or a text such as "8GB", that this process and its children may use
             together; default half of the free memory.
 
@@ -149,7 +152,8 @@ def optimize(
             raise UsageError(
                 f"unknown {what} {given!r}", f"the values are {', '.join(known)}", "choose one"
             )
-    with guard.limit_call(float(budget), memory, begin=begin), raise_gc_thresholds():
+    most = float(budget) * (1 + ablate)
+    with guard.limit_call(most, memory, begin=begin), raise_gc_thresholds():
         source = read_model(model)
         progress(Event("load", f"reading {source.label}", 0.0))
         begin = time.monotonic()
@@ -192,6 +196,7 @@ def optimize(
             partial_pairs=pairs,
             timers=timers,
             precision=precision,
+            ablation_seconds=float(budget) if ablate else 0.0,
         )
         done = optimize_.optimize(loaded, request, read_seconds, late)
         left = budget - (time.monotonic() - begin)

@@ -95,6 +95,11 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
     help="Also search for programs that equal MODEL's own in parts, with a correction of the rest.",
 )
 @click.option(
+    "--ablate",
+    is_flag=True,
+    help="Also time the result without each rule and kind of kernel decision, up to --budget more.",
+)
+@click.option(
     "--decisions",
     type=options.NEW_FILE,
     metavar="FILE",
@@ -117,7 +122,9 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
 @click.option("-v", "--verbose", is_flag=True, help="Print each rule, rejection, error and note.")
 @options.quiet
 @options.debug
-@options.limit_resources(lambda given: given["budget"], fallback=_copy_unchanged)
+@options.limit_resources(
+    lambda given: given["budget"] * (1 + given["ablate"]), fallback=_copy_unchanged
+)
 def optimize(
     model: Path,
     output: Path | None,
@@ -136,6 +143,7 @@ def optimize(
     float_class: str,
     partial: bool,
     mutants: bool,
+    ablate: bool,
     decisions: Path | None,
     replay: Path | None,
     store: Path | None,
@@ -191,6 +199,7 @@ def optimize(
             float_class=float_class,
             partial=partial,
             mutants=mutants,
+            ablate=ablate,
         )
         certificate = found.save(output)
         if html is not None:
@@ -206,9 +215,12 @@ def optimize(
     else:
         from superopt.report.formatting import phrases
         from superopt.report.text import report_text
+        from superopt.report.text.ablation_text import ablation_text
 
         summary = report_text.report_summary if verbose else report_text.short_summary
         terminal.print_text(summary(found.report) + "\n")
+        if found.report.ablation is not None:
+            terminal.print_text(ablation_text(found.report.ablation))
         for path in filter(None, (output, certificate, html, decisions)):
             terminal.print_text(f"wrote {path} ({phrases.size_text(path.stat().st_size)})\n")
         if not found.changed:

@@ -13,7 +13,6 @@ from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.model.executable import Executable
 from superopt.cost import tuning_records
 from superopt.cost.cache_folders import objects_folder
-from superopt.cost.interleaved_times import time_interleaved
 from superopt.cost.store import Store
 from superopt.errors import ModelError
 from superopt.kernels.runtime.cpu import host
@@ -78,22 +77,6 @@ def random_inputs(exe: Executable) -> dict[str, np.ndarray]:
     return out
 
 
-def time_models(
-    paths: Sequence[Path],
-    feeds: Mapping[str, np.ndarray],
-    *,
-    threads: int,
-    seconds: float,
-    rounds: int,
-    seed: int,
-    stop: Callable[[list[list[float]]], bool],
-) -> list[list[float]]:
-    """Return the times of whole models in microseconds, a list of rounds for each; the order within
-    a round is random. As `superopt.ort.time_interleaved` in ONNX Runtime."""
-    ticks = [make_clock(p, feeds, threads=threads) for p in paths]
-    return time_interleaved(ticks, seconds, rounds, seed, stop)
-
-
 def make_clock(
     path: Path,
     feeds: Mapping[str, np.ndarray],
@@ -145,5 +128,5 @@ def make_planner(
 
 
 COMPILED_TIMERS = CompiledTimers(
-    TIMING_KIND, time_models, make_clock, make_planner, decision_titles(CPU_DECISIONS), time_nodes
+    TIMING_KIND, make_clock, make_planner, decision_titles(CPU_DECISIONS), time_nodes
 )

@@ -20,8 +20,8 @@ NOT_HERE = "not measured here"
 
 @dataclass(frozen=True, slots=True)
 class CompiledTimers:
-    """Timers of compiled models: of whole models, interleaved, and of single nodes; see
-    `node_timing.py` and `graph_timing.py`.
+    """Timers of compiled models: of whole models and of single nodes; see `node_timing.py` and
+    `graph_timing.py`.
 
     A request holds them, so that the compiler (240 modules, and LLVM) is loaded only for the
     targets that need it. kind: of the measurements in the store. make_clock: compiles a model and
@@ -31,7 +31,6 @@ class CompiledTimers:
     """
 
     kind: str
-    time_models: Callable[..., list[list[float]]]
     make_clock: Callable[..., Callable[[], float]]
     make_planner: Callable[..., Any]
     decisions: Mapping[str, str]
@@ -65,6 +64,7 @@ class Request:
     partial_pairs: Mapping[str, Rule] = field(default_factory=dict)
     timers: CompiledTimers | None = None  # for the targets "cpu" and "cuda"
     precision: str = "fp32"  # for the target "cuda"
+    ablation_seconds: float = 0.0  # beyond the budget, to time the result without each part
 
     @property
     def is_untimed(self) -> bool:

@@ -20,6 +20,7 @@ from superopt.onnx_io.export.model_file import copy_unchanged, write_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source, read_model
 from superopt.optimization.admit_rules import AdmittedRules
+from superopt.optimization.attribution import NO_ATTRIBUTION, Attribution
 from superopt.optimization.candidate import Candidate
 from superopt.optimization.scratch_folder import ScratchFolder
 from superopt.report.data.certificate import Certificate
@@ -34,7 +35,8 @@ class OptimizationResult:
     """The result of an optimization. `winner` is None if no faster candidate passed.
 
     best: the candidate that was timed; times, ratio: of it and the original; costs: the cost model;
-    clock: None if costs are estimates; worst_step: adds the largest error, or why there is none.
+    clock: None if costs are estimates; worst_step: adds the largest error, or why there is none;
+    attribution: where the speed comes from.
     """
 
     source: Source
@@ -55,6 +57,7 @@ class OptimizationResult:
     scratch: ScratchFolder
     admitted_rules: AdmittedRules
     worst_step: WorstStep | str
+    attribution: Attribution = NO_ATTRIBUTION
 
 
 def save_model(result: OptimizationResult, path: Path) -> Certificate | None:

@@ -19,6 +19,7 @@ from superopt.loading.request import Deadline, Request
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
 from superopt.optimization.admit_rules import AdmittedRules, admit_rules
+from superopt.optimization.attribution import attribute_speed
 from superopt.optimization.bisect_error import find_worst_step
 from superopt.optimization.candidate import Candidate
 from superopt.optimization.certificate import make_certificate
@@ -134,6 +135,9 @@ class _OptimizationJob:
                 session.drop()
         LOG.info("result: %s", winner.variant.label if winner else "unchanged")
         worst = self.find_worst_step(original, winner)
+        attribution = attribute_speed(
+            original, winner, request, costs, self.store, self.deadline, self.scratch.path / "parts"
+        )
         if clock is not None and clock.estimated_count:
             add_note(
                 f"{count_text(clock.estimated_count, 'operator has', 'operators have')} an "
@@ -143,7 +147,7 @@ class _OptimizationJob:
             model.source, model, request, self.machine, outcome, refusals, winner, best, times,
             ratio, cost_before, winner.variant.cost if winner else cost_before, costs, clock,
             tuple(dict.fromkeys((*notes, *guard.current_guard().take_notes()))), self.scratch,
-            allowed, worst,
+            allowed, worst, attribution,
         )  # fmt: skip
 
     def unchanged_result(self, reason: str) -> OptimizationResult:

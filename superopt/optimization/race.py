@@ -10,14 +10,13 @@ repetitions and from the machine's load.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt import ort
 from superopt.check.random_inputs import Feeds
-from superopt.cost.machine_load import Load, LoadMeter, max_load
+from superopt.cost.machine_load import Load, max_load
 from superopt.cost.speedup import (
     MIN_ROUNDS,
     SpeedupInterval,
@@ -29,6 +28,12 @@ from superopt.cost.speedup import (
 from superopt.cost.store import Store, Target, Times
 from superopt.loading.request import Deadline, Request
 from superopt.optimization.candidate import Candidate
+from superopt.optimization.interleaved import (
+    TimedModel,
+    TimedRounds,
+    time_models,
+    timing_inputs,
+)
 from superopt.report.data.report import Event
 from superopt.verification.input_probe import AddNote
 from superopt.verification.original import Original
@@ -37,7 +42,6 @@ from superopt.verification.ort_session import OrtSession
 MAX_RACE_SECONDS = 20.0
 MAX_BUDGET_PART = 0.12  # of the budget, at most
 MIN_RACE_SECONDS = 1.0
-MAX_ROUNDS = 60
 MAX_TIMED_CANDIDATES = 3  # candidates that are checked and timed as whole models, at most
 ROUGH_RACE_PART = 0.35  # of the time, for the rough comparison of several candidates
 MAX_REPETITIONS = 4
@@ -126,14 +130,6 @@ def _race_in_two_stages(
 
 
 @dataclass(frozen=True, slots=True)
-class _Repetition:
-    """One repetition of several models: a list of rounds for each, and the load during it."""
-
-    times_us: Times
-    load: Load
-
-
-@dataclass(frozen=True, slots=True)
 class _Race:
     original: Original
     request: Request
@@ -164,7 +160,7 @@ class _Race:
         return [self._race_result(c, n, sat) for n, c in enumerate(candidates, 1)]
 
     def _race_result(
-        self, candidate: Candidate, model_number: int, sat: Sequence[_Repetition]
+        self, candidate: Candidate, model_number: int, sat: Sequence[TimedRounds]
     ) -> RaceResult:
         """Return the result of the model with this number against the original, which is the first
         one."""
@@ -174,10 +170,10 @@ class _Race:
 
     def _time_repetitions(
         self, candidates: Sequence[Candidate], seconds: float, repetitions: int
-    ) -> list[_Repetition] | None:
+    ) -> list[TimedRounds] | None:
         """Return the times of the original and of each candidate, by repetition; from the store if
         it has them. None if a model cannot be timed."""
-        feed = self._timing_inputs()
+        feed = timing_inputs(self.original)
         digests = [
             f"{sha256}, {sizes_key(feed)}"
             for sha256 in (self.original.model.source.sha256, *(c.sha256 for c in candidates))
@@ -189,7 +185,7 @@ class _Race:
             )
             return found
         sessions = [self.original.session, *(c.session for c in candidates)]
-        sat: list[_Repetition] = []
+        sat: list[TimedRounds] = []
         begin = time.monotonic()
         for n in range(repetitions):
             if n:
@@ -211,19 +207,19 @@ class _Race:
                 self.store.put_graphs(self.target, keys, rows, time.time())
         return sat
 
-    def _stored_repetitions(self, digests: Sequence[str], repetitions: int) -> list[_Repetition]:
+    def _stored_repetitions(self, digests: Sequence[str], repetitions: int) -> list[TimedRounds]:
         """Return the repetitions that the store has."""
-        sat: list[_Repetition] = []
+        sat: list[TimedRounds] = []
         for n in range(repetitions):
             keys = [*digests, f"sitting {n} of {repetitions}: waited, others"]
             found = self.store.get_graphs(self.target, keys)
             if found is None:
                 break
             *times, (waited, others) = found
-            sat.append(_Repetition(tuple(times), Load(waited, others)))
+            sat.append(TimedRounds(tuple(times), Load(waited, others)))
         return sat
 
-    def _is_clear(self, sat: Sequence[_Repetition]) -> bool:
+    def _is_clear(self, sat: Sequence[TimedRounds]) -> bool:
         """True if more repetitions change nothing: every candidate is significantly faster, or is
         not."""
         if len(sat) < MIN_REPETITIONS:
@@ -233,7 +229,7 @@ class _Race:
 
     def _time_repetition(
         self, sessions: Sequence[OrtSession], feed: Feeds, seconds: float
-    ) -> _Repetition | ort.Failure:
+    ) -> TimedRounds | ort.Failure:
         begin = time.monotonic()
 
         def enough(times: list[list[float]]) -> bool:
@@ -242,36 +238,11 @@ class _Race:
             self.request.progress(Event("time", text, 0.8 + 0.2 * done))
             return self.deadline.stop() or is_decided(times, self.request.seed)
 
-        if self.request.timers is not None:
-            paths = [s.path for s in sessions if s.path is not None]
-            meter = LoadMeter.start([os.getpid()])
-            times = self.request.timers.time_models(
-                paths, dict(feed.arrays), threads=self.request.threads, seconds=seconds,
-                rounds=MAX_ROUNDS, seed=self.request.seed, stop=enough,
-            )  # fmt: skip
-            return _Repetition(tuple(map(tuple, times)), meter.stop())
-        models: list[ort.LoadedModel] = []
-        for session in sessions:
-            held = session.load()
-            if isinstance(held, ort.Failure):
-                return held
-            models.append(held)
-        meter = LoadMeter.start(filter(None, [ort.shared_worker().process]))
-        found = ort.time_interleaved(
-            models, dict(feed.arrays), threads=self.request.threads, seconds=seconds,
-            rounds=MAX_ROUNDS, seed=self.request.seed, stop=enough,
-        )  # fmt: skip
-        if isinstance(found, ort.Failure):
-            return found
-        return _Repetition(tuple(map(tuple, found)), meter.stop())
-
-    def _timing_inputs(self) -> Feeds:
-        """Return the inputs to time on: normally distributed ones at the representative sizes."""
-        ran = [s.feed for s in self.original.sets if s.results is not None]
-        return next((f for f in ran if f.kind != "given"), ran[0])
+        models = [TimedModel(s) for s in sessions]
+        return time_models(models, feed, self.request, seconds, enough)
 
 
-def _speedup(sat: Sequence[_Repetition], model_number: int, seed: int) -> SpeedupInterval:
+def _speedup(sat: Sequence[TimedRounds], model_number: int, seed: int) -> SpeedupInterval:
     """Return how many times faster than the first model the model with this number is."""
     return predict_speedup(
         [TimingSession(s.times_us[0], s.times_us[model_number], s.load) for s in sat], seed

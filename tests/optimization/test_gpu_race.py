@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
-from superopt.compilation.cuda.graph_timing import gpu_timers, time_models
+from superopt.compilation.cuda.graph_timing import gpu_timers
 from superopt.compilation.cuda.load_compiler import compile_model
 from superopt.compilation.node_timing import random_inputs
+from superopt.cost.interleaved_times import time_interleaved
 from superopt.cost.speedup import MIN_ROUNDS
 from superopt.onnx_io.read.source import read_model
 from tests.support.gpu.device import REAL
@@ -36,9 +37,9 @@ def test_models_are_timed_in_turns(name: str, tmp_path: Path) -> None:
         asked.append(len(times[0]))
         return True
 
-    times = time_models(
-        paths, feeds, threads=1, seconds=60.0, rounds=99, seed=0, stop=stop, precision="fp16"
-    )
+    make_clock = gpu_timers("fp16").make_clock
+    clocks = [make_clock(path, feeds, threads=1) for path in paths]
+    times = time_interleaved(clocks, 60.0, 99, 0, stop)
     assert [len(t) for t in times] == [MIN_ROUNDS] * 2
     assert np.all(np.array(times) > 0)
     assert asked == list(range(MIN_ROUNDS + 1))

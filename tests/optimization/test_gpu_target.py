@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +69,16 @@ def test_what_is_measured_decides_on_a_gpu(tmp_path: Path, monkeypatch: pytest.M
     """A clock that finds the rewritten model slower: it is not used."""
     asked, own = list[str](), graph_timing.gpu_timers
 
-    def time_models(paths: list[Path], feeds: Any, **how: Any) -> list[list[float]]:
-        asked.extend(p.name for p in paths)
-        times = [[100.0 + n for n in range(20)], *[[150.0 + n for n in range(20)]] * len(paths)]
-        return times[: len(paths)]
+    def make_clock(path: Path, feeds: Any, **how: Any) -> Callable[[], float]:
+        asked.append(path.name)
+        us = 150.0 if "candidate" in path.parent.name else 100.0
+        return lambda: us
 
     def timers(precision: str, *, may_measure: bool) -> CompiledTimers:
         made = own(precision, may_measure=False)
         return CompiledTimers(
-            made.kind, time_models, made.make_clock, made.make_planner, made.decisions,
-            device="a GPU",
-        )  # fmt: skip
+            made.kind, make_clock, made.make_planner, made.decisions, device="a GPU"
+        )
 
     monkeypatch.setattr("superopt.compilation.cuda.graph_timing.gpu_timers", timers)
     found = optimize_fire_module(tmp_path)

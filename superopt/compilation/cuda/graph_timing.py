@@ -4,7 +4,7 @@ nothing is timed, and costs are predicted for an H100."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from superopt.compilation.cuda.plan_settings import DEFAULT_STREAMS, gpu_setting
 from superopt.compilation.cuda.tune_kernels import stored_options
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.model.executable import Executable
-from superopt.cost.interleaved_times import time_interleaved
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.kernels.runtime.gpu_device import device_name
@@ -38,7 +37,6 @@ def gpu_timers(precision: str, *, may_measure: bool = True) -> CompiledTimers:
     device = _measured_device(precision) if may_measure else None
     return CompiledTimers(
         TIMING_KIND,
-        partial(time_models, precision=precision),
         partial(make_clock, precision=precision),
         partial(make_planner, precision=precision, device=device),
         decision_titles(GPU_DECISIONS),
@@ -79,23 +77,6 @@ def make_planner(
     allowed = AllowedTransforms(float_class, left_out=left_out)
     settings = gpu_settings(precision, allowed, options)
     return PlanKernels(settings, times, sizes, float_class, store, is_over)
-
-
-def time_models(
-    paths: Sequence[Path],
-    feeds: Mapping[str, np.ndarray],
-    *,
-    threads: int,
-    seconds: float,
-    rounds: int,
-    seed: int,
-    stop: Callable[[list[list[float]]], bool],
-    precision: str,
-) -> list[list[float]]:
-    """Return the times of whole models in microseconds, a list of rounds for each; the order within
-    a round is random. As `superopt.ort.time_interleaved` in ONNX Runtime."""
-    ticks = [make_clock(p, feeds, threads=threads, precision=precision) for p in paths]
-    return time_interleaved(ticks, seconds, rounds, seed, stop)
 
 
 def make_clock(

@@ -10,11 +10,13 @@ from superopt.cost.speedup import SpeedupInterval
 from superopt.loading.package_versions import package_version, package_versions
 from superopt.loading.value_names import REPORT_REASONS, ValueNames
 from superopt.onnx_io.read.source import read_model
+from superopt.optimization.ablation import AblationResult
 from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.report.applied_sizes import rule_sizes_at
 from superopt.optimization.report.graph_change import describe_graph_change, trace_steps
 from superopt.optimization.report.partial_rule_page import describe_partial_equality
 from superopt.optimization.report.rule_report import describe_rule
+from superopt.optimization.report.waterfall import make_waterfall
 from superopt.report.data.diagram import PartialRuleUse
 from superopt.report.data.report import (
     REPORT_VERSION,
@@ -51,6 +53,9 @@ def make_report(result: OptimizationResult, rules: Iterable[Rule], optimized_sha
             " this is not significantly faster, so it is not used"
         )
         after = speedup = None
+    ablation = result.attribution.ablation
+    if isinstance(ablation, str):
+        notes.append(f"ablation: {ablation}")
     kinds = _count_op_types(result.source.model.graph)
     kinds_after = _count_op_types(read_model(winner.path).model.graph) if winner else kinds
     o = result.outcome
@@ -96,6 +101,8 @@ def make_report(result: OptimizationResult, rules: Iterable[Rule], optimized_sha
         ),
         graph=describe_graph_change(result.model, winner, trace) if winner else None,
         cost_source=result.request.cost_source,
+        waterfall=make_waterfall(result, before, after),
+        ablation=ablation.table if isinstance(ablation, AblationResult) else None,
     )
 
 

@@ -7,6 +7,7 @@ absolute, against the original model evaluated in float64.
 from dataclasses import dataclass
 from typing import Literal
 
+from superopt.report.data.attribution import Ablation, WaterfallStage
 from superopt.report.data.diagram import PartialRuleUse, RuleDiagram
 from superopt.report.data.graph_change import GraphChange
 from superopt.report.data.notebook import preformatted
@@ -152,6 +153,7 @@ class Report:
     graph: None if the model did not change, or is too large. compiled: the interval of the ratio of
     the result's latency in onnxruntime to that of the same model compiled by superopt; None if that
     was not timed. cost_source: where costs come from, if that is a plan for a GPU.
+    waterfall: from the original to the result; ablation: None if that was not asked for.
     """
 
     version: int
@@ -183,6 +185,8 @@ class Report:
     graph: GraphChange | None = None
     compiled: Interval | None = None
     cost_source: str = ""
+    waterfall: tuple[WaterfallStage, ...] = ()
+    ablation: Ablation | None = None
 
 
 @dataclass(frozen=True, slots=True)

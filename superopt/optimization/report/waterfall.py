@@ -1,0 +1,70 @@
+"""The stages from the original to the result: measured, or predicted by the costs of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from superopt.optimization.ablation import AblationResult, MeasuredStage
+from superopt.optimization.optimization_result import OptimizationResult
+from superopt.optimization.step_groups import FOLDING_TITLE
+from superopt.report.data.attribution import WaterfallStage
+from superopt.report.data.report import Latency
+
+REST_TITLE = "not predicted"
+
+
+def make_waterfall(
+    result: OptimizationResult, before: Latency | None, after: Latency | None
+) -> tuple[WaterfallStage, ...]:
+    """Return the stages; none for a model that did not change and is not compiled. before, after:
+    latencies of the original and of the result, if they were timed."""
+    found = result.attribution
+    if result.winner is None and not found.decisions_us:
+        return ()
+    ends = _Ends(result, before, after)
+    if isinstance(found.ablation, AblationResult) and found.ablation.stages and ends.is_measured:
+        return tuple(_measured_stages(found.ablation.stages, ends))
+    return tuple(_predicted_stages(result, ends))
+
+
+class _Ends:
+    """The microseconds of the original, as it runs or is compiled without a search, and of the
+    result; measured or predicted."""
+
+    def __init__(
+        self, result: OptimizationResult, before: Latency | None, after: Latency | None
+    ) -> None:
+        self.is_measured = before is not None
+        self.before_us = result.cost_before if before is None else before.us_median
+        unchanged = self.before_us if before is not None else result.cost_after
+        self.after_us = unchanged if after is None else after.us_median
+
+
+def _measured_stages(stages: Sequence[MeasuredStage], ends: _Ends) -> Iterator[WaterfallStage]:
+    """Yield stages that were timed in turns with the result."""
+    for s in stages:
+        us = ends.after_us * (1.0 if s.ratio is None else s.ratio.mid)
+        yield WaterfallStage(s.name, s.kind, us, True, s.steps)
+    yield WaterfallStage("result", "result", ends.after_us, True)
+
+
+def _predicted_stages(result: OptimizationResult, ends: _Ends) -> Iterator[WaterfallStage]:
+    """Yield stages by the costs of plans, in proportion to the time of the original."""
+    found = result.attribution
+    if found.decisions_us:
+        scale = ends.before_us / found.decisions_us[-1][1]
+        for n, (title, us) in enumerate(found.decisions_us):
+            is_last = n == len(found.decisions_us) - 1
+            kind = "decision" if n else "original"
+            yield WaterfallStage(title, kind, us * scale, is_last and ends.is_measured)
+    else:
+        yield WaterfallStage("original", "original", ends.before_us, ends.is_measured)
+        if not any(g.kind == "folding" for g in found.groups):
+            yield WaterfallStage(FOLDING_TITLE, "folding", ends.before_us, False)
+    scale, us = ends.before_us / max(result.cost_before, 1e-9), ends.before_us
+    for g in found.groups:
+        us -= g.saves_us * scale
+        yield WaterfallStage(g.name, g.kind, max(us, 0.0), False, len(g.numbers))
+    if abs(max(us, 0.0) - ends.after_us) > 1e-6 * ends.before_us:
+        yield WaterfallStage(REST_TITLE, "rest", ends.after_us, False)
+    yield WaterfallStage("result", "result", ends.after_us, ends.is_measured)
