@@ -15,6 +15,7 @@ from pathlib import Path
 
 from superopt.cost.graph_cost import GraphCosts
 from superopt.cost.speedup import SpeedupInterval
+from superopt.cost.store import Store
 from superopt.errors import OutOfTime
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_folding import fold_constants
@@ -23,11 +24,12 @@ from superopt.onnx_io.export.exporter import ExportError
 from superopt.optimization.ablation_timing import TimedRatios, time_beside
 from superopt.optimization.candidate import Candidate, write_graph
 from superopt.optimization.interleaved import TimedModel, timing_inputs
+from superopt.optimization.predicted_stages import costs_without
 from superopt.optimization.step_groups import FOLDING_TITLE, StepGroup
 from superopt.report.data.attribution import AblatedPart, Ablation, PartKind
 from superopt.report.data.report import Event
 from superopt.report.formatting.phrases import count_text
-from superopt.search.partial_replay import NotReplayable, PartialReplay, StepReplay
+from superopt.search.partial_replay import PartialReplay, StepReplay
 from superopt.verification.original import Original
 from superopt.verification.ort_session import OrtSession
 
@@ -70,41 +72,32 @@ class _Part:
 def measure_ablation(
     original: Original,
     winner: Candidate | None,
+    replay: StepReplay | None,
     groups: Sequence[StepGroup],
     request: Request,
     costs: GraphCosts,
+    store: Store,
     folder: Path,
-    seconds: float,
 ) -> AblationResult | str:
-    """Return what each part of the result gains, or why nothing can be left out. Models are written
-    to `folder`. seconds: for all of it."""
-    is_compiled = request.timers is not None
-    if winner is None and (not is_compiled or request.is_untimed):
+    """Return what each part of the result gains, or why nothing can be left out. replay: of the
+    winner's steps. Models are written to `folder`. Takes up to `request.ablation_seconds`."""
+    is_untimed = request.is_untimed or not original.is_runnable
+    if winner is None and (request.timers is None or is_untimed):
         return "the model was not rewritten, so there is nothing to leave out"
-    try:
-        job = _AblationJob(original, winner, groups, request, folder)
-    except NotReplayable as e:
-        return f"the steps cannot be repeated: {e}"
-    if request.is_untimed or not original.is_runnable:
-        return AblationResult(job.predict(costs))
-    return job.measure(seconds)
+    job = _AblationJob(original, winner, replay, groups, request, folder)
+    return AblationResult(job.predict(costs, store)) if is_untimed else job.measure()
 
 
 @dataclass(slots=True)
 class _AblationJob:
     original: Original
     winner: Candidate | None
+    replay: StepReplay | None
     groups: Sequence[StepGroup]
     request: Request
     folder: Path
-    replay: StepReplay | None = None
     _files: dict[object, Path | str] = field(default_factory=dict)
     _replayed: dict[frozenset[int], PartialReplay] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.winner is not None:
-            rules = {r.name: r for r in self.request.rules}
-            self.replay = StepReplay(self.winner.variant.steps, rules)
 
     @property
     def result(self) -> Model:
@@ -116,13 +109,13 @@ class _AblationJob:
         timers = self.request.timers
         return {} if timers is None else timers.decisions
 
-    def measure(self, seconds: float) -> AblationResult:
+    def measure(self) -> AblationResult:
         """Time the result without each part, and each stage."""
         parts = [*self.rule_parts(), *self.decision_parts()]
         stages = self.stages()
         ordered = [*sorted(parts, key=lambda p: p.kind == "folding"), *stages]
         models = list(dict.fromkeys(p.model for p in ordered if p.model not in (None, self.result)))
-        timed = self._time([m for m in models if m is not None], seconds)
+        timed = self._time([m for m in models if m is not None])
         ratios = dict(zip(models, timed.ratios, strict=True))
         rows = [self._row(p, ratios) for p in parts]
         table = Ablation(tuple(_most_first(rows)), timed.rounds, timed.sessions, self.notes())
@@ -134,14 +127,20 @@ class _AblationJob:
         )
         return AblationResult(table, tuple(made))
 
-    def predict(self, costs: GraphCosts) -> Ablation:
+    def predict(self, costs: GraphCosts, store: Store) -> Ablation:
         """Return the table by the costs of the plan."""
         assert self.winner is not None
-        whole = costs.run_cost(self.winner.variant.graph)
-        rows = []
+        result, own = self.winner.variant.graph, costs
+        if self.decisions:
+            own = costs_without(frozenset(), self.request, costs, store)
+        whole, rows = own.run_cost(result), list[AblatedPart]()
         for p in self.rule_parts():
-            ratio = None if p.graph is None else costs.run_cost(p.graph) / whole
+            ratio = None if p.graph is None else own.run_cost(p.graph) / whole
             rows.append(AblatedPart(p.name, p.kind, p.steps, p.dependent, None, ratio, p.note))
+        for name, title in self.decisions.items():
+            some = costs_without(frozenset((name,)), self.request, costs, store)
+            ratio = some.run_cost(result) / whole
+            rows.append(AblatedPart(title, "decision", 0, 0, None, ratio))
         return Ablation(tuple(_most_first(rows)), 0, 0, self.notes())
 
     def notes(self) -> tuple[str, ...]:
@@ -159,9 +158,9 @@ class _AblationJob:
         rules = Counter(steps[n].rule for n in found.dependent)
         names = ", ".join(rule for rule, _ in rules.most_common(MAX_NAMES))
         more = ", ..." if len(rules) > MAX_NAMES else ""
-        return f"with {count_text(len(found.dependent), 'step')} that need it: {names}{more}"
+        return f"with {count_text(len(found.dependent), 'dependent step')}: {names}{more}"
 
-    def _time(self, models: Sequence[Model], seconds: float) -> TimedRatios:
+    def _time(self, models: Sequence[Model]) -> TimedRatios:
         request = self.request
         threads, feed = request.threads, timing_inputs(self.original)
 
@@ -172,8 +171,9 @@ class _AblationJob:
             request.progress(Event("ablate", "the result without each part", done))
 
         size = self.original.model.source.size_bytes
+        some = [timed(m) for m in models]
         return time_beside(
-            timed(self.result), [timed(m) for m in models], size, feed, request, seconds, show
+            timed(self.result), some, size, feed, request, request.ablation_seconds, show
         )
 
     def _row(self, p: _Part, ratios: Mapping[Model | None, SpeedupInterval | str]) -> AblatedPart:

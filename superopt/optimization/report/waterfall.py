@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from superopt.optimization.ablation import AblationResult, MeasuredStage
 from superopt.optimization.optimization_result import OptimizationResult
@@ -43,8 +44,11 @@ class _Ends:
 def _measured_stages(stages: Sequence[MeasuredStage], ends: _Ends) -> Iterator[WaterfallStage]:
     """Yield stages that were timed in turns with the result."""
     for s in stages:
-        us = ends.after_us * (1.0 if s.ratio is None else s.ratio.mid)
-        yield WaterfallStage(s.name, s.kind, us, True, s.steps)
+        if s.ratio is None:
+            yield WaterfallStage(s.name, s.kind, ends.after_us, True, s.steps)
+            continue
+        low, us, high = (ends.after_us * x for x in (s.ratio.low, s.ratio.mid, s.ratio.high))
+        yield WaterfallStage(s.name, s.kind, us, True, s.steps, (low, high))
     yield WaterfallStage("result", "result", ends.after_us, True)
 
 
@@ -61,10 +65,20 @@ def _predicted_stages(result: OptimizationResult, ends: _Ends) -> Iterator[Water
         yield WaterfallStage("original", "original", ends.before_us, ends.is_measured)
         if not any(g.kind == "folding" for g in found.groups):
             yield WaterfallStage(FOLDING_TITLE, "folding", ends.before_us, False)
-    scale, us = ends.before_us / max(result.cost_before, 1e-9), ends.before_us
-    for g in found.groups:
-        us -= g.saves_us * scale
-        yield WaterfallStage(g.name, g.kind, max(us, 0.0), False, len(g.numbers))
-    if abs(max(us, 0.0) - ends.after_us) > 1e-6 * ends.before_us:
+    us = ends.before_us
+    for g, ratio in zip(found.groups, _group_ratios(result), strict=True):
+        us = ends.before_us * ratio
+        yield WaterfallStage(g.name, g.kind, us, False, len(g.numbers))
+    if abs(us - ends.after_us) > 1e-6 * ends.before_us:
         yield WaterfallStage(REST_TITLE, "rest", ends.after_us, False)
     yield WaterfallStage("result", "result", ends.after_us, ends.is_measured)
+
+
+def _group_ratios(result: OptimizationResult) -> list[float]:
+    """Return the predicted times after each group of steps, over that before the first: of the
+    graphs, or else by the sum of what the steps save."""
+    found = result.attribution
+    if found.groups_us:
+        return [us / found.groups_us[0] for us in found.groups_us[1:]]
+    saved = accumulate(g.saves_us for g in found.groups)
+    return [max(1 - us / max(result.cost_before, 1e-9), 0.0) for us in saved]

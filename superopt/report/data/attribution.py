@@ -13,7 +13,8 @@ class WaterfallStage:
     """A stage on the way from the original to the result: each adds something to the one before.
 
     us: of a run of the model at this stage. is_measured: else the costs of the plan predict it, in
-    proportion to what is measured. steps: rewrites that it adds; those that depend on a later stage
+    proportion to what is measured. interval_us: of a stage that was timed in turns with the result.
+    steps: rewrites that it adds; those that depend on a later stage
     count there.
     """
 
@@ -22,6 +23,7 @@ class WaterfallStage:
     us: float
     is_measured: bool
     steps: int = 0
+    interval_us: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,32 +5,19 @@ requests and all scripts but its own, which the page does without.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from superopt.report.data.group import AppliedRule, group_rejections, group_steps
 from superopt.report.data.report import Latency, Report
 from superopt.report.formatting import phrases
+from superopt.report.html.chart_bar import CHART_WIDTH_PERCENT, ChartBar
 from superopt.report.html.template import load_script, load_template, time_text
+from superopt.report.html.waterfall_chart import ablation_rows, waterfall_rows
 from superopt.report.svg.model_svg import DrawnGraph, draw_graph_change
 
 # Places shown in full for each rule; the JSON report has all.
 MAX_PLACES = 20
-CHART_WIDTH_PERCENT = 100.0  # charts are drawn in percent of the page's width
-
-
-@dataclass(frozen=True, slots=True)
-class ChartBar:
-    """A horizontal bar from `start` to `end`, with the bounds of its interval, in percent."""
-
-    label: str
-    text: str
-    kind: str  # a CSS class: before, after, saves, costs
-    start: float
-    end: float
-    low: float | None = None
-    high: float | None = None
 
 
 def report_page(report: Report) -> str:
@@ -45,6 +32,8 @@ def report_page(report: Report) -> str:
         links=_step_links(report, graphs),
         headline=phrases.report_verdict_text(report),
         latency=_latency_bars(report.latency_before, report.latency_after),
+        stages=waterfall_rows(report.waterfall),
+        ablated=ablation_rows(report.ablation),
         rules=[
             (rule, bar, known.get(rule.rule))
             for rule, bar in zip(rules, _saving_bars(rules), strict=True)

@@ -34,8 +34,10 @@ def _lines(a: Ablation) -> Iterator[str]:
 
 
 def _part_text(p: AblatedPart) -> str:
-    times = f"{p.steps}x " if p.steps else ""
-    return f"without {times}{phrases.printable(p.name)}"
+    name = phrases.printable(p.name)
+    if not p.steps:
+        return f"without {name}"
+    return f"without {p.steps}x {name}" if " " not in name else f"without {name} ({p.steps} steps)"
 
 
 def ratio_text(p: AblatedPart) -> str:
