@@ -152,6 +152,7 @@ class FakeApi:
         float_class: str = "E2",
         partial: bool = True,
         mutants: bool = False,
+        ablate: bool = False,
     ) -> Optimized:
         self.asked = {name: value for name, value in locals().items() if name != "self"}
         assert progress is not None
