@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from superopt.cli import options, terminal
 from superopt.compilation.frontend.targets import TARGETS
 from superopt.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from superopt.report.compilation.compile_report import TuningReport
 
 DEFAULT_COMPILE_SECONDS = 600.0
 
@@ -36,6 +39,9 @@ def _print_passes(context: click.Context, _parameter: click.Parameter, wanted: b
 )
 @options.duration_option("--tune", None, "Time for finding faster kernels alone.", False)
 @click.option(
+    "--html", type=options.NEW_FILE, metavar="FILE", help="Write what --search found as a page."
+)
+@click.option(
     "--dump",
     type=options.NEW_FILE,
     metavar="FOLDER",
@@ -59,6 +65,7 @@ def compile_(
     shapes: Mapping[str, int],
     search: float | None,
     tune: float | None,
+    html: Path | None,
     dump: Path | None,
     float_class: str,
     target: str,
@@ -76,6 +83,10 @@ def compile_(
 
     if search is not None and tune is not None:
         raise UsageError("--search and --tune", "a search includes tuning", "pass one of them")
+    if html is not None and search is None:
+        raise UsageError("--html without --search", "it shows what a search found", "add --search")
+    terminal.check_outputs(model, html=html)
+    measured: TuningReport | None = None
     if search is not None or tune is not None:
         with terminal.progress(as_json) as show, terminal.handle_interrupts() as stop:
             measured = api.tune(
@@ -96,6 +107,12 @@ def compile_(
         vendor=vendor,
     )
     terminal.print_result(found, compile_report.compilation_text, as_json=as_json)
+    if html is not None and measured is not None:
+        from superopt.report.html.compilation_page import compilation_page
+
+        terminal.write_atomically(html, compilation_page(found, measured))
+        if not as_json:
+            terminal.print_text(f"wrote {html}\n")
     return ExitCode.OK
 
 

@@ -26,7 +26,7 @@ from superopt.loading.readable_model import make_readable
 from superopt.loading.representative_sizes import default_sizes_text, representative_sizes
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
-from superopt.optimization.report.optimization_report import median_latency, ratio_interval
+from superopt.optimization.report.latencies import median_latency, ratio_interval
 from superopt.ort.timing import SPIN_SECONDS, bind_run, interleave
 from superopt.report.data.report import BenchRow, Event
 

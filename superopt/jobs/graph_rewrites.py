@@ -20,6 +20,8 @@ from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import Source, read_model
 from superopt.optimization.optimization_result import decision_log
 from superopt.optimization.optimize import optimize
+from superopt.optimization.report.waterfall import make_waterfall
+from superopt.report.data.attribution import WaterfallStage
 from superopt.report.data.report import Event
 from superopt.search.decision_log import replay
 
@@ -33,6 +35,9 @@ def apply_rewrite_log(source: Source, log: str) -> Source:
         return replace(read_model(made), label=source.label)
     except SuperoptError:  # the log is of other rules
         return source
+
+
+SCHEDULES_TITLE = "schedules tuned in this search"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +54,22 @@ class CompiledSearch:
 @dataclass(frozen=True, slots=True)
 class FoundRewrites:
     """The number of rewrites that a search found, and the speedup by them; cost_source: where it
-    comes from if it was not timed."""
+    comes from if it was not timed. waterfall: from kernels alone to the result."""
 
     count: int = 0
     speedup: float = 1.0
     cost_source: str = ""
+    waterfall: tuple[WaterfallStage, ...] = ()
+
+    def stages_with(self, schedules_speedup: float | None) -> tuple[WaterfallStage, ...]:
+        """Return the waterfall with the schedules that were tuned after the rewrites, and how much
+        faster they are; None if that was not measured."""
+        if not self.waterfall or schedules_speedup is None:
+            return self.waterfall
+        *stages, result = self.waterfall
+        us = result.us / schedules_speedup
+        tuned = WaterfallStage(SCHEDULES_TITLE, "decision", us, True)
+        return (*stages, tuned, replace(result, us=us))
 
 
 def search_and_store(
@@ -77,8 +93,9 @@ def search_and_store(
     )  # fmt: skip
     done = optimize(load_model(given.source), request)
     done.scratch.remove()
+    waterfall = make_waterfall(done)
     if done.winner is None or (done.ratio is None and not request.is_predicted):
-        return FoundRewrites()
+        return FoundRewrites(waterfall=waterfall)
     us = done.cost_after
     with Store.open(store_path) as store:
         tuning_records.store_rewrites(
@@ -86,5 +103,6 @@ def search_and_store(
         )
     count = len(done.winner.variant.steps)
     if done.ratio is None:
-        return FoundRewrites(count, done.cost_before / done.cost_after, request.cost_source)
-    return FoundRewrites(count, done.ratio.mid)
+        predicted = done.cost_before / done.cost_after
+        return FoundRewrites(count, predicted, request.cost_source, waterfall)
+    return FoundRewrites(count, done.ratio.mid, waterfall=waterfall)

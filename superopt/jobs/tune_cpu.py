@@ -75,19 +75,22 @@ def tune_model(
         chosen = options_of(exe, sizes)
         changed = {k: o for k, o in usual.items() if chosen.get(k) != o}
         notes = (*held.notes, *guard.current_guard().take_notes())
-        ratio = race_executables(before, exe, sizes, RACE_PART * left) if changed else 1.0
-        LOG.info("%d schedules changed: the model is %.3g times as fast", len(changed), ratio)
-        if ratio < 1:
+        ratio = race_executables(before, exe, sizes, RACE_PART * left) if changed else None
+        if ratio is not None:
+            LOG.info("%d schedules changed: the model is %.3g times as fast", len(changed), ratio)
+        if ratio is not None and ratio < 1:
             target = tuning_records.cpu_target(threads)
             tuning_records.store_chosen_options(held, target, changed)
             notes += (
                 "the fastest schedules of kernels alone are not used: with them the whole model is "
                 f"{ratio:.3f} times as fast",
             )
+            ratio = None
     took = time.monotonic() - begin
     return replace(
-        found, seconds=took, rewrites=rewrites.count, faster=rewrites.speedup, notes=notes
-    )
+        found, seconds=took, rewrites=rewrites.count, faster=rewrites.speedup, notes=notes,
+        waterfall=rewrites.stages_with(ratio),
+    )  # fmt: skip
 
 
 def options_of(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Option]:

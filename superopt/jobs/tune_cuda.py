@@ -67,5 +67,6 @@ def tune_model(
         return replace(
             found, seconds=time.monotonic() - begin, rewrites=rewrites.count,
             faster=rewrites.speedup, cost_source=rewrites.cost_source,
+            waterfall=rewrites.waterfall,
             notes=(*found.notes, *held.notes),
         )  # fmt: skip

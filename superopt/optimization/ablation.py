@@ -188,7 +188,7 @@ class _AblationJob:
         """Return the result without the steps of each group, and without folding."""
         out = []
         for g in self.groups:
-            found = self._without(g.numbers)
+            found = self._leave_out(g.numbers)
             part = _Part(g.name, g.kind, len(g.numbers), len(found.dependent), graph=found.graph)
             part.model, part.note = self._model(found.graph)
             part.note = part.note or self._dependents_text(found)
@@ -227,7 +227,7 @@ class _AblationJob:
         every = frozenset(n for g in self.groups for n in g.numbers)
         for g in self.groups:
             kept |= g.numbers
-            found = self._without(every - kept)
+            found = self._leave_out(every - kept)
             now = len(kept) - len(found.dependent)
             part = _Part(g.name, g.kind, now - steps)
             if kept == every:
@@ -238,10 +238,10 @@ class _AblationJob:
             out.append(part)
         return out
 
-    def _without(self, numbers: frozenset[int]) -> PartialReplay:
+    def _leave_out(self, numbers: frozenset[int]) -> PartialReplay:
         assert self.replay is not None
         if numbers not in self._replayed:
-            self._replayed[numbers] = self.replay.without(numbers)
+            self._replayed[numbers] = self.replay.leave_out(numbers)
         return self._replayed[numbers]
 
     def _model(self, graph: ir_graph.Graph, is_folded: bool = True) -> tuple[Model | None, str]:

@@ -51,7 +51,7 @@ def predict_decisions(
         title = titles[names[n - 1]] if n else KERNELS_ALONE
         return title, costs_without(left_out, request, costs, store).run_cost(graph)
 
-    return _within(request, deadline, predict, len(names) + 1)
+    return _predict_in_time(request, deadline, predict, len(names) + 1)
 
 
 def predict_groups(
@@ -72,12 +72,12 @@ def predict_groups(
 
     def predict(n: int) -> float:
         later = every.difference(*(g.numbers for g in groups[:n]))
-        return costs.run_cost(replay.without(later).graph)
+        return costs.run_cost(replay.leave_out(later).graph)
 
-    return _within(request, deadline, predict, len(groups) + 1)
+    return _predict_in_time(request, deadline, predict, len(groups) + 1)
 
 
-def _within(
+def _predict_in_time(
     request: Request, deadline: Deadline, predict: Callable[[int], Predicted], count: int
 ) -> tuple[Predicted, ...]:
     """Return the predictions 0 to `count` - 1; nothing if they take too much of the budget."""

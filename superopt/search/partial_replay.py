@@ -71,7 +71,7 @@ class StepReplay:
     def _graphs_of(self, n: int) -> tuple[int, int]:
         return id(self.steps[n].before), id(self.steps[n].after)
 
-    def without(self, left_out: AbstractSet[int]) -> PartialReplay:
+    def leave_out(self, left_out: AbstractSet[int]) -> PartialReplay:
         """Return the graph after all steps but these (by number, from 0), and but those that depend
         on them."""
         dependent: list[int] = []

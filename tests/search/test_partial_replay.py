@@ -59,8 +59,8 @@ def test_any_subset_of_the_steps_keeps_the_values(graph: ir_graph.Graph) -> None
     assert len(steps) > 2
     replay = StepReplay(steps, RULES)
     everything = frozenset(range(len(steps)))
-    assert replay.without(frozenset()).graph == steps[-1].after
-    assert replay.without(everything).graph == graph
+    assert replay.leave_out(frozenset()).graph == steps[-1].after
+    assert replay.leave_out(everything).graph == graph
     rng = np.random.default_rng(1)
     subsets = [frozenset(n for n in everything if rng.random() < 0.4) for _ in range(6)]
     by_rule = [
@@ -68,7 +68,7 @@ def test_any_subset_of_the_steps_keeps_the_values(graph: ir_graph.Graph) -> None
         for rule in dict.fromkeys(s.rule for s in steps)
     ]
     for left_out in filter(None, (*subsets, *by_rule)):
-        found = replay.without(left_out)
+        found = replay.leave_out(left_out)
         assert left_out.isdisjoint(found.dependent)
         assert found.graph != steps[-1].after
         check_equal(found.graph, graph)
@@ -98,10 +98,10 @@ def test_the_other_steps_stay() -> None:
     start, steps, rules = chain()
     replay = StepReplay(steps, rules)
     x, z = start.inputs
-    assert replay.without({0}).graph == ir_graph.Graph((x, z), (start.outputs[0], z))
-    assert replay.without({0}).dependent == ()
-    assert replay.without({1}).graph.outputs[1] == start.outputs[1]
-    assert replay.without({1}).graph.outputs[0] == steps[0].after.outputs[0]
+    assert replay.leave_out({0}).graph == ir_graph.Graph((x, z), (start.outputs[0], z))
+    assert replay.leave_out({0}).dependent == ()
+    assert replay.leave_out({1}).graph.outputs[1] == start.outputs[1]
+    assert replay.leave_out({1}).graph.outputs[0] == steps[0].after.outputs[0]
 
 
 def test_a_step_that_needs_one_that_is_left_out_is_left_out() -> None:
@@ -118,11 +118,11 @@ def test_a_step_that_needs_one_that_is_left_out_is_left_out() -> None:
     first = Step("abs-neg", None, {start.outputs[0]: middle.outputs[0]}, -1.0, start, middle)
     second = Step("abs-abs", None, {middle.outputs[0]: end.outputs[0]}, -1.0, middle, end)
     replay = StepReplay([first, second], rules)
-    found = replay.without({0})
+    found = replay.leave_out({0})
     assert found.dependent == (1,)
     assert found.graph == start
-    assert replay.without({1}).graph == middle
-    assert replay.without({1}).dependent == ()
+    assert replay.leave_out({1}).graph == middle
+    assert replay.leave_out({1}).dependent == ()
 
 
 def test_steps_that_do_not_follow_from_each_other_are_refused() -> None:

@@ -6,22 +6,20 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from superopt.cost.speedup import SpeedupInterval
-from superopt.loading.package_versions import package_version, package_versions
+from superopt.loading.package_versions import package_versions
 from superopt.loading.value_names import REPORT_REASONS, ValueNames
 from superopt.onnx_io.read.source import read_model
 from superopt.optimization.ablation import AblationResult
 from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.report.applied_sizes import rule_sizes_at
 from superopt.optimization.report.graph_change import describe_graph_change, trace_steps
+from superopt.optimization.report.latencies import timed_latencies
 from superopt.optimization.report.partial_rule_page import describe_partial_equality
 from superopt.optimization.report.rule_report import describe_rule
 from superopt.optimization.report.waterfall import make_waterfall
 from superopt.report.data.diagram import PartialRuleUse
 from superopt.report.data.report import (
     REPORT_VERSION,
-    Interval,
-    Latency,
     Rejected,
     Report,
     SearchStats,
@@ -43,7 +41,7 @@ def make_report(result: OptimizationResult, rules: Iterable[Rule], optimized_sha
     steps = winner.variant.steps if winner else ()
     trace = trace_steps(result.model, steps)
     names = ValueNames(trace.names)
-    before, after, speedup = _latencies(result)
+    before, after, speedup = timed_latencies(result)
     notes = [*result.notes, *(winner.notes if winner else ())]
     fired = dict.fromkeys(s.rule for s in steps)
     notes += dict.fromkeys(f"{r}: {book[r].caveat}" for r in fired if r in book and book[r].caveat)
@@ -101,7 +99,7 @@ def make_report(result: OptimizationResult, rules: Iterable[Rule], optimized_sha
         ),
         graph=describe_graph_change(result.model, winner, trace) if winner else None,
         cost_source=result.request.cost_source,
-        waterfall=make_waterfall(result, before, after),
+        waterfall=make_waterfall(result),
         ablation=ablation.table if isinstance(ablation, AblationResult) else None,
     )
 
@@ -157,32 +155,3 @@ def _left_out_rules(
     mentioned_rules = {rule for rule, _, _ in result.refusals.table}.union(applied_rules)
     unseen = tuple(r.name for r in result.admitted_rules.rules if r.name not in mentioned_rules)
     return (*result.admitted_rules.left_out, *([UnusedRules("unseen", unseen)] if unseen else []))
-
-
-def _latencies(
-    result: OptimizationResult,
-) -> tuple[Latency | None, Latency | None, Interval | None]:
-    if not result.times or result.ratio is None:
-        return None, None, None
-    request = result.request
-    runner = "onnxruntime" if request.target == "onnxruntime" else "superopt"
-    runtime, machine = f"{runner} {package_version(runner)}", result.machine.text
-    if request.target == "cuda" and request.timers is not None:
-        runtime, machine = f"{runtime} in {request.precision}", request.timers.device
-    a, b = (median_latency(t, request.threads, runtime, machine) for t in result.times)
-    return a, b, ratio_interval(result.ratio)
-
-
-def ratio_interval(ratio: SpeedupInterval) -> Interval:
-    return (ratio.low, ratio.mid, ratio.high)
-
-
-def median_latency(
-    times_us: tuple[float, ...], threads: int, runtime: str, machine: str
-) -> Latency:
-    """Return the median of `times_us` and its 95 % confidence interval by order statistics."""
-    ordered = sorted(times_us)
-    n = len(ordered)
-    reach = int(0.98 * n**0.5)  # 1.96 sqrt(n) / 2 ranks to either side
-    low, high = max(0, n // 2 - reach), min(n - 1, n // 2 + reach)
-    return Latency(ordered[n // 2], ordered[low], ordered[high], n, threads, runtime, machine)

@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from superopt.optimization.ablation import AblationResult, MeasuredStage
 from superopt.optimization.optimization_result import OptimizationResult
+from superopt.optimization.report.latencies import timed_latencies
 from superopt.optimization.step_groups import FOLDING_TITLE
 from superopt.report.data.attribution import WaterfallStage
-from superopt.report.data.report import Latency
 
 REST_TITLE = "not predicted"
 
 
-def make_waterfall(
-    result: OptimizationResult, before: Latency | None, after: Latency | None
-) -> tuple[WaterfallStage, ...]:
-    """Return the stages; none for a model that did not change and is not compiled. before, after:
-    latencies of the original and of the result, if they were timed."""
+def make_waterfall(result: OptimizationResult) -> tuple[WaterfallStage, ...]:
+    """Return the stages; none for a model that did not change and is not compiled."""
     found = result.attribution
     if result.winner is None and not found.decisions_us:
         return ()
-    ends = _Ends(result, before, after)
+    ends = _Ends.of_result(result)
     if isinstance(found.ablation, AblationResult) and found.ablation.stages and ends.is_measured:
         return tuple(_measured_stages(found.ablation.stages, ends))
     return tuple(_predicted_stages(result, ends))
 
 
+@dataclass(frozen=True, slots=True)
 class _Ends:
     """The microseconds of the original, as it runs or is compiled without a search, and of the
     result; measured or predicted."""
 
-    def __init__(
-        self, result: OptimizationResult, before: Latency | None, after: Latency | None
-    ) -> None:
-        self.is_measured = before is not None
-        self.before_us = result.cost_before if before is None else before.us_median
-        unchanged = self.before_us if before is not None else result.cost_after
-        self.after_us = unchanged if after is None else after.us_median
+    before_us: float
+    after_us: float
+    is_measured: bool
+
+    @staticmethod
+    def of_result(result: OptimizationResult) -> _Ends:
+        before, after, _ = timed_latencies(result)
+        if before is None or after is None:
+            return _Ends(result.cost_before, result.cost_after, False)
+        last = before if result.winner is None else after
+        return _Ends(before.us_median, last.us_median, True)
 
 
 def _measured_stages(stages: Sequence[MeasuredStage], ends: _Ends) -> Iterator[WaterfallStage]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from superopt.report.data.attribution import WaterfallStage
 from superopt.report.formatting import phrases
 from superopt.report.formatting.table import join_lines, table
 
@@ -64,7 +65,8 @@ class TuningReport:
 
     seconds: of the whole call. rewrites, faster: rewrites of the graph, before kernels were tuned,
     and the speedup by them. notes: such as why nothing was stored. cost_source: where that speedup
-    comes from if it was not timed.
+    comes from if it was not timed. waterfall: from kernels alone to the result, if the graph was
+    searched.
     """
 
     kernels: tuple[TunedKernel, ...]
@@ -73,6 +75,7 @@ class TuningReport:
     faster: float = 1.0
     notes: tuple[str, ...] = ()
     cost_source: str = ""
+    waterfall: tuple[WaterfallStage, ...] = ()
 
     @property
     def default_seconds(self) -> float:
@@ -182,20 +185,30 @@ def fallback_text(c: CompilationReport) -> str:
     return join_lines([head, *_fallback_lines(c), *_note_lines(c)])
 
 
-def search_text(t: TuningReport) -> str:
-    """Return what a search found: the rewrites of the graph, and the schedules of its kernels."""
+def rewrites_text(t: TuningReport) -> str:
+    """Return how many rewrites a search found and what they gain; "" for none."""
+    if not t.rewrites:
+        return ""
+    changed = phrases.count_text(t.rewrites, "rewrite")
+    source = f", {phrases.printable(t.cost_source)}" if t.cost_source else ""
+    return f"{changed} of the graph, {t.faster:.2f}x faster{source}"
+
+
+def tuned_kernels_text(t: TuningReport) -> str:
+    """Return how many kernels were tuned, and what they take alone."""
+    if not t.kernels:
+        return f"no kernel was measured in {t.seconds:.0f} s"
     measured, options = sum(k.measured for k in t.kernels), sum(k.options for k in t.kernels)
-    lines = [
+    return (
         f"{phrases.count_text(len(t.kernels), 'kernel')} tuned in {t.seconds:.0f} s: {measured} "
         f"of {options} options measured; kernels alone take {1e3 * t.default_seconds:.3g} ms by "
         f"default, {1e3 * t.tuned_seconds:.3g} ms now"
-    ]
-    if not t.kernels:
-        lines = [f"no kernel was measured in {t.seconds:.0f} s"]
-    if t.rewrites:
-        changed = phrases.count_text(t.rewrites, "rewrite")
-        source = f", {phrases.printable(t.cost_source)}" if t.cost_source else ""
-        lines.insert(0, f"{changed} of the graph, {t.faster:.2f}x faster{source}")
+    )
+
+
+def search_text(t: TuningReport) -> str:
+    """Return what a search found: the rewrites of the graph, and the schedules of its kernels."""
+    lines = [*filter(None, (rewrites_text(t), tuned_kernels_text(t)))]
     return join_lines([*lines, *(f"note: {phrases.printable(note)}" for note in t.notes)])
 
 
