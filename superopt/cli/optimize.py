@@ -48,7 +48,12 @@ def _copy_unchanged(given: Mapping[str, Any], error: SuperoptError) -> ExitCode 
 @options.target
 @options.precision
 @options.rules
-@options.library
+@click.option(
+    "--library/--no-library",
+    default=True,
+    hidden=True,  # docs/howto/add_a_rule.md
+    help="Without the library: only the rules of --rules.",
+)
 @options.shape
 @options.inputs
 @options.threads
@@ -219,7 +224,7 @@ def optimize(
 
         summary = report_text.report_summary if verbose else report_text.short_summary
         terminal.print_text(summary(found.report) + "\n")
-        if found.report.ablation is not None:
+        if found.report.ablation is not None and not verbose:
             terminal.print_text(ablation_text(found.report.ablation))
         for path in filter(None, (output, certificate, html, decisions)):
             terminal.print_text(f"wrote {path} ({phrases.size_text(path.stat().st_size)})\n")

@@ -114,12 +114,13 @@ class _AblationJob:
         parts = [*self.rule_parts(), *self.decision_parts()]
         stages = self.stages()
         ordered = [*sorted(parts, key=lambda p: p.kind == "folding"), *stages]
-        models = list(dict.fromkeys(p.model for p in ordered if p.model not in (None, self.result)))
-        timed = self._time([m for m in models if m is not None])
+        distinct = dict.fromkeys(p.model for p in ordered if p.model is not None)
+        models = [m for m in distinct if m != self.result]
+        timed = self._time(models)
         ratios = dict(zip(models, timed.ratios, strict=True))
         rows = [self._row(p, ratios) for p in parts]
         table = Ablation(tuple(_most_first(rows)), timed.rounds, timed.sessions, self.notes())
-        found = [(p, None if p.model in (None, self.result) else ratios[p.model]) for p in stages]
+        found = [(p, None if p.model is None else ratios.get(p.model)) for p in stages]
         if any(isinstance(r, str) or p.note for p, r in found):
             return AblationResult(table)
         made = (
@@ -176,8 +177,8 @@ class _AblationJob:
             timed(self.result), some, size, feed, request, request.ablation_seconds, show
         )
 
-    def _row(self, p: _Part, ratios: Mapping[Model | None, SpeedupInterval | str]) -> AblatedPart:
-        ratio = ratios.get(p.model)
+    def _row(self, p: _Part, ratios: Mapping[Model, SpeedupInterval | str]) -> AblatedPart:
+        ratio = None if p.model is None else ratios.get(p.model)
         found = (
             None if not isinstance(ratio, SpeedupInterval) else (ratio.low, ratio.mid, ratio.high)
         )

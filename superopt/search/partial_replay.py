@@ -8,7 +8,7 @@ step that was left out, and is left out, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -154,7 +154,8 @@ class _SecondGraph:
             found = self.counterparts.get(i, made.get(i))
             return i if found is None and isinstance(i, ir_graph.Constant) else found
 
-        for n in ir_graph.nodes([v], self.counterparts):
+        known: Container[ir_graph.Node] = self.counterparts.keys()  # type: ignore[assignment]
+        for n in ir_graph.nodes([v], known):
             if all(r in self.counterparts for r in ir_graph.results(n)):
                 continue
             inputs = tuple([None if i is None else find(i) for i in n.inputs])

@@ -159,3 +159,17 @@ def test_cache_on_disk(superopt: Run) -> None:
     given = ("cache", "prune", "--max-size", "2GiB", "--older-than", "30d")
     assert superopt(*given).out == "removed 2 files, 3.00 MB; 2.00 kB remain\n"
     assert json.loads(superopt(*given, "--json").out)["removed_bytes"] == 3_001_000
+
+
+def test_compile_writes_what_a_search_found_as_a_page(
+    superopt: Run, model: Path, tmp_path: Path
+) -> None:
+    page = tmp_path / "search.html"
+    done = superopt("compile", model, "--search", "9s", "--html", page)
+    assert done.code == 0
+    assert f"wrote {page}" in done.out
+    assert "Where the time went" in page.read_text()
+    refused = superopt("compile", model, "--html", tmp_path / "other.html")
+    assert refused.code == 2
+    assert "--html without --search" in refused.err
+    assert not (tmp_path / "other.html").exists()

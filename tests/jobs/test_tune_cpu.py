@@ -17,6 +17,7 @@ from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.errors import UsageError
 from superopt.jobs import tune_cpu
+from superopt.jobs.graph_rewrites import FoundRewrites
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
 
@@ -115,3 +116,19 @@ def test_a_result_compiles_itself(tmp_path: Path) -> None:
     with done.compile() as exe:
         np.testing.assert_allclose(exe(x=x)["y"], superopt.compile(model)(x=x)["y"], atol=1e-4)
         assert exe.device.kernel_threads == 1
+
+
+def test_a_search_says_where_the_time_went(tmp_path: Path) -> None:
+    """From kernels alone to the result, with schedules that were tuned after the rewrites."""
+    stages = superopt.tune(product_model(), budget=6, store=tmp_path).waterfall
+    assert [s.kind for s in stages][:1] == ["original"]
+    assert stages[0].name == "kernels alone"
+    assert stages[-1].kind == "result"
+    assert {s.name for s in stages} >= {"image layouts", "tuned schedules"}
+    assert superopt.tune(product_model(), budget=2, rewrites=False, store=tmp_path).waterfall == ()
+    found = FoundRewrites(waterfall=stages).stages_with(2.0)
+    assert [s.name for s in found] == [
+        *(s.name for s in stages[:-1]), "schedules tuned in this search", "result"
+    ]  # fmt: skip
+    assert found[-1].us == found[-2].us == stages[-1].us / 2
+    assert FoundRewrites(waterfall=stages).stages_with(None) == stages

@@ -10,7 +10,7 @@ from superopt.optimization.ablation import AblationResult, MeasuredStage
 from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.report.latencies import timed_latencies
 from superopt.optimization.step_groups import FOLDING_TITLE
-from superopt.report.data.attribution import WaterfallStage
+from superopt.report.data.attribution import PartKind, WaterfallStage
 
 REST_TITLE = "not predicted"
 
@@ -62,7 +62,7 @@ def _predicted_stages(result: OptimizationResult, ends: _Ends) -> Iterator[Water
         scale = ends.before_us / found.decisions_us[-1][1]
         for n, (title, us) in enumerate(found.decisions_us):
             is_last = n == len(found.decisions_us) - 1
-            kind = "decision" if n else "original"
+            kind: PartKind = "decision" if n else "original"
             yield WaterfallStage(title, kind, us * scale, is_last and ends.is_measured)
     else:
         yield WaterfallStage("original", "original", ends.before_us, ends.is_measured)

@@ -15,10 +15,11 @@ MAX_NOTE_CHARS = 56
 
 def ablation_text(a: Ablation) -> str:
     """Return the table: each part, and how many times as long the result takes without it."""
-    return join_lines(_lines(a))
+    return join_lines(ablation_lines(a))
 
 
-def _lines(a: Ablation) -> Iterator[str]:
+def ablation_lines(a: Ablation) -> Iterator[str]:
+    """Yield the lines of the table."""
     how = "predicted by the costs of the plan"
     if a.sessions:
         sessions = phrases.count_text(a.sessions, "session")

@@ -19,6 +19,7 @@ from superopt.report.data.report import (
 from superopt.report.formatting import phrases
 from superopt.report.formatting.table import MAX_ROWS, join_lines, table
 from superopt.report.formatting.wrap import cut_text, wrap_text
+from superopt.report.text.ablation_text import ablation_lines
 from superopt.report.text.partial_rule import partial_use_lines
 
 LABEL_WIDTH = len("measured latency")
@@ -68,6 +69,9 @@ def _summary_lines(r: Report) -> Iterator[str]:
         yield "equal in parts, and corrected"
         for found in r.partial:
             yield from map(phrases.printable, partial_use_lines(found))
+    if r.ablation:
+        yield ""
+        yield from ablation_lines(r.ablation)
     yield from _rejected_lines(r.rejected)
     yield from _unused_rule_lines(r.left_out)
     yield from _opaque_lines(r.opaque)

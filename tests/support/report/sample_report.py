@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from superopt.report.data.attribution import AblatedPart, Ablation, WaterfallStage
 from superopt.report.data.graph_change import GraphChange, GraphNode, StepNodes
 from superopt.report.data.report import (
     REPORT_VERSION,
@@ -171,4 +172,48 @@ HOSTILE = replace(
         ),
     ),
 )
-ALL = {"faster": FASTER, "unchanged": UNCHANGED, "untimed": UNTIMED, "hostile": HOSTILE}
+# The same result with measured stages, and with what each part gains.
+ABLATED = replace(
+    FASTER,
+    waterfall=(
+        WaterfallStage("original", "original", 4000.0, True, 0, (3900.0, 4100.0)),
+        WaterfallStage("folding and simplification", "folding", 4000.0, True, 0, (3900.0, 4100.0)),
+        WaterfallStage("merge-matmul", "rule", 1900.0, True, 2, (1800.0, 2000.0)),
+        WaterfallStage("split-add", "rule", 1975.0, True, 1),
+        WaterfallStage("result", "result", 1975.0, True),
+    ),
+    ablation=Ablation(
+        (
+            AblatedPart(
+                "merge-matmul", "rule", 2, 1, (1.9, 2.0, 2.1), None, "with 1 dependent step"
+            ),
+            AblatedPart("split-add", "rule", 1, 0, (0.9, 0.96, 1.01)),
+            AblatedPart("constant folding", "folding", 0, 0, None, None, "not timed: no time left"),
+        ),
+        75,
+        3,
+        ("onnxruntime's own optimizations are in all of them",),
+    ),
+)
+# Predicted for a GPU that is not here.
+PREDICTED = replace(
+    UNTIMED,
+    cost_source="predicted for the kernels of an NVIDIA H100 in fp16: not measured here",
+    waterfall=(
+        WaterfallStage("kernels alone", "original", 9.0, False),
+        WaterfallStage("fusion of operators into kernels", "decision", 8.0, False),
+        WaterfallStage("merge-matmul", "rule", 5.5, False, 2),
+        WaterfallStage("not predicted", "rest", 6.0, False),
+        WaterfallStage("result", "result", 6.0, False),
+    ),
+    ablation=Ablation((AblatedPart("merge-matmul", "rule", 2, 0, None, 1.5),), 0, 0),
+)
+
+ALL = {
+    "faster": FASTER,
+    "unchanged": UNCHANGED,
+    "untimed": UNTIMED,
+    "hostile": HOSTILE,
+    "ablated": ABLATED,
+    "predicted": PREDICTED,
+}
