@@ -43,12 +43,11 @@ def time_beside(
     part."""
     begin = time.monotonic()
     end = begin + seconds
-    probe = time_models([reference], feed, request, 0.0, lambda times: True)
+    probe, load_seconds = _time_loaded([reference], feed, request, 0.0)
     if isinstance(probe, ort.Failure):
         return TimedRatios((_reason(probe),) * len(models), 0, 0)
-    own = sum(probe.times_us[0]) * 1e-6
-    load_seconds = max(time.monotonic() - begin - own, 0.0)
-    run_seconds = own / len(probe.times_us[0])
+    wall_seconds = time.monotonic() - begin - load_seconds  # other processes have the core, too
+    run_seconds = max(wall_seconds, sum(probe.times_us[0]) * 1e-6) / len(probe.times_us[0])
     needed = load_seconds + (MIN_ROUNDS + 2) * SLOWER * run_seconds
     count = min(len(models), int(TIMED_PART * max(end - time.monotonic(), 0.0) / needed))
     ratios: list[SpeedupInterval | str] = [NO_TIME] * len(models)
@@ -88,17 +87,28 @@ def _time_chunk(
             break
         for m in models:
             m.session.drop()
-        found = time_models(
-            models, feed, request, max(share - load_seconds, 0.0), lambda times: request.stop()
-        )
+        found, load_seconds = _time_loaded(models, feed, request, max(share - load_seconds, 0.0))
         if isinstance(found, ort.Failure):
             return found
         done.append(found)
-        timed = sum(sum(times) for times in found.times_us) * 1e-6
-        load_seconds = max(time.monotonic() - begin - timed, 0.0)
     for m in models:
         m.session.drop()
     return done
+
+
+def _time_loaded(
+    models: Sequence[TimedModel], feed: Feeds, request: Request, seconds: float
+) -> tuple[TimedRounds | ort.Failure, float]:
+    """Return the times of models in turns, and the seconds before the first round."""
+    begin = time.monotonic()
+    starts: list[float] = []
+
+    def stop(times: list[list[float]]) -> bool:
+        starts.append(time.monotonic())
+        return request.stop() or seconds <= 0
+
+    found = time_models(models, feed, request, seconds, stop)
+    return found, (starts or [begin])[0] - begin
 
 
 def _reason(failure: ort.Failure) -> str:
