@@ -12,7 +12,7 @@ from superopt.plan.program.target import Target
 from superopt.te.expr.tensor import Tensor
 
 KernelDecision = Literal[
-    "simplification", "fusion", "layouts", "algorithms", "schedules", "streams"
+    "simplification", "fusion", "layouts", "algorithms", "schedules", "libraries", "streams"
 ]
 # In the order in which a waterfall adds them.
 KERNEL_DECISIONS: Mapping[KernelDecision, str] = {
@@ -21,13 +21,14 @@ KERNEL_DECISIONS: Mapping[KernelDecision, str] = {
     "layouts": "image layouts",
     "algorithms": "Winograd and Strassen",
     "schedules": "tuned schedules",
+    "libraries": "vendor libraries",
     "streams": "concurrent streams",
 }
 CPU_DECISIONS: tuple[KernelDecision, ...] = (
     "simplification", "fusion", "layouts", "algorithms", "schedules",
 )  # fmt: skip
 GPU_DECISIONS: tuple[KernelDecision, ...] = (
-    "simplification", "fusion", "layouts", "schedules", "streams",
+    "simplification", "fusion", "layouts", "schedules", "libraries", "streams",
 )  # fmt: skip
 
 
@@ -37,8 +38,9 @@ def decision_titles(decisions: Sequence[KernelDecision]) -> dict[str, str]:
 
 
 def leave_out(settings: Settings, decisions: Collection[KernelDecision]) -> Settings:
-    """Return settings of plans without these kinds of decisions. What the "simplification" of a
-    graph does is before its plan (`simplify_graph`)."""
+    """Return settings of plans without these kinds of decisions; but for "simplification", which is
+    before the plan (`simplify_graph`), and "libraries", which are options of kernels
+    (`gpu_settings`)."""
     if "fusion" in decisions:
         settings = replace(settings, fuses_operators=False)
     if "layouts" in decisions:

@@ -8,13 +8,18 @@ import pytest
 from onnx import numpy_helper, parser
 
 from superopt.compilation.cpu.load_compiler import compile_model
+from superopt.compilation.cuda.plan_settings import NO_VECTOR_BYTES, gpu_settings
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.compilation.model.executable import Executable
+from superopt.kernels.algorithms.gpu.vendor_gemm import VENDOR
+from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.decisions import CPU_DECISIONS, GPU_DECISIONS, KernelDecision, leave_out
 from superopt.plan.program.plan import Settings
 from superopt.plan.program.target import gpu_target
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType, compute, placeholder, reduce_sum
 
 
 def image_net() -> onnx.ModelProto:
@@ -83,3 +88,15 @@ def test_settings_without_tuned_options_and_streams() -> None:
     assert leave_out(given, {"schedules"}).options == {}
     assert leave_out(given, {"streams"}).target.assign_streams is None
     assert leave_out(given, GPU_DECISIONS).fuses_operators is False
+
+
+def test_a_gpu_without_vendor_libraries() -> None:
+    """A large product is one of a library, unless these are left out."""
+    a, b = (placeholder(n, TensorType(F32, (512, 512))) for n in "ab")
+    product = compute((512, 512), lambda i, j: reduce_sum(512, lambda k: a[i, k] * b[k, j]))
+    problem = Problem(product, {}, {b}, NO_VECTOR_BYTES)
+    for left_out in (frozenset[KernelDecision](), frozenset[KernelDecision](["libraries"])):
+        settings = gpu_settings("fp32", AllowedTransforms(left_out=left_out), {})
+        options = [*settings.target.list_options(problem)]
+        assert any(o.algorithm == VENDOR for o in options) == (not left_out)
+        assert options

@@ -70,10 +70,12 @@ def make_planner(
     not made."""
     dots = DOT_PRECISIONS[precision]
     streams = 1 if "streams" in left_out else DEFAULT_STREAMS
+    vendor = "libraries" not in left_out
     times = GpuKernelTimes(
-        dots, True, streams, device, applies_rules="simplification" not in left_out
-    )
-    options = {} if device is None else stored_options(store, "cuda", dots, True)
+        dots, vendor, streams, device,
+        applies_rules="simplification" not in left_out,
+    )  # fmt: skip
+    options = {} if device is None else stored_options(store, "cuda", dots, vendor)
     allowed = AllowedTransforms(float_class, left_out=left_out)
     settings = gpu_settings(precision, allowed, options)
     return PlanKernels(settings, times, sizes, float_class, store, is_over)

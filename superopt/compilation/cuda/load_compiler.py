@@ -66,6 +66,7 @@ def tuned_compiler(
         raise UsageError(f"streams {streams!r}", range_text, "use another number")
     device = open_gpu(precision, gpu_number)
     allowed = AllowedTransforms(float_class, left_out=left_out)
+    vendor = vendor and "libraries" not in left_out
     given = make_readable(source, 1)
     with Store.open(store) as held, device.activate():
         context = held, device.torch_device, device.dot_precision

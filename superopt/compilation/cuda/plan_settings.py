@@ -56,7 +56,8 @@ def gpu_settings(
     """Return the settings of plans. options: tuned, by problem. fallback_options: see space.choose.
     is_for_classes: for plans of symbolic sizes, whose calls have one stream, and no calls of a
     vendor's library, which have fixed sizes."""
-    how = option_filter(allowed, vendor and not is_for_classes)
+    has_libraries = vendor and not is_for_classes and "libraries" not in allowed.left_out
+    how = option_filter(allowed, has_libraries)
     choose = partial(space.choose, **how)
     if fallback_options:
         choose = partial(choose, fallback=fallback_options)
