@@ -27,8 +27,8 @@ from peers import RUNTIMES, drawn, in_turns
 
 import superopt
 from superopt import ort
-from superopt.kernels.runtime.engine import host
 from superopt.kernels.runtime.cpu_peak import measure_cpu_peak
+from superopt.kernels.runtime.engine import host
 
 HEADER = (
     "| heads | d | length | batch | mask | superopt | onnxruntime | OpenVINO |"

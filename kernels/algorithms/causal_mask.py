@@ -48,6 +48,24 @@ def visible_keys(
     return VisibleKeys(offset, (-least - MAX_EXP_UNDERFLOW) / largest if largest else None)
 
 
+@dataclass(frozen=True, slots=True)
+class CausalSkip:
+    """Query i sees keys j <= i + offset. The scores of others are `least`, or that plus the dot
+    product times `scale`."""
+
+    offset: int
+    least: float
+    scale: float
+
+
+def causal_skip(x: Expr, i: Axis, j: Axis, product: Load) -> CausalSkip | None:
+    """Return which keys the mask in the scores `x` hides, by positions; None if it hides none or
+    the scores have other terms."""
+    found = _match_mask(x, i, j)
+    scale = None if found is None else _constant_scale(found[2], product)
+    return None if found is None or scale is None else CausalSkip(found[0], found[1], scale)
+
+
 def scale_and_mask_offset(
     x: Expr, i: Axis, j: Axis, product: Load, max_product: float
 ) -> tuple[float, int | None] | None:

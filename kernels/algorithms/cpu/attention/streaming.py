@@ -1,0 +1,136 @@
+"""Streaming attention on the CPU: an online softmax (online_attention.py) over blocks of keys, with
+the scores of a strip of rows in the L1 cache.
+
+A causal mask bounds the keys of each strip, so that what is behind the diagonal is not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
+from superopt.kernels.algorithms.build import input_buffers
+from superopt.kernels.algorithms.causal_mask import causal_skip
+from superopt.kernels.algorithms.contraction import axis_stride
+from superopt.kernels.algorithms.cpu.attention.streaming_kernel import (
+    Blocks,
+    operand_bounds,
+    operand_bounds_kernel,
+    streaming_attention_kernel,
+)
+from superopt.kernels.algorithms.online_attention import (
+    OnlineAttention,
+    match_online_attention,
+)
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
+from superopt.kernels.loops.option import Option
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Apply, Axis, Load
+from superopt.te.expr.tensor import Tensor
+
+TILE_ROWS = 6  # of a register tile: 24 accumulators in 4 vectors, 12 in 2
+UNIT = 64  # keys that a mask bounds at a time
+MIN_ROWS = 24  # of queries, from which on blocks of rows pay
+MAX_VALUE_VECTORS = {16: 2, 32: 4}  # of a register tile, by vector registers
+# Rows of a block and of a strip, and keys of a step, best first: on a Xeon (family 6, model 167)
+# they take equal time within 4 % for 1024 keys of 64 elements.
+BLOCKS = ((48, 24, 256), (96, 24, 256), (96, 48, 128), (48, 12, 256), (96, 24, 512), (48, 24, 128))
+# Relative to complete rows: 0.75 to 0.9 for 512 to 4096 keys without a mask, and half of that with
+# a causal one.
+RELATIVE_TIME = 0.85
+
+
+def fits_streaming(t: Tensor, lanes: int) -> bool:
+    """True if `t` is an attention that streaming computes. lanes: elements of a vector."""
+    return _match_streaming(t, lanes) is not None
+
+
+def _match_streaming(t: Tensor, lanes: int) -> OnlineAttention | None:
+    """Match an attention with enough rows and keys for a tile, in which vectors run along keys and
+    values."""
+    a = match_online_attention(t) if t.dtype == F32 else None
+    if a is None or a.shared_heads is not None or a.d.size % lanes:
+        return None
+    if a.i.size < MIN_ROWS or a.j.size < UNIT:
+        return None
+    is_read = isinstance(a.q, Load) and _is_vector(a.k, a.j) and _is_vector(a.v, a.d)
+    return a if is_read and a.q.dtype == F32 else None
+
+
+def _is_vector(e: object, axis: Axis) -> bool:
+    """True if neighbours along the axis are neighbours in memory."""
+    return isinstance(e, Load) and e.dtype == F32 and axis_stride(e, axis) == 1
+
+
+@remember_match
+def recognise_streaming(p: Problem) -> OnlineAttention | None:
+    """Match a softmax times a matrix; None where sums must not be reordered."""
+    if not p.row_axes or not p.allow_winograd:
+        return None
+    return _match_streaming(p.tensor, p.lanes)
+
+
+def streaming_options(p: Problem, a: OnlineAttention) -> Iterator[Option]:
+    """Yield options, best first."""
+    some = (_fitting_blocks(a, *blocks) for blocks in BLOCKS)
+    for rows, strip, keys in dict.fromkeys(some):
+        yield Option.make("streaming", rows=rows, strip=strip, keys=keys)
+
+
+def _fitting_blocks(a: OnlineAttention, rows: int, strip: int, keys: int) -> tuple[int, int, int]:
+    """Return blocks of no more rows and keys than there are."""
+    high = min(rows, a.i.size // TILE_ROWS * TILE_ROWS)
+    return high, strip if high % strip == 0 else high, min(keys, -(-a.j.size // UNIT) * UNIT)
+
+
+def predict_streaming(p: Problem, a: OnlineAttention) -> Prediction:
+    """Return the best option."""
+    return Prediction(next(streaming_options(p, a)), RELATIVE_TIME)
+
+
+def kernel_blocks(p: Problem, a: OnlineAttention, o: Option) -> Blocks:
+    """Return the blocks of an option."""
+    most = MAX_VALUE_VECTORS[p.processor.vector_registers]
+    vectors = a.d.size // p.lanes
+    return Blocks(
+        rows=o["rows"],
+        strip=o["strip"],
+        keys=o["keys"],
+        unit=UNIT,
+        tile_rows=TILE_ROWS,
+        score_vectors=most,
+        value_vectors=max(n for n in range(1, most + 1) if vectors % n == 0),
+        lanes=p.lanes,
+        unrolled_terms=p.processor.unrolled_terms,
+    )
+
+
+def schedule_streaming(p: Problem, a: OnlineAttention, o: Option) -> Choice:
+    """Return the choice of an option."""
+    blocks, t = kernel_blocks(p, a, o), a.tensor
+    skip = causal_skip(a.score, a.i, a.j, Load(a.placeholder, (), F32))
+    if skip is None:
+        kernel = streaming_attention_kernel(a, input_buffers(t), p.layouts, blocks)
+        return Choice(o, t, kernels={t: kernel})
+    before = operand_bounds(a)
+    held = Tensor("bounds", before.dtype, before.shape)
+    root = _with_read(t, held)
+    inputs = input_buffers(root)
+    kernels = {
+        before: operand_bounds_kernel(a, before, input_buffers(before), p.layouts, blocks),
+        root: streaming_attention_kernel(a, inputs, p.layouts, blocks, skip, held),
+    }
+    return Choice(o, root, producers=((before, held),), kernels=kernels)
+
+
+def _with_read(t: Tensor, x: Tensor) -> Tensor:
+    """Return a tensor whose body also records that `x` is read."""
+    assert t.body is not None
+    read = x[(0,) * x.rank]
+    return Tensor(t.name, t.dtype, t.shape, t.axes, Apply("add", (t.body, read), t.dtype))
+
+
+STREAMING = Algorithm(
+    ("streaming",), "attention: online softmax over blocks of keys, scores in L1",
+    recognise_streaming, streaming_options, schedule_streaming, predict_streaming,
+)  # fmt: skip
