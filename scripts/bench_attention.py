@@ -6,9 +6,10 @@
 
 Each case is softmax(q k^T / sqrt(d) + mask) v as exporters write it, with and without a causal mask
 (`--heads` heads of q, fewer of k and v with `--kv-heads`). It is compiled by the default call and
-runs in turns with both peers in one process (OpenVINO in float32). The share is of the peak of FMAs
-that is measured before each case, and counts the products that the mask leaves: 4 d operations for
-each pair of a query and a key that it sees, and none for the softmax.
+runs in turns with both peers and a loop of FMAs in one process (OpenVINO in float32). The share is
+of the rate of that loop, of one thread, in the same round (times the threads). It counts the
+products that the mask leaves: 4 d operations for each pair of a query and a key that it sees, and
+none for the softmax.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ import itertools
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import numpy as np
 import onnx
 from kernel_cases import attention, model
-from peers import RUNTIMES, drawn, in_turns
+from peers import ROUNDS, difference, drawn
 
 import superopt
 from superopt import ort
-from superopt.kernels.runtime.cpu_peak import measure_cpu_peak
+from superopt.baselines import openvino
+from superopt.kernels.runtime.cpu_peak import fma_run
 from superopt.kernels.runtime.engine import host
+from superopt.ort.timing import SPIN_SECONDS, bind_run, interleave
 
 HEADER = (
     "| heads | d | length | batch | mask | superopt | onnxruntime | OpenVINO |"
@@ -50,17 +55,24 @@ def measure(
     session = ort.load_session(path, threads)
     feeds = drawn(session, 0, {})
     exe = superopt.compile(path, threads=threads, shapes=())
-    measure_cpu_peak.cache_clear()
-    peak = measure_cpu_peak(host(), threads).flops
-    found = in_turns(exe, session, path, feeds, threads, seconds)
+    wanted, got = ort.run(session, feeds), exe.run(feeds)
+    error = max(difference(got[n], np.asarray(w)) for n, w in wanted.items())
+    spin, spin_operations = fma_run(host())
+    runs = [
+        lambda: exe.run(feeds), bind_run(session, feeds), openvino.prepare(path, feeds, threads),
+        spin,
+    ]  # fmt: skip
+    pause = SPIN_SECONDS if threads > 1 else 0.0
+    ours, *peers, spun = interleave(runs, seconds, ROUNDS, 0, pause=pause)
+    ratio = median(min(pair) / x for x, *pair in zip(ours, *peers, strict=True))
     operations = 4 * width * heads * batch * visible_pairs(length, causal)
-    share = operations / (found["us"]["superopt"] * 1e-6) / peak
-    ms = " | ".join(f"{found['us'][k] / 1e3:.2f}" for k in RUNTIMES)
+    peak = [threads * spin_operations / us for us in spun]
+    share = median(operations / x / rate for x, rate in zip(ours, peak, strict=True))
+    ms = " | ".join(f"{median(times) / 1e3:.2f}" for times in (ours, *peers))
     shown = f"{heads}" if kv_heads == heads else f"{heads} of {kv_heads}"
-    mask = "causal" if causal else ""
     return (
-        f"| {shown} | {width} | {length} | {batch} | {mask} | {ms} | {found['ratio']:.2f} |"
-        f" {100 * share:.0f} | {found['error']:.0e} |"
+        f"| {shown} | {width} | {length} | {batch} | {'causal' if causal else ''} | {ms} |"
+        f" {ratio:.2f} | {100 * share:.0f} | {error:.0e} |"
     )
 
 

@@ -109,6 +109,15 @@ def memory_reader(machine: Machine) -> Callable[[np.ndarray], None]:
     return lambda x: read(x.ctypes.data, x.nbytes, 1)
 
 
+def fma_run(machine: Machine, steps: int = SPIN_STEPS) -> tuple[Callable[[], None], int]:
+    """Return a call of one thread at the peak rate of FMAs, and its operations, to time in turns
+    with others."""
+    _, spin, _ = _benchmark_functions(machine)
+    sink = np.zeros(16, np.float32)
+    operations = 2 * FMA_CHAINS * steps * (machine.width // 4)
+    return lambda: spin(steps, sink.ctypes.data), operations
+
+
 @lru_cache(maxsize=8)
 def _benchmark_functions(
     machine: Machine,
