@@ -98,9 +98,25 @@ def last_cache_bytes() -> int:
     out = 0
     for path in CACHES.glob("index*/size"):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            text = path.read_text("ascii").strip()
-            out = max(out, int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1:]])
+            out = max(out, _parse_size(path.read_text("ascii").strip()))
     return out
+
+
+def data_caches() -> tuple[int, ...]:
+    """Return the bytes of the caches of data of a core, from L1 on; empty if the system does not
+    tell."""
+    found = {}
+    for folder in CACHES.glob("index*"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            text = (folder / "size").read_text("ascii").strip()
+            if (folder / "type").read_text("ascii").strip() != "Instruction":
+                found[int((folder / "level").read_text("ascii"))] = _parse_size(text)
+    return tuple(found[level] for level in sorted(found))
+
+
+def _parse_size(text: str) -> int:
+    """Return the bytes of a size such as 48K."""
+    return int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1:]]
 
 
 def memory_reader(machine: Machine) -> Callable[[np.ndarray], None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
+from superopt.kernels.algorithms.algorithm import Algorithm, Prediction, kib
 from superopt.kernels.algorithms.build import input_buffers
 from superopt.kernels.algorithms.causal_mask import causal_skip
 from superopt.kernels.algorithms.contraction import axis_stride
@@ -130,7 +130,27 @@ def _with_read(t: Tensor, x: Tensor) -> Tensor:
     return Tensor(t.name, t.dtype, t.shape, t.axes, Apply("add", (t.body, read), t.dtype))
 
 
+def streaming_limits(p: Problem, a: OnlineAttention, o: Option) -> Iterator[str]:
+    """Yield what bounds the blocks of an option."""
+    b = kernel_blocks(p, a, o)
+    accumulators = b.tile_rows * max(b.score_vectors, b.value_vectors)
+    registers, size = p.processor.vector_registers, p.tensor.dtype.bits // 8
+    yield (
+        f"register tiles of {b.tile_rows} rows x {b.score_vectors} vectors of keys, and x"
+        f" {b.value_vectors} of values: {accumulators} accumulators of {registers} registers"
+    )
+    scores = b.strip * (b.keys + 2 * b.unit) * size
+    values = b.unit * max(a.c.size, a.d.size) * size
+    yield (
+        f"strips of {b.strip} rows x {b.keys} keys: {kib(scores)} of scores, beside {b.unit} keys"
+        f" or values of {kib(values)}, in L1"
+    )
+    yield f"a causal mask bounds keys {b.unit} at a time, for each strip of rows"
+    yield f"parts of {b.rows} rows: keys and values are read from L2 or L3 once for each"
+
+
 STREAMING = Algorithm(
     ("streaming",), "attention: online softmax over blocks of keys, scores in L1",
     recognise_streaming, streaming_options, schedule_streaming, predict_streaming,
+    limits=streaming_limits,
 )  # fmt: skip

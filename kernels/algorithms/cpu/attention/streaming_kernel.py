@@ -445,7 +445,9 @@ def operand_bounds(a: OnlineAttention) -> Tensor:
     them is NaN. Its body records what is read."""
     rest = tuple(x for x in a.tensor.axes if x not in (a.i, a.d))
     axes = (*rest, Axis("operand", 2))
-    return Tensor("bounds", F32, tuple(x.extent for x in axes), axes, Apply("mul", (a.k, a.v), F32))
+    value = substitute_axes(a.v, {a.j: _index(0), a.d: _index(0)})
+    body = Apply("mul", (a.k, value), F32)
+    return Tensor("bounds", F32, tuple(x.extent for x in axes), axes, body)
 
 
 def operand_bounds_kernel(
