@@ -76,7 +76,8 @@ class Explanation:
 def explain_choice(p: Problem, chosen: Option, figures: MachineFigures) -> Explanation:
     """Return why a problem of fixed sizes has the option `chosen`."""
     predicted: dict[Option, float] = {}
-    rejected, limits = [], []
+    rejected: list[str] = []
+    limits: list[str] = []
     for a, match in matched_algorithms(p, "cpu"):
         found = a.prediction(p, match)
         if found is None:

@@ -194,15 +194,18 @@ def profile(
     from superopt.api import functions as api
 
     terminal.check_outputs(model, inputs, svg=svg)
-    given = {
-        "threads": threads, "shapes": shapes, "inputs": inputs, "seconds": seconds,
-        "float_class": float_class, "target": target, "precision": precision, "vendor": vendor,
-    }  # fmt: skip
     if why is not None:
-        terminal.print_result(api.explain_kernel(model, why, **given), str, as_json=as_json)
+        explanation = api.explain_kernel(
+            model, why, threads=threads, shapes=shapes, inputs=inputs, seconds=seconds,
+            float_class=float_class, target=target, precision=precision, vendor=vendor,
+        )  # fmt: skip
+        terminal.print_result(explanation, str, as_json=as_json)
         return ExitCode.OK
     with terminal.handle_interrupts() as stop:
-        found = api.profile(model, stop=stop, **given)
+        found = api.profile(
+            model, threads=threads, shapes=shapes, inputs=inputs, seconds=seconds, stop=stop,
+            float_class=float_class, target=target, precision=precision, vendor=vendor,
+        )  # fmt: skip
     if svg is not None:
         svg.write_text(found.svg())
     from superopt.report.compilation.profile import MAX_KERNELS, profile_text

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.cost.store import store_path
+from superopt.cost.cache_folders import store_path
 from superopt.errors import UsageError
 from superopt.kernels.algorithms.candidate_costs import (
     TERMS,
@@ -91,7 +91,7 @@ def machine_figures(
     """Return the figures of a machine, with where they come from."""
     sizes = (*caches[:3], *DEFAULT_CACHES[len(caches[:3]) :])
     # the rate of a level is that of a buffer twice as large as the one before
-    read = (*(peak.bandwidth(2 * n) for n in sizes[:2]), peak.memory_bandwidth)
+    read = peak.bandwidth(2 * sizes[0]), peak.bandwidth(2 * sizes[1]), peak.memory_bandwidth
     rates = ", ".join(
         f"{name} {rate / 1e9:.0f} GB/s"
         for name, rate in zip(("L2", "L3", "memory"), read, strict=True)

@@ -24,9 +24,10 @@ from superopt.kernels.algorithms.online_attention import (
 )
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.option import Option
-from superopt.te.expr.dtype import F32
+from superopt.te.analysis.walk import loads, subexpressions
+from superopt.te.expr.dtype import F32, I64
 from superopt.te.expr.node import Apply, Axis, Load
-from superopt.te.expr.tensor import Tensor
+from superopt.te.expr.tensor import Tensor, cast
 
 TILE_ROWS = 6  # of a register tile: 24 accumulators in 4 vectors, 12 in 2
 UNIT = 64  # keys that a mask bounds at a time
@@ -51,10 +52,18 @@ def _match_streaming(t: Tensor, lanes: int) -> OnlineAttention | None:
     a = match_online_attention(t) if t.dtype == F32 else None
     if a is None or a.shared_heads is not None or a.d.size % lanes:
         return None
-    if a.i.size < MIN_ROWS or a.j.size < UNIT:
+    if a.i.size < MIN_ROWS or a.j.size < UNIT or _has_valid_keys(a):
         return None
     is_read = isinstance(a.q, Load) and _is_vector(a.k, a.j) and _is_vector(a.v, a.d)
     return a if is_read and a.q.dtype == F32 else None
+
+
+def _has_valid_keys(a: OnlineAttention) -> bool:
+    """True if keys are hidden from a number in memory on: complete rows end there
+    (superopt/plan/rewrites/matmul/valid_keys.py)."""
+    key = cast(a.j, I64)
+    found = (e for e in subexpressions(a.score) if isinstance(e, Apply) and e.fn == "lt")
+    return any(e.args[0] == key and any(True for _ in loads(e.args[1])) for e in found)
 
 
 def _is_vector(e: object, axis: Axis) -> bool:
