@@ -12,6 +12,7 @@ from itertools import islice
 
 from superopt.kernels.algorithms.build import build_kernels
 from superopt.kernels.algorithms.cpu.partition import imbalance
+from superopt.kernels.algorithms.kernel_work import KernelWork, cache_traffic, count_work
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import (
     best_option,
@@ -20,7 +21,6 @@ from superopt.kernels.algorithms.space import (
     options,
 )
 from superopt.kernels.llvm.codegen import chunk_count
-from superopt.kernels.llvm.kernel_work import KernelWork, cache_traffic, count_work
 from superopt.kernels.loops.option import Option
 
 STORE_COST, STEP_COST = 2.0, 2.0  # vector FMAs; two FMAs and two loads a cycle, one store

@@ -89,16 +89,16 @@ Stmt = Store | Update | For
 def bind(axis: Axis, value: Expr, *body: Stmt) -> For:
     """Return the body for one value of `axis`, an index below its extent, which is computed
     once."""
-    return For(axis, body, until=_after(value), begin=value)
+    return For(axis, body, until=next_index(value), begin=value)
 
 
 def bound_value(s: For) -> Expr | None:
     """Return the value of the axis that a loop of one iteration (`bind`) has; None for another
     loop."""
-    return s.begin if s.begin is not None and s.until == _after(s.begin) else None
+    return s.begin if s.begin is not None and s.until == next_index(s.begin) else None
 
 
-def _after(value: Expr) -> Expr:
+def next_index(value: Expr) -> Expr:
     return te_index.as_index(value + 1)
 
 

@@ -327,8 +327,7 @@ class Executable(ModelPrograms):
         machine's figures, and what bounded the block sizes. `print` the result.
 
         kernel: its number in the table of `profile`, from 1 for the slowest, or a part of its
-        label. feeds, shapes, seconds: as in `profile`, which runs first. Raises UsageError if there
-        is no such kernel, or it has no candidates. On a CPU.
+        label. Others: as in `profile`, which runs first. Raises UsageError without candidates.
         """
         with self.exclusive():
             generator = self.compiler.generator

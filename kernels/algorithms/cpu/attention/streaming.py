@@ -12,12 +12,12 @@ from superopt.kernels.algorithms.algorithm import Algorithm, Prediction, kib
 from superopt.kernels.algorithms.build import input_buffers
 from superopt.kernels.algorithms.causal_mask import causal_skip
 from superopt.kernels.algorithms.contraction import axis_stride
-from superopt.kernels.algorithms.cpu.attention.streaming_kernel import (
-    Blocks,
+from superopt.kernels.algorithms.cpu.attention.blocks import Blocks
+from superopt.kernels.algorithms.cpu.attention.operand_bounds import (
     operand_bounds,
     operand_bounds_kernel,
-    streaming_attention_kernel,
 )
+from superopt.kernels.algorithms.cpu.attention.streaming_kernel import streaming_attention_kernel
 from superopt.kernels.algorithms.online_attention import (
     OnlineAttention,
     match_online_attention,

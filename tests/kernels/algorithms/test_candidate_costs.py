@@ -5,20 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
-import onnx
 import pytest
 
-import superopt
-from superopt.api import functions
 from superopt.compilation.cpu.explain_kernel import explanation_data, machine_figures
-from superopt.errors import UsageError
-from superopt.kernels.algorithms.candidate_costs import TERMS, explain_choice
+from superopt.kernels.algorithms.candidate_costs import explain_choice
+from superopt.kernels.algorithms.kernel_work import cache_traffic, count_work
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, options
-from superopt.kernels.llvm.kernel_work import cache_traffic, count_work
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.schedule import parse_schedule
 from superopt.kernels.processor import XEON
@@ -27,7 +21,6 @@ from superopt.kernels.runtime.engine import Machine
 from superopt.report.compilation.kernel_explanation import explanation_text
 from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import Tensor, compute, reduce_sum
-from tests.support.compilation.models import net
 
 MACHINE = Machine("sapphirerapids", "+avx512f", 64)
 PEAK = CpuPeak(200e9, ((1 << 14, 400e9), (1 << 20, 100e9), (1 << 23, 30e9), (1 << 28, 10e9)))
@@ -84,31 +77,3 @@ def test_traffic_by_what_fits() -> None:
     assert cache_traffic(kernel, a + b + c - 1) == a + b + c
     assert cache_traffic(kernel, b + 4 * 512 + 4 * 256) == a + b + c
     assert cache_traffic(kernel, b // 2) == a + 96 * b + c
-
-
-def test_a_kernel_of_a_model() -> None:
-    exe = superopt.compile(net())
-    found = exe.explain_kernel("1", seconds=0.05)
-    assert found.seconds > 0
-    assert found.chosen in {c.option for c in found.candidates}
-    assert all(len(c.seconds) == len(TERMS) and c.bound in TERMS for c in found.candidates)
-    assert "measured in this run" in str(found)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "message"),
-    [("0", "no kernel 0"), ("99", "no kernel 99"), ("Nothing", "0 kernels are named Nothing")],
-)
-def test_other_names_are_refused(kernel: str, message: str) -> None:
-    exe = superopt.compile(net())
-    with pytest.raises(UsageError, match=message):
-        exe.explain_kernel(kernel, seconds=0.05)
-
-
-def test_the_command(superopt: Callable[..., SimpleNamespace], tmp_path: Path) -> None:
-    onnx.save(net(), tmp_path / "m.onnx")
-    done = superopt(
-        "profile", tmp_path / "m.onnx", "--seconds", "0.05", "--why", "1", api=functions
-    )
-    assert "  chosen: " in done.out
-    assert "What bounds the block sizes" in done.out
