@@ -132,6 +132,12 @@ def schedule_streaming(p: Problem, a: OnlineAttention, o: Option) -> Choice:
     return Choice(o, root, producers=((before, held),), kernels=kernels)
 
 
+def schedule_symbolic_streaming(p: Problem, o: Option) -> Choice | None:
+    """Return the choice of an option for symbolic sizes: for no fewer rows than a block has."""
+    a = recognise_streaming(p)
+    return None if a is None or a.i.size < o["rows"] else schedule_streaming(p, a, o)
+
+
 def _with_read(t: Tensor, x: Tensor) -> Tensor:
     """Return a tensor whose body also records that `x` is read."""
     assert t.body is not None
@@ -161,5 +167,5 @@ def streaming_limits(p: Problem, a: OnlineAttention, o: Option) -> Iterator[str]
 STREAMING = Algorithm(
     ("streaming",), "attention: online softmax over blocks of keys, scores in L1",
     recognise_streaming, streaming_options, schedule_streaming, predict_streaming,
-    limits=streaming_limits,
+    schedule_symbolic=schedule_symbolic_streaming, limits=streaming_limits,
 )  # fmt: skip
