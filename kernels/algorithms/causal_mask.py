@@ -13,9 +13,11 @@ from math import inf
 
 import numpy as np
 
+from superopt.te.analysis.walk import index_axes, subexpressions
 from superopt.te.expr import index
-from superopt.te.expr.dtype import F16, INDEX
+from superopt.te.expr.dtype import BOOL, F16, I64, INDEX
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
+from superopt.te.expr.tensor import const
 
 MAX_EXP_UNDERFLOW = 200.0  # exp(-x) is 0 in float32 for x above this
 SUM_ROUNDING_FACTOR = 1.01  # bound on a computed sum over its exact value
@@ -50,20 +52,109 @@ def visible_keys(
 
 @dataclass(frozen=True, slots=True)
 class CausalSkip:
-    """Query i sees keys j <= i + offset. The scores of others are `least`, or that plus the dot
-    product times `scale`."""
+    """Query i sees keys j <= i + offset, an index of sizes. The scores of others are `least` plus
+    the dot product times `scale`, which is 0 where these are chosen."""
 
-    offset: int
+    offset: Expr
     least: float
     scale: float
 
 
 def causal_skip(x: Expr, i: Axis, j: Axis, product: Load) -> CausalSkip | None:
     """Return which keys the mask in the scores `x` hides, by positions; None if it hides none or
-    the scores have other terms."""
-    found = _match_mask(x, i, j)
-    scale = None if found is None else _constant_scale(found[2], product)
-    return None if found is None or scale is None else CausalSkip(found[0], found[1], scale)
+    the scores of hidden keys have other terms."""
+    offsets = (_position_comparison(e, i, j) for e in subexpressions(x))
+    for offset in dict.fromkeys(found[0] for found in offsets if found is not None):
+        terms = _linear_terms(_hidden_value(x, i, j, offset), product)
+        if terms is not None and terms[1] < 0:
+            return CausalSkip(offset, terms[1], terms[0])
+    return None
+
+
+def _position_comparison(test: Expr, i: Axis, j: Axis) -> tuple[Expr, bool] | None:
+    """Match a comparison of positions, which may be i64: (offset, True if it holds for
+    j <= i + offset, False if for all others)."""
+    match test:
+        case Apply("le" | "lt" as fn, (a, b)):
+            a, b = position_index(a), position_index(b)
+            if a is None or b is None:
+                return None
+            rest = dict(index.polynomial(index.as_index(b - a)))
+            signs = rest.pop((i,), 0), rest.pop((j,), 0)
+            if signs not in ((1, -1), (-1, 1)) or any(
+                {i, j} & index_axes(atom) for atoms in rest for atom in atoms
+            ):
+                return None
+            c = index.as_index(index.from_polynomial(rest) - (fn == "lt"))
+            return (c, True) if signs == (1, -1) else (index.as_index(-c - 1), False)
+    return None
+
+
+def position_index(e: Expr) -> Expr | None:
+    """Return an integer that is computed of positions as an index; None for another one."""
+    if e.dtype == INDEX:
+        return e
+    match e:
+        case Const(value) if e.dtype == I64:
+            return index.as_index(int(value))
+        case Apply("cast", (x,), dtype) if dtype == I64 and x.dtype == INDEX:
+            return x
+        case Apply("add" | "sub" as fn, (a, b), dtype) if dtype == I64:
+            x, y = position_index(a), position_index(b)
+            if x is not None and y is not None:
+                return index.as_index(x + y if fn == "add" else x - y)
+    return None
+
+
+def _hidden_value(e: Expr, i: Axis, j: Axis, offset: Expr) -> Expr:
+    """Return `e` for keys j > i + offset: comparisons of positions with this offset are known."""
+
+    def known(x: Expr) -> bool | None:
+        return bool(x.value) if isinstance(x, Const) and x.dtype == BOOL else None
+
+    def visit(e: Expr) -> Expr:
+        found = _position_comparison(e, i, j)
+        if found is not None and found[0] == offset:
+            return const(not found[1], BOOL)
+        if not isinstance(e, Apply) or e.dtype == INDEX:
+            return e
+        args = tuple(map(visit, e.args))
+        match e.fn, args:
+            case "select", (guard, yes, no) if known(guard) is not None or yes == no:
+                return yes if yes == no or known(guard) else no
+            case "not", (x,) if known(x) is not None:
+                return const(not known(x), BOOL)
+            case "and" | "or" as fn, some:
+                if any(known(x) == (fn == "or") for x in some if known(x) is not None):
+                    return const(fn == "or", BOOL)
+                rest = tuple(x for x in some if known(x) is None)
+                if len(rest) <= 1:
+                    return rest[0] if rest else const(fn == "and", BOOL)
+                return Apply(fn, rest, e.dtype)
+        return Apply(e.fn, args, e.dtype)
+
+    return visit(e)
+
+
+def _linear_terms(e: Expr, product: Load) -> tuple[float, float] | None:
+    """Return (scale, constant) if `e` is the product times scale, plus a constant; None for another
+    expression."""
+    match e:
+        case Const(value):
+            return 0.0, float(value)
+        case Load():
+            return (1.0, 0.0) if e == product else None
+        case Apply("mul", (a, Const(c))) | Apply("mul", (Const(c), a)):
+            found = _linear_terms(a, product)
+            return None if found is None else (found[0] * float(c), found[1] * float(c))
+        case Apply("div", (a, Const(c))) if c:
+            found = _linear_terms(a, product)
+            return None if found is None else (found[0] / float(c), found[1] / float(c))
+        case Apply("add", (a, b)):
+            some = [_linear_terms(x, product) for x in (a, b)]
+            if some[0] is not None and some[1] is not None:
+                return some[0][0] + some[1][0], some[0][1] + some[1][1]
+    return None
 
 
 def scale_and_mask_offset(

@@ -24,7 +24,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from superopt.kernels.algorithms.causal_mask import CausalSkip
+from superopt.kernels.algorithms.causal_mask import CausalSkip, position_index
 from superopt.kernels.algorithms.cpu.attention.blocks import (
     Blocks,
     ScratchBuffers,
@@ -334,7 +334,10 @@ class _Builder:
 def narrow_comparisons(e: Expr) -> Expr:
     """Return `e` with positions compared in 32 bits, of which a vector has twice as many."""
     match e:
-        case Apply("le" | "lt" as fn, (x, y)) if x.dtype == y.dtype == INDEX:
+        case Apply("le" | "lt" as fn, (a, b)):
+            x, y = position_index(a), position_index(b)
+            if x is None or y is None:
+                return e
             return compare(fn, cast(as_index(x - y), I32), const(0, I32))
         case Apply(fn, args, dtype) if dtype != INDEX:
             return Apply(fn, tuple(map(narrow_comparisons, args)), dtype)

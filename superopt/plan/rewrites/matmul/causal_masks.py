@@ -1,5 +1,6 @@
-"""Replace constant causal masks by comparisons of indices, so that attention kernels know which
-keys they can skip. The rules are those of rules/library/te/masks.rules."""
+"""Replace causal masks by comparisons of indices, so that attention kernels know which keys they
+can skip: constant ones by the rules of rules/library/te/masks.rules, computed ones by inlining
+them."""
 
 from __future__ import annotations
 
@@ -10,15 +11,19 @@ from math import isfinite
 
 import numpy as np
 
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.plan.lowering.kernel_stages import kernel_inputs
 from superopt.plan.rewrites.reductions.row_fusion import replace_tensors
 from superopt.rules.te.match import Context
 from superopt.rules.te.rewrite import load_te_rules
+from superopt.te.analysis.inline import Inliner, substitute_axes
 from superopt.te.analysis.walk import loads
-from superopt.te.expr.dtype import BOOL
-from superopt.te.expr.node import Number
+from superopt.te.expr.dtype import BOOL, INDEX
+from superopt.te.expr.node import Apply, Expr, Load, Number, Reduce
 from superopt.te.expr.tensor import Tensor
 
 MAX_MASK_ELEMENTS = 1 << 26  # of a constant that is inspected
+MAX_MASK_OPERATIONS = 24  # of a mask that each attention computes anew
 Constants = Mapping[Tensor, Callable[[], np.ndarray]]
 Diagonal = tuple[int, Number, Number]  # offset, the value below, the value above
 
@@ -63,6 +68,66 @@ def replace_causal_masks(
         return Tensor(t.name, t.dtype, t.shape, t.axes, replace_tensors(now.body, stages))
 
     return {t: one(now) if t in row_tensors else now for t, now in current.items()}
+
+
+def inline_masks(
+    current: Mapping[Tensor, Tensor], row_tensors: Collection[Tensor], kept: Collection[Tensor]
+) -> dict[Tensor, Tensor]:
+    """Return the definitions with masks of positions, and of vectors such as which keys are
+    padding, computed where attention reads them. Those that nothing else reads are left out.
+
+    row_tensors: those computed by rows. kept: tensors that must be in memory.
+    """
+    masks = {t: now for t, now in current.items() if _is_mask(now, current)}
+    attention = [t for t in row_tensors if t in current and reduction(current[t]) is not None]
+    inliner, out = Inliner(masks), dict(current)
+    made: dict[Tensor, Tensor] = {}
+
+    def stage(t: Tensor) -> Tensor:
+        if t.body is None or t in current:
+            return t
+        if t not in made:
+            made[t] = one(t)
+        return made[t]
+
+    def one(t: Tensor) -> Tensor:
+        assert t.body is not None
+        body = inliner.expr(t.body)
+        stages = {x.tensor: stage(x.tensor) for x in loads(body)}
+        return Tensor(t.name, t.dtype, t.shape, t.axes, replace_tensors(body, stages))
+
+    for t in attention:
+        out[t] = one(current[t])
+    for t in reversed(list(masks)):
+        if t not in kept and not any(t in kernel_inputs(now, out) for now in out.values()):
+            del out[t]
+    return out
+
+
+def _is_mask(t: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
+    """True for a few operations on positions and on elements of tensors of lower rank."""
+    if t.body is None or reduction(t) is not None:
+        return False
+    rank = sum(n != 1 for n in t.shape)
+    operations = 0
+    todo: list[Expr] = [t.body]
+    while todo:
+        e = todo.pop()
+        operations += isinstance(e, Apply) and e.dtype != INDEX
+        match e:
+            case Apply(_, args):
+                todo += args
+            case Reduce():
+                return False
+            case Load(x, index) if x.body is not None or x in current:
+                inner = current.get(x, x)
+                assert inner.body is not None
+                todo.append(substitute_axes(inner.body, dict(zip(inner.axes, index, strict=True))))
+            case Load(x) if sum(n != 1 for n in x.shape) >= max(rank, 1):
+                return False
+        if operations > MAX_MASK_OPERATIONS:
+            return False
+    return True
 
 
 def _match_diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> Diagonal | None:
