@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from superopt.te.analysis.walk import index_axes, subexpressions
+from superopt.te.analysis.walk import index_axes, loads, subexpressions
 from superopt.te.expr import index
 from superopt.te.expr.dtype import BOOL, F16, I64, INDEX
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
@@ -52,12 +52,14 @@ def visible_keys(
 
 @dataclass(frozen=True, slots=True)
 class CausalSkip:
-    """Query i sees keys j <= i + offset, an index of sizes. The scores of others are `least` plus
-    the dot product times `scale`, which is 0 where these are chosen."""
+    """Query i sees keys j <= i + offset, an index of sizes. The scores of others are `least`, plus
+    the dot product times `scale` (0 where it is not in them), plus `padding`, if that is not None:
+    an expression of keys, and not of queries."""
 
     offset: Expr
     least: float
     scale: float
+    padding: Expr | None = None
 
 
 def causal_skip(x: Expr, i: Axis, j: Axis, product: Load) -> CausalSkip | None:
@@ -66,9 +68,19 @@ def causal_skip(x: Expr, i: Axis, j: Axis, product: Load) -> CausalSkip | None:
     offsets = (_position_comparison(e, i, j) for e in subexpressions(x))
     for offset in dict.fromkeys(found[0] for found in offsets if found is not None):
         terms = _linear_terms(_hidden_value(x, i, j, offset), product)
-        if terms is not None and terms[1] < 0:
-            return CausalSkip(offset, terms[1], terms[0])
+        if terms is None or not terms.constant < 0:
+            continue
+        if not any(i in index_axes(e) or _reads_along(e, i) for e in terms.others):
+            padding = None
+            for e in terms.others:
+                padding = e if padding is None else padding + e
+            return CausalSkip(offset, terms.constant, terms.scale, padding)
     return None
+
+
+def _reads_along(e: Expr, axis: Axis) -> bool:
+    """True if an expression loads elements at an index of the axis."""
+    return any(axis in index_axes(i) for x in loads(e) for i in x.index)
 
 
 def _position_comparison(test: Expr, i: Axis, j: Axis) -> tuple[Expr, bool] | None:
@@ -136,24 +148,42 @@ def _hidden_value(e: Expr, i: Axis, j: Axis, offset: Expr) -> Expr:
     return visit(e)
 
 
-def _linear_terms(e: Expr, product: Load) -> tuple[float, float] | None:
-    """Return (scale, constant) if `e` is the product times scale, plus a constant; None for another
-    expression."""
+@dataclass(frozen=True, slots=True)
+class _LinearTerms:
+    """The product times `scale`, plus a constant, plus others, which do not have the product."""
+
+    scale: float = 0.0
+    constant: float = 0.0
+    others: tuple[Expr, ...] = ()
+
+    def times(self, factor: float) -> _LinearTerms | None:
+        if self.others:
+            return None
+        return _LinearTerms(self.scale * factor, self.constant * factor)
+
+    def plus(self, x: _LinearTerms) -> _LinearTerms:
+        others = (*self.others, *x.others)
+        return _LinearTerms(self.scale + x.scale, self.constant + x.constant, others)
+
+
+def _linear_terms(e: Expr, product: Load) -> _LinearTerms | None:
+    """Return the terms of `e`; None if the product is in it in another way."""
     match e:
         case Const(value):
-            return 0.0, float(value)
-        case Load():
-            return (1.0, 0.0) if e == product else None
+            return _LinearTerms(constant=float(value))
+        case Load() if e == product:
+            return _LinearTerms(scale=1.0)
+        case Apply("add", (a, b)):
+            left, right = _linear_terms(a, product), _linear_terms(b, product)
+            return None if left is None or right is None else left.plus(right)
+        case _ if not any(x == product for x in loads(e)):
+            return _LinearTerms(others=(e,))
         case Apply("mul", (a, Const(c))) | Apply("mul", (Const(c), a)):
             found = _linear_terms(a, product)
-            return None if found is None else (found[0] * float(c), found[1] * float(c))
+            return None if found is None else found.times(float(c))
         case Apply("div", (a, Const(c))) if c:
             found = _linear_terms(a, product)
-            return None if found is None else (found[0] / float(c), found[1] / float(c))
-        case Apply("add", (a, b)):
-            some = [_linear_terms(x, product) for x in (a, b)]
-            if some[0] is not None and some[1] is not None:
-                return some[0][0] + some[1][0], some[0][1] + some[1][1]
+            return None if found is None else found.times(1 / float(c))
     return None
 
 

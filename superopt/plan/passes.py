@@ -178,7 +178,8 @@ def _split_reductions(p: Plan) -> None:
 
 def _replace_causal_masks(p: Plan) -> None:
     if p.target.reorders_operands:
-        p.definitions = inline_masks(p.definitions, p.batch_ranks, p.materialized)
+        constants = p.tensors.constants
+        p.definitions = inline_masks(p.definitions, p.batch_ranks, p.materialized, constants)
     p.definitions = replace_causal_masks(p.definitions, p.batch_ranks, p.tensors.constants)
 
 

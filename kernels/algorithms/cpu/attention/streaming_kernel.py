@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import inf
 
 import numpy as np
 
@@ -59,6 +60,7 @@ from superopt.te.expr.tensor import Tensor, cast, compare, conjunction, const, s
 EXP_UNDERFLOW = 200.0
 FLOAT32_MAX = Fraction(float(np.finfo(np.float32).max))
 SUM_ROUNDING_FACTOR = Fraction(101, 100)  # bound on a computed sum over its exact value
+SUM_ROUNDING = Fraction(1, 1 << 20)  # relative, of the few terms that masks add to a score
 ZERO = const(0, F32)
 Layouts = Mapping[Tensor, Layout | ScatteredLayout]
 
@@ -118,7 +120,7 @@ class _Builder:
         self.total = made.local("total", b.rows)
         self.new = made.local("new", b.strip)
         self.factor = made.local("factor", b.strip)
-        self.limits = made.local("limits", 2)
+        self.limits = made.local("limits", 3)
         # in front, for a tile that overlaps the step before; behind, for what no key has
         self.scores = made.local("scores", b.strip, b.keys + 2 * b.unit)
 
@@ -168,7 +170,8 @@ class _Builder:
         return (For(row, body, until=self.rows),)
 
     def _query_limits(self) -> tuple[Stmt, ...]:
-        """Compute the largest L1 norm of a query, and the smallest maximum of a row."""
+        """Compute the largest L1 norm of a query, the smallest maximum of a row, and the largest
+        term of padding."""
         row = Axis("row", self.b.rows)
         norm, largest = self.made.register("norm"), self.made.register("largest")
         smallest = self.made.register("smallest")
@@ -185,6 +188,23 @@ class _Builder:
             For(row, body, until=self.rows),
             store(self.limits[0,], largest),
             store(self.limits[1,], smallest),
+            *self._padding_limit(),
+        )
+
+    def _padding_limit(self) -> tuple[Stmt, ...]:
+        assert self.skip is not None
+        if self.skip.padding is None:
+            return ()
+        lane, unit = Axis("lane", self.b.unit), self.unit
+        largest, most = self.made.register("paddings", lane), self.made.register("padding")
+        key = as_index(first_unit_key(unit, self.length, self.b) + lane)
+        padding = narrow_comparisons(self.buffer_expr(self.skip.padding, {self.a.j: key}))
+        return (
+            store(largest, MINUS_INFINITY, lane),
+            For(unit, (accumulate(largest, "max", padding, (lane,)),)),
+            store(most, MINUS_INFINITY),
+            accumulate(most, "max", largest, (), lane),
+            store(self.limits[2,], most),
         )
 
     def _second_steps(self) -> Expr:
@@ -197,12 +217,16 @@ class _Builder:
         keys, values = (held[(*(ones.get(x, x) for x in rest), n)] for n in range(2))
         scale = Fraction(abs(self.skip.scale)) * SUM_ROUNDING_FACTOR
         reach = self.limits[0,] * keys * Const(scale, F32)
-        largest = reach + const(self.skip.least, F32)
-        unseen = conjunction(
-            compare("le", largest + Const(Fraction(EXP_UNDERFLOW), F32), self.limits[1,]),
-            compare("le", reach, Const(FLOAT32_MAX, F32)),
-            compare("le", values, Const(FLOAT32_MAX, F32)),
-        )
+        padding = None if self.skip.padding is None else self.limits[2,]
+        finite = [x for x in (reach, values, padding) if x is not None]
+        guards = [compare("le", x, Const(FLOAT32_MAX, F32)) for x in finite]
+        if self.skip.least > -inf:
+            largest = reach + const(self.skip.least, F32)
+            largest = largest if padding is None else largest + padding
+            rounding = Apply("abs", (largest,), F32) * Const(SUM_ROUNDING, F32)
+            margin = rounding + Const(Fraction(EXP_UNDERFLOW), F32)
+            guards.append(compare("le", margin, self.limits[1,] - largest))
+        unseen = conjunction(*guards)
         return select(unseen, const(0, I64), cast(as_index(self.step.extent), I64))
 
     def _strip_body(self) -> tuple[Stmt, ...]:

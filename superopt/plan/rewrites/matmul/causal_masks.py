@@ -18,9 +18,10 @@ from superopt.rules.te.match import Context
 from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import Inliner, substitute_axes
 from superopt.te.analysis.walk import loads
-from superopt.te.expr.dtype import BOOL, INDEX
+from superopt.te.expr import index as te_index
+from superopt.te.expr.dtype import BOOL, I64, INDEX
 from superopt.te.expr.node import Apply, Expr, Load, Number, Reduce
-from superopt.te.expr.tensor import Tensor
+from superopt.te.expr.tensor import Tensor, cast, compute
 
 MAX_MASK_ELEMENTS = 1 << 26  # of a constant that is inspected
 MAX_MASK_OPERATIONS = 24  # of a mask that each attention computes anew
@@ -71,16 +72,20 @@ def replace_causal_masks(
 
 
 def inline_masks(
-    current: Mapping[Tensor, Tensor], row_tensors: Collection[Tensor], kept: Collection[Tensor]
-) -> dict[Tensor, Tensor]:
+    current: Mapping[Tensor, Tensor], row_tensors: Collection[Tensor], kept: Collection[Tensor],
+    constants: Constants,
+) -> dict[Tensor, Tensor]:  # fmt: skip
     """Return the definitions with masks of positions, and of vectors such as which keys are
     padding, computed where attention reads them. Those that nothing else reads are left out.
 
     row_tensors: those computed by rows. kept: tensors that must be in memory.
     """
     masks = {t: now for t, now in current.items() if _is_mask(now, current)}
+    read = (x.tensor for now in masks.values() if now.body is not None for x in loads(now.body))
+    ranges = ((t, _match_range(t, constants[t])) for t in dict.fromkeys(read) if t in constants)
+    definitions = masks | {t: found for t, found in ranges if found is not None}
     attention = [t for t in row_tensors if t in current and reduction(current[t]) is not None]
-    inliner, out = Inliner(masks), dict(current)
+    inliner, out = Inliner(definitions), dict(current)
     made: dict[Tensor, Tensor] = {}
 
     def stage(t: Tensor) -> Tensor:
@@ -128,6 +133,18 @@ def _is_mask(t: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
         if operations > MAX_MASK_OPERATIONS:
             return False
     return True
+
+
+def _match_range(t: Tensor, load: Callable[[], np.ndarray]) -> Tensor | None:
+    """Return the definition of a constant that counts from some number on; None for another one."""
+    long = [d for d, n in enumerate(t.shape) if n != 1]
+    if t.dtype != I64 or len(long) != 1:
+        return None
+    values = load().ravel()
+    first = int(values[0])
+    if not (values == np.arange(first, first + values.size)).all():
+        return None
+    return compute(t.shape, lambda *i: cast(te_index.as_index(i[long[0]] + first), I64))
 
 
 def _match_diagonal(t: Tensor, load: Callable[[], np.ndarray]) -> Diagonal | None:

@@ -31,6 +31,7 @@ from superopt.te.expr.tensor import (
 )
 
 INF = float("inf")
+LOWEST = float(np.finfo(np.float32).min)
 BELOW_DIAGONAL = ("added", "selected")
 
 
@@ -148,9 +149,9 @@ MASKS = [
         (100, 100, 0), (130, 130, 0), (64, 300, 236), (96, 257, 3), (70, 640, 0), (128, 64, -20),
     )
     for mask in BELOW_DIAGONAL
-    for least in (-INF, -1e9, -1e4)
+    for least in (-INF, LOWEST, -1e9, -1e4)
     # a sum with -1e4 is rounded to 1e-3, which shows in rows that see no key
-    if offset >= 0 or least == -INF or mask == "selected"
+    if offset >= 0 or least <= LOWEST or mask == "selected"
 ]  # fmt: skip
 
 
