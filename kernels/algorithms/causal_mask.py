@@ -8,7 +8,9 @@ where the unmasked formula would spread it.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from functools import reduce
 from math import inf
 
 import numpy as np
@@ -71,9 +73,7 @@ def causal_skip(x: Expr, i: Axis, j: Axis, product: Load) -> CausalSkip | None:
         if terms is None or not terms.constant < 0:
             continue
         if not any(i in index_axes(e) or _reads_along(e, i) for e in terms.others):
-            padding = None
-            for e in terms.others:
-                padding = e if padding is None else padding + e
+            padding = reduce(operator.add, terms.others) if terms.others else None
             return CausalSkip(offset, terms.constant, terms.scale, padding)
     return None
 
@@ -87,8 +87,8 @@ def _position_comparison(test: Expr, i: Axis, j: Axis) -> tuple[Expr, bool] | No
     """Match a comparison of positions, which may be i64: (offset, True if it holds for
     j <= i + offset, False if for all others)."""
     match test:
-        case Apply("le" | "lt" as fn, (a, b)):
-            a, b = position_index(a), position_index(b)
+        case Apply("le" | "lt" as fn, (x, y)):
+            a, b = position_index(x), position_index(y)
             if a is None or b is None:
                 return None
             rest = dict(index.polynomial(index.as_index(b - a)))
