@@ -112,9 +112,9 @@ def position_index(e: Expr) -> Expr | None:
         case Apply("cast", (x,), dtype) if dtype == I64 and x.dtype == INDEX:
             return x
         case Apply("add" | "sub" as fn, (a, b), dtype) if dtype == I64:
-            x, y = position_index(a), position_index(b)
-            if x is not None and y is not None:
-                return index.as_index(x + y if fn == "add" else x - y)
+            left, right = position_index(a), position_index(b)
+            if left is not None and right is not None:
+                return index.as_index(left + right if fn == "add" else left - right)
     return None
 
 
