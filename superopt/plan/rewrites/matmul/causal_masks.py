@@ -4,7 +4,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fractions import Fraction
 from functools import cache, partial
 from math import isfinite
@@ -17,7 +17,7 @@ from superopt.plan.rewrites.reductions.row_fusion import replace_tensors
 from superopt.rules.te.match import Context
 from superopt.rules.te.rewrite import load_te_rules
 from superopt.te.analysis.inline import Inliner, substitute_axes
-from superopt.te.analysis.walk import loads
+from superopt.te.analysis.walk import computed_tensors, loads, reductions
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, I64, INDEX
 from superopt.te.expr.node import Apply, Expr, Load, Number, Reduce
@@ -80,11 +80,12 @@ def inline_masks(
 
     row_tensors: those computed by rows. kept: tensors that must be in memory.
     """
-    masks = {t: now for t, now in current.items() if _is_mask(now, current)}
+    attention = [t for t in row_tensors if t in current and reduction(current[t]) is not None]
+    factors = {x for t in attention for x in _factors(current[t])}
+    masks = {t: x for t, x in current.items() if t not in factors and _is_mask(x, current)}
     read = (x.tensor for now in masks.values() if now.body is not None for x in loads(now.body))
     ranges = ((t, _match_range(t, constants[t])) for t in dict.fromkeys(read) if t in constants)
     definitions = masks | {t: found for t, found in ranges if found is not None}
-    attention = [t for t in row_tensors if t in current and reduction(current[t]) is not None]
     inliner, out = Inliner(definitions), dict(current)
     made: dict[Tensor, Tensor] = {}
 
@@ -107,6 +108,15 @@ def inline_masks(
         if t not in kept and not any(t in kernel_inputs(now, out) for now in out.values()):
             del out[t]
     return out
+
+
+def _factors(t: Tensor) -> Iterator[Tensor]:
+    """Yield the operands of an attention's products, which are copied so that they can be read by
+    vectors."""
+    for stage in computed_tensors([t]):
+        for e in reductions(stage.body):
+            if e.fn == "sum" and isinstance(e.body, Apply) and e.body.fn == "mul":
+                yield from (x.tensor for x in loads(e.body))
 
 
 def _is_mask(t: Tensor, current: Mapping[Tensor, Tensor]) -> bool:
