@@ -83,23 +83,33 @@ def depthwise(channels: int, pixels: int, kernel: int, stride: int = 1) -> Case:
     return conv(channels, pixels, channels, kernel, stride=stride, groups=channels)
 
 
-def attention(length: int, causal: bool, heads: int = 12, width: int = 64) -> Case:
-    """From q, k, v of (1, length, heads * width) to the like, as exporters write it."""
+def attention(
+    length: int, causal: bool, heads: int = 12, width: int = 64, batch: int = 1, kv_heads: int = 0
+) -> Case:
+    """From q, k, v of (batch, length, heads * width) to the like, as exporters write it. kv_heads:
+    of k and v, each of which several heads of q share; `heads` if 0."""
+    shared = kv_heads or heads
 
     def constants() -> Mapping[str, np.ndarray]:
-        split = np.array([1, length, heads, width])
+        split = np.array([batch, length, heads, width])
         scale = np.float32(1 / np.sqrt(width))
         mask = np.triu(np.full((length, length), -1e9, np.float32), 1)
-        joined = np.array([1, length, heads * width])
+        joined = np.array([batch, length, heads * width])
         found = {"split": split, "scale": scale, "joined": joined}
+        found["few"] = np.array([batch, length, shared, width])
+        if shared != heads:
+            found["repeat"] = np.arange(heads) * shared // heads
         return found | ({"mask": mask} if causal else {})
 
     masked = "s = Add(scaled, mask)" if causal else "s = Identity(scaled)"
+    repeat = "Identity({})" if shared == heads else "Gather <axis = 2> ({}, repeat)"
     return Case(
         f"{heads} heads, d {width}, length {length}{', causal' if causal else ''}",
         f"""q4 = Reshape(q, split)
-            k4 = Reshape(k, split)
-            v4 = Reshape(v, split)
+            k1 = Reshape(k, few)
+            v1 = Reshape(v, few)
+            k4 = {repeat.format("k1")}
+            v4 = {repeat.format("v1")}
             qt = Transpose <perm = [0, 2, 1, 3]> (q4)
             kt = Transpose <perm = [0, 2, 3, 1]> (k4)
             vt = Transpose <perm = [0, 2, 1, 3]> (v4)
@@ -110,7 +120,11 @@ def attention(length: int, causal: bool, heads: int = 12, width: int = 64) -> Ca
             o = MatMul(p, vt)
             ot = Transpose <perm = [0, 2, 1, 3]> (o)
             y = Reshape(ot, joined)""",
-        dict.fromkeys("qkv", (1, length, heads * width)),
+        {
+            "q": (batch, length, heads * width),
+            "k": (batch, length, shared * width),
+            "v": (batch, length, shared * width),
+        },
         constants=constants,
         share=0.75,
     )

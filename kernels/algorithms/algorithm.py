@@ -44,7 +44,8 @@ class Algorithm(Generic[Match]):
     uses_vendor_library: part of it is a call of a vendor's library. replaces_sums: the sum is
     computed in another order or form, with other rounding. schedule_symbolic: schedules an option
     of the problem at the example sizes for the problem of symbolic sizes, or returns None if it
-    cannot; None if the schedule of the example applies, or there is none.
+    cannot; None if the schedule of the example applies, or there is none. limits: yields what
+    bounds the block sizes of an option, a sentence each.
     """
 
     names: tuple[str, ...]
@@ -57,6 +58,7 @@ class Algorithm(Generic[Match]):
     uses_vendor_library: bool = False
     replaces_sums: bool = False
     schedule_symbolic: Callable[[Problem, Option], Choice | None] | None = None
+    limits: Callable[[Problem, Match, Option], Iterable[str]] | None = None
 
     def prediction(self, p: Problem, match: Match) -> Prediction | None:
         """Return the best option with its estimated time; None if it is not expected to pay."""
@@ -68,3 +70,8 @@ class Algorithm(Generic[Match]):
 
 def expect_no_gain(p: Problem, match: Match) -> None:
     """Predict that an algorithm does not pay: only measurements choose it."""
+
+
+def kib(size: float) -> str:
+    """Return a number of bytes in KiB, for `limits`."""
+    return f"{size / 1024:.0f} KiB"

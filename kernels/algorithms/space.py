@@ -42,7 +42,7 @@ def options(
     algorithms that replace the sum by another computation."""
     first = best_option(p, target, vendor, forms)
     yield first
-    some = (o for a, m in _match_algorithms(p, target, vendor, forms) for o in a.options(p, m))
+    some = (o for a, m in matched_algorithms(p, target, vendor, forms) for o in a.options(p, m))
     yield from (o for o in dict.fromkeys(some) if o != first)
 
 
@@ -55,11 +55,11 @@ def best_prediction(
     p: Problem, target: str = "cpu", vendor: bool = True, forms: bool = True
 ) -> Prediction:
     """Return the option that is estimated to be the fastest, with its estimated time."""
-    found = [a.prediction(p, m) for a, m in _match_algorithms(p, target, vendor, forms)]
+    found = [a.prediction(p, m) for a, m in matched_algorithms(p, target, vendor, forms)]
     return min((x for x in found if x is not None), key=lambda x: x.relative_time)
 
 
-def _match_algorithms(
+def matched_algorithms(
     p: Problem, target: str, vendor: bool = True, forms: bool = True
 ) -> Iterator[tuple[Algorithm[Any], Any]]:
     """Yield the algorithms that compute a problem, and what they recognised."""
@@ -76,7 +76,7 @@ def _match_algorithms(
 def build_choice(p: Problem, option: Option, target: str = "cpu") -> Choice:
     """Return the choice of an option. Raises ValueError or KeyError if the problem does not have
     it."""
-    for a, match in _match_algorithms(p, target):
+    for a, match in matched_algorithms(p, target):
         if option.algorithm in a.names:
             return a.schedule(p, match, option)
     raise ValueError(f"{option} is not an option of {p.tensor.name}")

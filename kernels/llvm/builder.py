@@ -104,14 +104,14 @@ class TextBuilder:
         return out
 
     @contextmanager
-    def loop(self, extent: str, may_be_empty: bool = False) -> Iterator[Value]:
-        """Emit a loop around what is emitted meanwhile; yield its counter. may_be_empty: the extent
-        may be 0."""
+    def loop(self, extent: str, may_be_empty: bool = False, begin: str = "0") -> Iterator[Value]:
+        """Emit a loop around what is emitted meanwhile; yield its counter, from `begin` on.
+        may_be_empty: the extent may be at most `begin`."""
         n = self.fresh("loop")
         self.entry.append(f"  %{n}.at = alloca i64")
-        self.line(f"store i64 0, ptr %{n}.at")
+        self.line(f"store i64 {begin}, ptr %{n}.at")
         if may_be_empty:
-            self.line(f"%{n}.some = icmp sgt i64 {extent}, 0")
+            self.line(f"%{n}.some = icmp sgt i64 {extent}, {begin}")
             self.line(f"br i1 %{n}.some, label %{n}, label %{n}.end")
         else:
             self.line(f"br label %{n}")

@@ -17,7 +17,7 @@ from superopt.kernels.llvm.stores import emit_store
 from superopt.kernels.llvm.values import emit_index, emit_load, emit_value
 from superopt.kernels.llvm.window_reductions import emit_window_extrema, match_window
 from superopt.kernels.llvm.writer import Writer, load_sizes, table_value
-from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update
+from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update, bound_value
 from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, I64, INDEX
@@ -147,10 +147,15 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
 
 
 def _emit_loop(w: Writer, s: For) -> None:
-    if s.until is not None:
+    if s.until is not None or s.begin is not None:
         if s.kind not in ("serial", "parallel"):
             raise NotImplementedError(f"the {s.kind} loop {s.axis.name} ends at {s.until}")
-        with w.loop(s.axis, _emit_end(w, s), may_be_empty=True):
+        if (value := bound_value(s)) is not None:
+            with w.bind(s.axis, emit_index(w, value, TilePosition())):
+                _emit_body(w, s.body)
+            return
+        begin = "0" if s.begin is None else emit_index(w, s.begin, TilePosition()).text
+        with w.loop(s.axis, _emit_end(w, s), may_be_empty=True, begin=begin):
             _emit_body(w, s.body)
         return
     if (found := match_window(s)) is not None and emit_window_extrema(w, found):
@@ -172,8 +177,9 @@ def _emit_loop(w: Writer, s: For) -> None:
 
 def _emit_end(w: Writer, s: For) -> str:
     """Emit the number of iterations of a loop that ends at a value."""
-    assert s.until is not None
     extent = emit_index(w, te_index.as_index(s.axis.extent), TilePosition()).text
+    if s.until is None:
+        return extent
     until = emit_cast(w.t, emit_value(w, s.until, TilePosition()), I64).text
     is_less = w.t.make(f"icmp slt i64 {until}, {extent}", BOOL, 0)
     return w.t.make(f"select {is_less}, i64 {until}, i64 {extent}", I64, 0).text

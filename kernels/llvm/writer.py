@@ -44,13 +44,23 @@ class Writer:
     constants: dict[tuple[Const, int], str] = field(default_factory=dict)
 
     @contextmanager
-    def loop(self, axis: Axis, extent: str = "", may_be_empty: bool = False) -> Iterator[None]:
+    def loop(
+        self, axis: Axis, extent: str = "", may_be_empty: bool = False, begin: str = "0"
+    ) -> Iterator[None]:
         """Emit a loop over `axis` around what is emitted meanwhile. extent: the value of its
-        extent, if that is symbolic. may_be_empty: that may be 0."""
-        made = self.t.loop(extent or str(axis.size), may_be_empty)
+        extent, if that is symbolic. may_be_empty: that may be at most `begin`, the first value."""
+        made = self.t.loop(extent or str(axis.size), may_be_empty, begin)
         with made as counter, self._scope({axis: counter}, {}):
             if self.sizes:
                 self.loop_begins[counter] = self.t.mark()
+            yield
+
+    @contextmanager
+    def bind(self, axis: Axis, value: Value) -> Iterator[None]:
+        """Let an axis have a value in what is emitted meanwhile."""
+        with self._scope({axis: value}, {}):
+            if self.sizes:
+                self.loop_begins[value] = self.t.mark()
             yield
 
     @contextmanager

@@ -53,12 +53,13 @@ def _static_shape(t: Tensor) -> tuple[int, ...]:
 def _run(body: Sequence[Stmt], axis_values: AxisValues, memory: Buffers) -> None:
     for s in body:
         match s:
-            case For(axis, inner, _, until):
+            case For(axis, inner, _, until, begin):
                 end = axis.size
                 if until is not None:
                     end = min(end, int(_Evaluation(axis_values, memory).value(until)))
                 guard.check_time("interpreting a kernel")
-                for n in range(end):
+                first = 0 if begin is None else int(_Evaluation(axis_values, memory).value(begin))
+                for n in range(first, end):
                     _run(inner, {**axis_values, axis: n}, memory)
             case Store() | Update() if s.limits:
                 raise NotImplementedError(f"a masked tile: {s}")

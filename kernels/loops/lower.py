@@ -36,6 +36,7 @@ from superopt.kernels.loops.schedule import (
 from superopt.kernels.loops.staging import StagedTensors, stage_tensors
 from superopt.kernels.loops.tile import Kernel, Stmt
 from superopt.te.analysis.walk import computed_tensors
+from superopt.te.expr.node import Apply, Expr, Index, Load
 from superopt.te.expr.tensor import Tensor
 
 
@@ -111,6 +112,19 @@ def buffer_view(name: str, t: Tensor, layout: Layout | ScatteredLayout | None) -
     if isinstance(layout, ScatteredLayout):
         return BufferView(Tensor(name, t.dtype, layout.layout.shape(layout.shape)), layout)
     return BufferView(Tensor(name, t.dtype, layout.shape(t.sizes)), layout)
+
+
+def load_buffers(e: Expr, stored: Mapping[Tensor, BufferView]) -> Expr:
+    """Return `e` with loads of buffers."""
+    match e:
+        case Load(t, index, dtype):
+            at = tuple(load_buffers(i, stored) for i in index)
+            return Load(stored[t].buffer, stored[t].buffer_index(at), dtype) if t in stored else e
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(load_buffers(x, stored) for x in args), dtype)
+        case Index(element, bound):
+            return Index(load_buffers(element, stored), bound)
+    return e
 
 
 @dataclass(frozen=True, slots=True)

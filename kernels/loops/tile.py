@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Axis, Expr
 from superopt.te.expr.tensor import Tensor
 
@@ -72,15 +73,33 @@ class Update:
 @dataclass(frozen=True, slots=True)
 class For:
     """The body for each value of `axis` below its extent, and below `until` if given: an integer
-    expression, of 32 bits on a GPU and 64 bits on a CPU, evaluated when the loop begins."""
+    expression, of 32 bits on a GPU and 64 bits on a CPU, evaluated when the loop begins. begin: on
+    a CPU, the first value, an index; 0 if None."""
 
     axis: Axis
     body: tuple[Stmt, ...]
     kind: str = "serial"
     until: Expr | None = None
+    begin: Expr | None = None
 
 
 Stmt = Store | Update | For
+
+
+def bind(axis: Axis, value: Expr, *body: Stmt) -> For:
+    """Return the body for one value of `axis`, an index below its extent, which is computed
+    once."""
+    return For(axis, body, until=next_index(value), begin=value)
+
+
+def bound_value(s: For) -> Expr | None:
+    """Return the value of the axis that a loop of one iteration (`bind`) has; None for another
+    loop."""
+    return s.begin if s.begin is not None and s.until == next_index(s.begin) else None
+
+
+def next_index(value: Expr) -> Expr:
+    return te_index.as_index(value + 1)
 
 
 def flat_statements(body: Sequence[Stmt]) -> Iterator[Store | Update]:
@@ -137,8 +156,9 @@ def _lines(body: tuple[Stmt, ...], indent: str) -> Iterator[str]:
     for s in body:
         if isinstance(s, For):
             kind = "" if s.kind == "serial" else f" {s.kind}"
+            begin = "" if s.begin is None else f" from {s.begin}"
             until = "" if s.until is None else f" and {s.until}"
-            yield f"{indent}for {s.axis.name} < {s.axis.extent}{until}{kind}"
+            yield f"{indent}for {s.axis.name} < {s.axis.extent}{until}{begin}{kind}"
             yield from _lines(s.body, indent + "  ")
         else:
             yield f"{indent}{s}"

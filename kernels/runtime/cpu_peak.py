@@ -98,15 +98,40 @@ def last_cache_bytes() -> int:
     out = 0
     for path in CACHES.glob("index*/size"):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            text = path.read_text("ascii").strip()
-            out = max(out, int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1:]])
+            out = max(out, _parse_size(path.read_text("ascii").strip()))
     return out
+
+
+def data_caches() -> tuple[int, ...]:
+    """Return the bytes of the caches of data of a core, from L1 on; empty if the system does not
+    tell."""
+    found = {}
+    for folder in CACHES.glob("index*"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            text = (folder / "size").read_text("ascii").strip()
+            if (folder / "type").read_text("ascii").strip() != "Instruction":
+                found[int((folder / "level").read_text("ascii"))] = _parse_size(text)
+    return tuple(found[level] for level in sorted(found))
+
+
+def _parse_size(text: str) -> int:
+    """Return the bytes of a size such as 48K."""
+    return int(text[:-1]) << {"K": 10, "M": 20, "G": 30}[text[-1:]]
 
 
 def memory_reader(machine: Machine) -> Callable[[np.ndarray], None]:
     """Return a function that reads an array, of a multiple of 8 vectors, on one thread."""
     *_, read = _benchmark_functions(machine)
     return lambda x: read(x.ctypes.data, x.nbytes, 1)
+
+
+def fma_run(machine: Machine, steps: int = SPIN_STEPS) -> tuple[Callable[[], None], int]:
+    """Return a call of one thread at the peak rate of FMAs, and its operations, to time in turns
+    with others."""
+    _, spin, _ = _benchmark_functions(machine)
+    sink = np.zeros(16, np.float32)
+    operations = 2 * FMA_CHAINS * steps * (machine.width // 4)
+    return lambda: spin(steps, sink.ctypes.data), operations
 
 
 @lru_cache(maxsize=8)

@@ -320,6 +320,8 @@ def _emit_body(w: Writer, body: Sequence[Stmt]) -> None:
         match s:
             case For(_, inner, "parallel"):
                 raise NotImplementedError(f"the parallel loop {s.axis.name} is inside another one")
+            case For(begin=Expr()):
+                raise NotImplementedError(f"the loop {s.axis.name} begins at {s.begin}")
             case For(axis, inner, kind):
                 w.names[axis] = w.fresh(axis.name)
                 is_fixed = isinstance(axis.extent, int)

@@ -20,6 +20,7 @@ from superopt.api.compilation import load as load
 from superopt.api.compilation import tune as tune
 from superopt.api.event_log import log_events
 from superopt.api.model_files import compile_model as compile_model
+from superopt.api.model_files import explain_kernel as explain_kernel
 from superopt.api.model_files import export_model as export_model
 from superopt.api.model_files import profile as profile
 from superopt.api.model_files import run_model as run_model

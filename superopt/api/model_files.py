@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ExportReport,
         OutputRange,
     )
+    from superopt.report.compilation.kernel_explanation import KernelExplanation
     from superopt.report.compilation.profile import Profile
 
 
@@ -75,6 +76,31 @@ def profile(
     exe = _open_executable(Path(model), threads, target, precision, vendor, float_class)
     never = stop or (lambda: False)
     return exe.profile(given, shapes=shapes, seconds=seconds, stop=never)
+
+
+def explain_kernel(
+    model: str | Path,
+    kernel: str,
+    *,
+    threads: int | None = None,
+    shapes: Mapping[str, int] | None = None,
+    inputs: str | Path | None = None,
+    seconds: float = 2.0,
+    target: str = "cpu",
+    precision: str = "fp32",
+    vendor: bool = True,
+    float_class: str = "E2",
+) -> KernelExplanation:
+    """Say why a kernel of a model file has its schedule; see `Executable.explain_kernel`.
+
+    kernel: its number in the table of `profile`, from 1 for the slowest, or a part of its label.
+    The other parameters: as in `profile`, which runs first.
+    """
+    from superopt.loading.array_files import read_inputs
+
+    given = None if inputs is None else read_inputs(inputs)
+    exe = _open_executable(Path(model), threads, target, precision, vendor, float_class)
+    return exe.explain_kernel(kernel, given, shapes=shapes, seconds=seconds)
 
 
 def export_model(

@@ -176,6 +176,11 @@ def tune(
 )
 @click.option("--svg", type=options.NEW_FILE, metavar="P.svg", help="Write the roofline as SVG.")
 @click.option("--all", "whole", is_flag=True, help="Show every kernel.")
+@click.option(
+    "--why", metavar="KERNEL",
+    help="Say why a kernel has its schedule: its number in the table, 1 for the slowest, or a part"
+    " of what it computes.",
+)  # fmt: skip
 @options.float_class
 @options.as_json
 @options.debug
@@ -191,6 +196,7 @@ def profile(
     seconds: float,
     svg: Path | None,
     whole: bool,
+    why: str | None,
     float_class: str,
     target: str,
     precision: str,
@@ -205,19 +211,18 @@ def profile(
     from superopt.api import functions as api
 
     terminal.check_outputs(model, inputs, svg=svg)
+    if why is not None:
+        explanation = api.explain_kernel(
+            model, why, threads=threads, shapes=shapes, inputs=inputs, seconds=seconds,
+            float_class=float_class, target=target, precision=precision, vendor=vendor,
+        )  # fmt: skip
+        terminal.print_result(explanation, str, as_json=as_json)
+        return ExitCode.OK
     with terminal.handle_interrupts() as stop:
         found = api.profile(
-            model,
-            threads=threads,
-            shapes=shapes,
-            inputs=inputs,
-            seconds=seconds,
-            stop=stop,
-            float_class=float_class,
-            target=target,
-            precision=precision,
-            vendor=vendor,
-        )
+            model, threads=threads, shapes=shapes, inputs=inputs, seconds=seconds, stop=stop,
+            float_class=float_class, target=target, precision=precision, vendor=vendor,
+        )  # fmt: skip
     if svg is not None:
         svg.write_text(found.svg())
     from superopt.report.compilation.profile import MAX_KERNELS, profile_text

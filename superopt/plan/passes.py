@@ -32,7 +32,7 @@ from superopt.plan.rewrites.fusion.inline import (
 )
 from superopt.plan.rewrites.fusion.tree_walks import fuse_tree_walks, tree_walk_steps
 from superopt.plan.rewrites.matmul.attention import fuse_attention
-from superopt.plan.rewrites.matmul.causal_masks import replace_causal_masks
+from superopt.plan.rewrites.matmul.causal_masks import inline_masks, replace_causal_masks
 from superopt.plan.rewrites.matmul.cell_fusion import find_cells, fuse_cells
 from superopt.plan.rewrites.matmul.gate_fusion import find_gates, fuse_gates
 from superopt.plan.rewrites.matmul.operand_transpose import panel_layouts, transpose_operands
@@ -181,6 +181,9 @@ def _split_reductions(p: Plan) -> None:
 
 
 def _replace_causal_masks(p: Plan) -> None:
+    if p.target.reorders_operands:
+        constants = p.tensors.constants
+        p.definitions = inline_masks(p.definitions, p.batch_ranks, p.materialized, constants)
     p.definitions = replace_causal_masks(p.definitions, p.batch_ranks, p.tensors.constants)
 
 

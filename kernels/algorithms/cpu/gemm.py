@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
+from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction, kib
 from superopt.kernels.algorithms.contraction import (
     MIN_REUSE_ROWS,
     Contraction,
@@ -33,6 +33,7 @@ from superopt.kernels.algorithms.cpu.register_tiling import (
     L1_PANEL_TERMS,
     RegisterTiling,
     register_tiling,
+    tile_limit,
 )
 from superopt.kernels.algorithms.cpu.small_n_gemm import recognise_small_n
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
@@ -152,6 +153,25 @@ def schedule_gemm(p: Problem, product: Product, option: Option) -> Choice:
     return Choice(option, p.tensor, {p.tensor: how}, packed)
 
 
+def gemm_limits(p: Problem, product: Product, o: Option) -> Iterator[str]:
+    """Yield what bounds the tile and the blocks of an option."""
+    c, tiling = product
+    rows, vectors, k_block = o["rows"], o["vectors"], o["k_block"]
+    yield tile_limit(p, rows, vectors)
+    panel = 4 * (k_block or tiling.terms) * vectors * tiling.lanes
+    allowed = f"blocks of at most {L2_PANEL_TERMS} terms" if k_block else "the whole sum"
+    yield f"panels of {kib(panel)} are read for all rows of a block: {allowed}"
+    limit = p.processor.row_block_bytes
+    block = resident_row_block(p, c, tiling, rows, vectors, k_block)
+    if o.algorithm == "gemm" and block:
+        yield f"blocks of {block * rows} rows, which stay in L2: at most {kib(limit)}"
+    if o.algorithm == "packed_gemm":
+        yield (
+            f"panels are copied together before use: from {p.processor.min_packed_rows:g} rows on,"
+            " or where vectors are unaligned"
+        )
+
+
 GEMM = Algorithm(
     ("gemm", "packed_gemm"),
     "GEMM, batched GEMM, convolution as implicit GEMM: register tiles",
@@ -159,6 +179,7 @@ GEMM = Algorithm(
     gemm_options,
     schedule_gemm,
     predict_gemm,
+    limits=gemm_limits,
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.algorithms.contraction import Contraction, axis_stride, buffer_load
+from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_transforms import reduction
@@ -87,6 +88,16 @@ def register_tiling(
     terms = 1 if found is None else prod(a.size for a in found.axes)
     return RegisterTiling(
         m, n, lanes, -(-lanes // given), most, processor, terms, split_vectors=split_vectors
+    )
+
+
+def tile_limit(p: Problem, rows: int, vectors: int) -> str:
+    """Return what bounds a register tile, as a sentence."""
+    processor = p.processor
+    return (
+        f"register tiles of {rows} rows x {vectors} vectors: {rows * vectors} accumulators of"
+        f" {processor.vector_registers} registers, at least {processor.fma_latency:g} independent"
+        f" ones for the latency of FMAs"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from superopt.kernels.algorithms.algorithm import Algorithm, Prediction
+from superopt.kernels.algorithms.algorithm import Algorithm, Prediction, kib
 from superopt.kernels.algorithms.contraction import axis_stride
 from superopt.kernels.algorithms.cpu.partition import min_parts
 from superopt.kernels.algorithms.problem import Choice, Problem
@@ -167,7 +167,17 @@ def schedule_row_kernel(p: Problem, row_axes: int, option: Option) -> Choice:
     return Choice(option, p.tensor, how, in_place=True)
 
 
+def row_limits(p: Problem, row_axes: int, o: Option) -> Iterator[str]:
+    """Yield what bounds the rows and elements at a time."""
+    rows = rows_per_block(p.tensor, row_axes, p.threads)
+    yield (
+        f"{rows} of at most {MAX_ROWS} rows at a time, whose stages fit in {kib(L1_ROW_BYTES)} of"
+        f" L1; for results beyond {kib(L2_RESULT_BYTES)}, {kib(STREAMED_BLOCK_BYTES)} of the result"
+    )
+    yield f"{o['lanes']} elements of a row at a time, enough to hide latencies"
+
+
 ROW_WISE = Algorithm(
     ("row_wise",), "rows: Softmax, LayerNormalization, and what follows", recognise_rows,
-    row_options, schedule_row_kernel, predict_rows, exclusive=True,
+    row_options, schedule_row_kernel, predict_rows, exclusive=True, limits=row_limits,
 )  # fmt: skip

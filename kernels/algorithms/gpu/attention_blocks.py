@@ -21,16 +21,16 @@ from superopt.kernels.algorithms.gpu.blocks import (
     result_elements,
 )
 from superopt.kernels.algorithms.gpu.gemm_cost_model import BlockTiming
-from superopt.kernels.algorithms.gpu.online_attention import (
-    OnlineAttention,
-    match_online_attention,
-)
 from superopt.kernels.algorithms.gpu.online_attention_kernel import (
     EXTRA_COLUMNS,
     combine_parts_kernel,
     combined_result,
     online_attention_kernel,
     partial_results,
+)
+from superopt.kernels.algorithms.online_attention import (
+    OnlineAttention,
+    match_online_attention,
 )
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.option import Option

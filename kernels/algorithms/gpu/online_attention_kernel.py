@@ -11,26 +11,29 @@ This is the rule `attention-in-parts` (rules/library/attention.rules), proved fo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 
-from superopt.kernels.algorithms.gpu.causal_mask import VisibleKeys, visible_keys
-from superopt.kernels.algorithms.gpu.online_attention import (
+from superopt.kernels.algorithms.causal_mask import VisibleKeys, visible_keys
+from superopt.kernels.algorithms.online_attention import (
     MIN_BLOCK_ROWS,
+    MINUS_INFINITY,
     OnlineAttention,
+    attention_result,
+    finite_maximum,
     without_widening,
 )
-from superopt.kernels.loops.layout import BufferView, Layout, ScatteredLayout
-from superopt.kernels.loops.lower import buffer_view
+from superopt.kernels.loops.layout import Layout, ScatteredLayout
+from superopt.kernels.loops.lower import buffer_view, load_buffers
 from superopt.kernels.loops.substitution import replace_loads
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update
 from superopt.te.analysis.inline import substitute_axes
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import F32, I32, INDEX, DType
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
 from superopt.te.expr.tensor import Tensor, cast, compare, select
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -60,7 +63,7 @@ def _update(x: Load, fn: str, value: Expr, axis: Axis) -> Update:
     return Update(x.tensor, x.index, fn, value, tuple(_axes(x)), (axis,))
 
 
-MINUS_INFINITY, ZERO = Const(float("-inf"), F32), Const(0, F32)
+ZERO = Const(0, F32)
 
 
 def online_attention_kernel(
@@ -89,7 +92,7 @@ def online_attention_kernel(
     tile = _Registers()
 
     def at(e: Expr) -> Expr:
-        return _load_buffers(substitute_axes(e, env), stored)
+        return load_buffers(substitute_axes(e, env), stored)
 
     query = without_widening(at(a.q))
     q = tile.allocate("q", row, a.c, kind=query.dtype)
@@ -108,7 +111,7 @@ def online_attention_kernel(
         _store(x, select(key_ < length, doubled, MINUS_INFINITY) if beyond else doubled),
         _store(new, most),
         _update(new, "max", x, key),
-        _store(ground, _finite_maximum(new)),
+        _store(ground, finite_maximum(new)),
         _store(by, Apply(power, (most - ground,), F32)),
         _store(p, Apply(power, (x - ground,), F32)),
         _store(total, total * by),
@@ -122,7 +125,7 @@ def online_attention_kernel(
     if parts is None:
         out = stored[a.tensor] = buffer_view(a.tensor.name, a.tensor, layouts.get(a.tensor))
         index = out.buffer_index(tuple(env.get(x, x) for x in a.tensor.axes))
-        ends = (Store(out.buffer, index, _result(a, at, sums, total), (row, a.d)),)
+        ends = (Store(out.buffer, index, attention_result(a, at, sums, total), (row, a.d)),)
     else:
         out = stored[a.tensor] = buffer_view(parts.name, parts, None)
         place = (part, *(env.get(x, x) for x in a.tensor.axes if x is not a.d))
@@ -239,7 +242,7 @@ def combined_result(a: OnlineAttention, buffer: Tensor) -> Tensor:
     def of(column: Expr) -> Load:
         return Load(buffer, (te_index.as_index(0), *rest, column), F32)
 
-    body = _result(a, lambda e: e, of(a.d), of(te_index.as_index(width + 1)))
+    body = attention_result(a, lambda e: e, of(a.d), of(te_index.as_index(width + 1)))
     return Tensor(a.tensor.name, a.tensor.dtype, a.tensor.shape, a.tensor.axes, body)
 
 
@@ -255,7 +258,7 @@ def combine_parts_kernel(
     width = te_index.as_index(a.d.size)
 
     def at(e: Expr) -> Expr:
-        return _load_buffers(substitute_axes(e, env), stored)
+        return load_buffers(substitute_axes(e, env), stored)
 
     def of(column: Expr) -> Load:
         return Load(stored[buffer].buffer, (part, *rest, column), F32)
@@ -269,7 +272,7 @@ def combine_parts_kernel(
         _store(largest, of(width)),
         _store(most, MINUS_INFINITY),
         _update(most, "max", largest, part),
-        _store(ground, _finite_maximum(most)),
+        _store(ground, finite_maximum(most)),
         _store(by, Apply(power, (largest - ground,), F32)),
         _store(total, ZERO),
         _update(total, "sum", by * of(te_index.as_index(width + 1)), part),
@@ -278,7 +281,7 @@ def combine_parts_kernel(
         Store(
             out.buffer,
             out.buffer_index(tuple(env.get(x, x) for x in a.tensor.axes)),
-            _result(a, at, sums, total),
+            attention_result(a, at, sums, total),
             (a.d,),
         ),
     )
@@ -286,20 +289,6 @@ def combine_parts_kernel(
         body = (For(axis, body, "parallel"),)
     params = (*(stored[x].buffer for x in inputs), out.buffer)
     return Kernel("kernel", params, body, tuple(tile.scratch))
-
-
-def _result(
-    a: OnlineAttention, substitute: Callable[[Expr], Expr], sums: Expr, total: Expr
-) -> Expr:
-    over = replace_loads(substitute(a.normalizer), a.total, total)
-    return replace_loads(
-        substitute(a.epilogue), a.placeholder, Apply(a.normalizer_fn, (sums, over), F32)
-    )
-
-
-def _finite_maximum(maximum: Load) -> Expr:
-    """Return the maximum, or 0 for a fully masked row so far: exp(-inf - -inf) would be NaN."""
-    return select(compare("eq", maximum, MINUS_INFINITY), ZERO, maximum)
 
 
 def exp_function(a: OnlineAttention, scores: Expr) -> tuple[str, Expr]:
@@ -360,16 +349,3 @@ def _dimension(t: Tensor, d: int) -> int:
     n = t.shape[d]
     assert isinstance(n, int)
     return n
-
-
-def _load_buffers(e: Expr, stored: Mapping[Tensor, BufferView]) -> Expr:
-    """Return `e` with loads of buffers."""
-    match e:
-        case Load(t, index, dtype):
-            at = tuple(_load_buffers(i, stored) for i in index)
-            return Load(stored[t].buffer, stored[t].buffer_index(at), dtype) if t in stored else e
-        case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_load_buffers(x, stored) for x in args), dtype)
-        case Index(element, bound):
-            return Index(_load_buffers(element, stored), bound)
-    return e

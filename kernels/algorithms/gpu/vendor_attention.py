@@ -11,14 +11,14 @@ import numpy as np
 
 from superopt.kernels.algorithms.algorithm import Algorithm, expect_no_gain
 from superopt.kernels.algorithms.build import input_buffers
+from superopt.kernels.algorithms.causal_mask import scale_and_mask_offset
 from superopt.kernels.algorithms.gpu.attention_blocks import recognise_online_attention
-from superopt.kernels.algorithms.gpu.causal_mask import scale_and_mask_offset
-from superopt.kernels.algorithms.gpu.online_attention import (
+from superopt.kernels.algorithms.gpu.vendor_gemm import VENDOR
+from superopt.kernels.algorithms.online_attention import (
     OnlineAttention,
     shared_neighbours,
     without_widening,
 )
-from superopt.kernels.algorithms.gpu.vendor_gemm import VENDOR
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.lower import buffer_view

@@ -126,8 +126,8 @@ def _substitute(s: Stmt, at: Mapping[Axis, Expr]) -> Stmt:
         return substitute_axes(e, at)
 
     if isinstance(s, For):
-        until = None if s.until is None else expr(s.until)
-        return replace(s, body=tuple(_substitute(x, at) for x in s.body), until=until)
+        until, begin = (None if e is None else expr(e) for e in (s.until, s.begin))
+        return replace(s, body=tuple(_substitute(x, at) for x in s.body), until=until, begin=begin)
     limits = tuple((expr(i), expr(n)) for i, n in s.limits)
     return replace(s, index=tuple(map(expr, s.index)), value=expr(s.value), limits=limits)
 

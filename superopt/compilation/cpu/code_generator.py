@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from superopt.compilation.cpu.device import CpuDevice
+from superopt.compilation.cpu.explain_kernel import explain_kernel
 from superopt.compilation.cpu.export_library import export_library
 from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
 from superopt.compilation.cpu.profile import profile
@@ -43,6 +44,7 @@ from superopt.plan.program.execute import load_program, pack_program_constants, 
 from superopt.plan.program.image import ProgramImage, load_image
 from superopt.plan.program.program import Program
 from superopt.report.compilation.compile_report import ExportReport, TuningReport
+from superopt.report.compilation.kernel_explanation import KernelExplanation
 from superopt.report.compilation.profile import Profile
 
 
@@ -136,6 +138,9 @@ class CpuCodeGenerator(CodeGenerator):
         stop: Callable[[], bool],
     ) -> Profile:
         return profile(exe, feeds, shapes, seconds, stop)
+
+    def explain_kernel(self, exe: Executable, profile: Profile, kernel: str) -> KernelExplanation:
+        return explain_kernel(exe, profile, kernel)
 
     def tune(
         self,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
     from superopt.report.compilation.compile_report import ExportReport, TuningReport
+    from superopt.report.compilation.kernel_explanation import KernelExplanation
     from superopt.report.compilation.profile import Profile
     from superopt.report.data.report import Event
 
@@ -246,6 +247,10 @@ class CodeGenerator(ABC):
     ) -> Profile:
         """Return the time of each kernel. See `Executable.profile`."""
         raise self.unsupported_error("profiled")
+
+    def explain_kernel(self, exe: Executable, profile: Profile, kernel: str) -> KernelExplanation:
+        """Return why a kernel has its schedule. See `Executable.explain_kernel`."""
+        raise self.unsupported_error("explained")
 
     def tune(
         self,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from superopt.ir import graph
     from superopt.report.compilation.accuracy import Accuracy
     from superopt.report.compilation.compile_report import ExportReport, TuningReport
+    from superopt.report.compilation.kernel_explanation import KernelExplanation
     from superopt.report.compilation.memory_use import MemoryUse
     from superopt.report.compilation.profile import Profile
 
@@ -317,6 +318,22 @@ class Executable(ModelPrograms):
         with self.exclusive():
             generator = self.compiler.generator
             return generator.profile(self, feeds, as_size_mapping(shapes), seconds, stop)
+
+    def explain_kernel(
+        self, kernel: str, feeds: Mapping[str, Any] | None = None, *,
+        shapes: Mapping[str, int] | None = None, seconds: float = 2.0,
+    ) -> KernelExplanation:  # fmt: skip
+        """Say why a kernel has its schedule: the candidates with their estimated costs, the
+        machine's figures, and what bounded the block sizes. `print` the result.
+
+        kernel: its number in the table of `profile`, from 1 for the slowest, or a part of its
+        label. Others: as in `profile`, which runs first. Raises UsageError without candidates.
+        """
+        with self.exclusive():
+            generator = self.compiler.generator
+            sizes = as_size_mapping(shapes)
+            found = generator.profile(self, feeds, sizes, seconds, lambda: False)
+            return generator.explain_kernel(self, found, kernel)
 
     def accuracy(self, shapes: Mapping[str, int] | None = None, *, sets: int = 2) -> Accuracy:
         """Compare outputs with the original's in float64 on `sets` sets of random inputs, and with

@@ -58,9 +58,11 @@ def _problem_calls(calls: int, stages: tuple[int, ...], total: int) -> Iterator[
 def stage_operations(choice: Choice, total: int) -> tuple[int, ...]:
     """Return the operations of each kernel of a choice, in execution order.
 
-    The tensors of attention in parts only record what is read: the first kernel does the work.
+    The tensors of attention in several kernels only record what is read: one does all the work.
     """
-    if choice.producers and choice.root in choice.kernels:
-        return (total, *[0] * len(choice.producers))
     roots = (*(t for t, _ in choice.producers), choice.root)
-    return tuple(count_operations(t, choice.tables) for t in roots)
+    counts = tuple(count_operations(t, choice.tables) for t in roots)
+    if choice.producers and choice.root in choice.kernels:
+        main = counts.index(max(counts))
+        return tuple(total if n == main else 0 for n in range(len(roots)))
+    return counts

@@ -53,7 +53,7 @@ class Target:
     reorders_operands: bool = True
     fuses_horizontally: bool = False
     clears_borders: bool = True
-    replaces_causal_masks: bool = False
+    replaces_causal_masks: bool = True
     storage_dtype: DType | None = None
     dropped_bits: int = 0
     min_parallel_elements: int = 0
@@ -84,7 +84,6 @@ def gpu_target(
         reorders_operands=False,
         fuses_horizontally=True,
         clears_borders=False,
-        replaces_causal_masks=True,
         storage_dtype=storage_dtype,
         dropped_bits=dropped_bits,
         min_parallel_elements=min_parallel_elements,

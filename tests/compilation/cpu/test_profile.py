@@ -2,15 +2,22 @@
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 import superopt
+from superopt.api import functions
+from superopt.errors import UsageError
 from superopt.ir.op import canonical_attrs, expression
+from superopt.kernels.algorithms.candidate_costs import TERMS
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import build_choice, options
 from superopt.kernels.llvm.operation_count import count_bytes, count_operations
@@ -275,3 +282,33 @@ def test_too_little_memory_for_the_peaks_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("superopt.compilation.cpu.profile.measure_cpu_peak", full)
     with pytest.raises(superopt.UsageError, match=f"that takes {buffer_sizes(1)[-1]} bytes"):
         superopt.compile(net(9)).profile(seconds=0.01)
+
+
+def test_a_kernel_is_explained() -> None:
+    exe = superopt.compile(net())
+    found = exe.explain_kernel("1", seconds=0.05)
+    assert found.seconds > 0
+    assert found.chosen in {c.option for c in found.candidates}
+    assert all(len(c.seconds) == len(TERMS) and c.bound in TERMS for c in found.candidates)
+    assert "measured in this run" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [("0", "no kernel 0"), ("99", "no kernel 99"), ("Nothing", "0 kernels are named Nothing")],
+)
+def test_kernels_that_are_not_there_are_not_explained(kernel: str, message: str) -> None:
+    exe = superopt.compile(net())
+    with pytest.raises(UsageError, match=message):
+        exe.explain_kernel(kernel, seconds=0.05)
+
+
+def test_the_command_explains_a_kernel(
+    superopt: Callable[..., SimpleNamespace], tmp_path: Path
+) -> None:
+    onnx.save(net(), tmp_path / "m.onnx")
+    done = superopt(
+        "profile", tmp_path / "m.onnx", "--seconds", "0.05", "--why", "1", api=functions
+    )
+    assert "  chosen: " in done.out
+    assert "What bounds the block sizes" in done.out

@@ -1,7 +1,7 @@
 """Fuse attention: a product whose operand is rows computed from another product, as one kernel.
 
-On a CPU only where the scores between the products exceed the L2 cache; otherwise three kernels are
-as fast. On a GPU always, because each launch has a cost.
+On a CPU where it streams over blocks of keys, or where the scores between the products exceed the
+L2 cache; otherwise three kernels are as fast. On a GPU always, because each launch has a cost.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.algorithms.contraction import axis_stride, match_contraction
-from superopt.kernels.algorithms.cpu.attention import match_attention as found_in
-from superopt.kernels.algorithms.gpu.online_attention import match_online_attention
+from superopt.kernels.algorithms.cpu.attention.complete_rows import match_attention
+from superopt.kernels.algorithms.cpu.attention.streaming import fits_streaming
+from superopt.kernels.algorithms.online_attention import match_online_attention
 from superopt.kernels.loops.layout import Layout
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.plan.lowering.kernel_stages import kernel_inputs, kernel_stages
@@ -40,11 +41,14 @@ def cpu_attention_fusion(constants: Collection[Tensor], width: int) -> Attention
     """vector_bytes: bytes of a vector register."""
 
     def fits(row: Tensor, product: Tensor) -> bool:
-        if product.dtype != F32 or not _may_be_large(row):
+        if product.dtype != F32:
             return False
-        known = Binding(example_sizes())
+        known, lanes = Binding(example_sizes()), width * 8 // F32.bits
+        at_hints = known.tensor(product)
+        if not _may_be_large(row) and not fits_streaming(at_hints, lanes):
+            return False
         fixed = {known.tensor(t) for t in constants}
-        return found_in(known.tensor(product), fixed, {}, width * 8 // F32.bits) is not None
+        return match_attention(at_hints, fixed, {}, lanes) is not None
 
     def joins(scores: Tensor) -> bool:
         c = match_contraction(scores, constants)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from superopt.compilation.cuda import load_compiler
 from superopt.kernels.algorithms import space
-from superopt.kernels.algorithms.gpu.causal_mask import VisibleKeys, visible_keys
-from superopt.kernels.algorithms.gpu.online_attention import match_online_attention
+from superopt.kernels.algorithms.causal_mask import VisibleKeys, visible_keys
+from superopt.kernels.algorithms.online_attention import match_online_attention
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import For, Stmt

@@ -85,6 +85,30 @@ def attention(
     return onnx.shape_inference.infer_shapes(made)
 
 
+def merged_heads(heads: int, length: int, width: int, causal: bool) -> onnx.ModelProto:
+    """q, k and v come as [1, length, heads * width]."""
+    node = helper.make_node
+    weights = {
+        "split": np.array([1, length, heads, width]),
+        "mask": np.triu(np.full((length, length), -1e9 if causal else 0, np.float32), 1),
+    }
+    nodes = [node("Reshape", [n, "split"], [f"{n}4"]) for n in "qkv"]
+    nodes += [node("Transpose", [f"{n}4"], [f"{n}t"], perm=[0, 2, 1, 3]) for n in "qv"]
+    nodes += [
+        node("Transpose", ["k4"], ["kt"], perm=[0, 2, 3, 1]),
+        node("MatMul", ["qt", "kt"], ["s"]), node("Add", ["s", "mask"], ["masked"]),
+        node("Softmax", ["masked"], ["p"], axis=-1), node("MatMul", ["p", "vt"], ["y"]),
+    ]  # fmt: skip
+    shape = [1, length, heads * width]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info(n, F, shape) for n in "qkv"],
+        [helper.make_tensor_value_info("y", F, None)],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(made)
+
+
 CASES = {
     "plain": attention(1, 2, 32, 48, 16),
     "sizes that nothing divides": attention(2, 3, 37, 41, 20),
@@ -136,4 +160,15 @@ def test_what_is_read_elsewhere_is_computed_by_itself(monkeypatch: pytest.Monkey
     assert isinstance(step, NativeSegment)
     kinds = [o.algorithm for o in step.code.program.options.values()]
     assert "row_wise" in kinds
+    assert "attention" not in kinds
+
+
+@pytest.mark.parametrize("mask", ["", "causal"])
+def test_merged_heads_stream(mask: str) -> None:
+    """Keys and values are copied, by heads, though their copies have a higher rank."""
+    exe = superopt.compile(merged_heads(2, 130, 32, mask == "causal"))
+    (step,) = exe.variant({})
+    assert isinstance(step, NativeSegment)
+    kinds = [o.algorithm for o in step.code.program.options.values()]
+    assert kinds.count("streaming") == 1
     assert "attention" not in kinds

@@ -15,10 +15,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from superopt.kernels.algorithms.algorithm import Algorithm
+from superopt.kernels.algorithms.algorithm import Algorithm, kib
 from superopt.kernels.algorithms.contraction import Contraction, match_contraction
 from superopt.kernels.algorithms.cpu import row_kernels
-from superopt.kernels.algorithms.cpu.register_tiling import RegisterTiling, register_tiling
+from superopt.kernels.algorithms.cpu.register_tiling import (
+    RegisterTiling,
+    register_tiling,
+    tile_limit,
+)
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.llvm.register_tiles import register_tiles
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
@@ -227,7 +231,17 @@ def schedule_attention_blocks(p: Problem, a: Attention, option: Option) -> Choic
     return Choice(option, p.tensor, schedule_attention(a, knobs, lanes), packed)
 
 
+def attention_limits(p: Problem, a: Attention, o: Option) -> Iterator[str]:
+    """Yield what bounds the blocks of an option."""
+    each = (2 if a.scores is not None else 1) * a.probabilities.axes[-1].size * 4
+    yield (
+        f"blocks of {o['block_rows']} rows: {kib(o['block_rows'] * each)} of complete scores and"
+        f" weights, at most {kib(MAX_BLOCK_BYTES)} of L2"
+    )
+    yield tile_limit(p, o["rows"], o["vectors"])
+
+
 ATTENTION = Algorithm(
     ("attention",), "attention: blocks of query rows, scores in L2", recognise_attention,
-    attention_options, schedule_attention_blocks, exclusive=True,
+    attention_options, schedule_attention_blocks, exclusive=True, limits=attention_limits,
 )  # fmt: skip

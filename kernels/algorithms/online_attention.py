@@ -11,12 +11,13 @@ new): Milakov and Gimelshein, arXiv:1805.02867, algorithm 3; Dao et al., FlashAt
 arXiv:2205.14135, section 3.1. This is the rule `attention-step`, proved for all sizes.
 
 For few rows and many keys, parts of the keys go to different programs, and another kernel combines
-their results: the rule `attention-in-parts`. The kernels are in online_attention_kernel.py.
+their results: the rule `attention-in-parts`. The kernels are in gpu/online_attention_kernel.py and
+cpu/attention/streaming_kernel.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.kernels.loops.loop_nest import replace_reduction
@@ -27,10 +28,11 @@ from superopt.te.analysis.walk import index_axes, loads, reductions
 from superopt.te.expr import index
 from superopt.te.expr.dtype import BOOL, F32, DType
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
-from superopt.te.expr.tensor import Tensor, select
+from superopt.te.expr.tensor import Tensor, compare, const, select
 
 MIN_BLOCK_ROWS = 16  # of a block
 MIN_HEAD_SIZE, MAX_HEAD_SIZE = 8, 256  # of queries and of values
+MINUS_INFINITY = const(float("-inf"), F32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,3 +240,18 @@ def without_widening(e: Expr) -> Expr:
         case Apply("cast", (x,), dtype) if dtype == F32 and x.dtype.is_float:
             return x
     return e
+
+
+def attention_result(
+    a: OnlineAttention, substitute: Callable[[Expr], Expr], sums: Expr, total: Expr
+) -> Expr:
+    """Return the result of the sums of products and the total of exponentials."""
+    over = replace_loads(substitute(a.normalizer), a.total, total)
+    return replace_loads(
+        substitute(a.epilogue), a.placeholder, Apply(a.normalizer_fn, (sums, over), F32)
+    )
+
+
+def finite_maximum(maximum: Load) -> Expr:
+    """Return the maximum, or 0 for a fully masked row so far: exp(-inf - -inf) would be NaN."""
+    return select(compare("eq", maximum, MINUS_INFINITY), const(0, F32), maximum)
