@@ -44,10 +44,7 @@ def is_nonnegative(p: Poly, depth: int = 3) -> bool:
 
 
 def _is_nonnegative(p: Poly, depth: int) -> bool:
-    n = p.value
-    if n is not None:
-        return n >= 0
-    if all(c >= 0 for _, c in p.terms) and all(_is_atom_nonnegative(a) for a in p.atoms()):
+    if all(c > 0 for _, c in p.terms) and all(_is_atom_nonnegative(a) for a in p.atoms()):
         return True
     if not any(c > 0 for _, c in p.terms) and all(v.extent.value != 1 for v in p.vars):
         return False
@@ -91,19 +88,17 @@ def _is_atom_nonnegative(a: Atom) -> bool:
     match a:
         case Symbol():
             return a.low >= 0
-        case Var() | ElementIndex():
-            return True
         case Quotient():
             return is_nonnegative(a.p)
         case Min():
             return is_nonnegative(a.p) and is_nonnegative(a.q)
         case _:
-            return False
+            return isinstance(a, (Var, ElementIndex))
 
 
 def lower_bound(p: Poly) -> Poly | None:
-    """Return a polynomial that is at most p and has no variables: each is at the end where p is
-    least."""
+    """Return a polynomial that is at most p, with no variable outside of quotients and minima: each
+    is at the end where p is least."""
     for v in sorted((a for a in set(p.atoms()) if isinstance(a, Var)), key=lambda v: -v.number):
         split = polynomial.linear_coefficients(p, v)
         if split is None:
@@ -142,7 +137,7 @@ def _lower_bounds(p: Poly) -> list[Poly]:
         k, rest = split
         match a:
             case Quotient():
-                if k.value is not None or is_nonnegative(k) or is_nonnegative(-k):
+                if is_nonnegative(k) or is_nonnegative(-k):
                     positive = is_nonnegative(k)
                     # q * (p // q) is between p - q + 1 and p
                     whole, left = polynomial.divide(k, a.q)
@@ -181,14 +176,12 @@ def is_sum_of_nonnegative(p: Poly, nonnegative: Iterable[Poly], depth: int = 2) 
     """True if p is a sum of multiples of `nonnegative` and of a nonnegative polynomial."""
     monos = dict(p.terms)
     for low in nonnegative:
-        tried: set[int] = set()
+        tried = {0}
         for m, c in low.terms:
             have = monos.get(m)
-            if not m or have is None or have * c <= 0:
+            if not m or have is None or have * c < 0:
                 continue
-            for k in {max(have // c, 1), 1}:
-                if k in tried:
-                    continue
+            for k in {have // c, 1} - tried:
                 tried.add(k)
                 rest = p - low * k
                 if is_nonnegative(rest, 1):

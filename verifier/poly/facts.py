@@ -166,16 +166,14 @@ class Facts:
 
     def is_contradictory(self) -> bool:
         """True if the hypotheses are shown to be unsatisfiable."""
-        if not self.hypotheses:
-            return False
         return not self.models() and self.ask_solver(ge(polynomial.const(self.context, -1)))
 
     def is_last_contradicted(self) -> bool:
         """True if the last hypothesis contradicts the others."""
-        last = self.hypotheses[-1] if self.hypotheses else None
-        if last is None:
+        if not self.hypotheses:
             return False
-        return Facts(self.context, self.hypotheses[:-1]).holds(negate(last))
+        *before, last = self.hypotheses
+        return Facts(self.context, tuple(before)).holds(negate(last))
 
 
 def without_hypotheses(context: ProofContext) -> Facts:
@@ -208,8 +206,6 @@ def coarsen(g: Guard, facts: Facts, use_solver: bool) -> Guard:
     if g.kind != "ge" or all(len(m) < 2 for m, _ in g.p.terms):
         return g
     for d in {tuple(a for a in m if isinstance(a, Symbol)) for m, _ in g.p.terms if len(m) > 1}:
-        if not d:
-            continue
         q = polynomial.from_terms(g.p.context, {d: 1})
         whole, rest = polynomial.divide(g.p, q)
         if not whole.vars or len(whole.terms) >= len(g.p.terms):

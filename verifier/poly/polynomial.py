@@ -279,11 +279,9 @@ def quotient_atom(p: Poly, q: Poly) -> Atom:
 
 def minimum(p: Poly, q: Poly) -> Poly:
     """Return min(p, q), decided only if the difference is constant."""
-    if p is q:
-        return p
     gap = (q - p).value
     if gap is not None:
-        return p if gap >= 0 else q
+        return p if gap > 0 else q
     if q.number < p.number:
         p, q = q, p
     return atom_poly(_intern(p.context, ("least", p, q), Min(p, q)))
@@ -342,12 +340,7 @@ def divide(p: Poly, q: Poly) -> tuple[Poly, Poly]:
         except ValueError:
             rest[m] = c
             continue
-        if c % qc:
-            rest[m] = c % qc
-            if c // qc:
-                whole[tuple(left)] = c // qc
-        else:
-            whole[tuple(left)] = c // qc
+        whole[tuple(left)], rest[m] = divmod(c, qc)
     return from_terms(p.context, whole), from_terms(p.context, rest)
 
 
