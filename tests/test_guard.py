@@ -265,6 +265,7 @@ def test_the_worker_has_no_more_memory_than_is_left() -> None:
         assert not isinstance(worker.run(loop(3).SerializeToString(), X), ort.Failure)
 
 
+@pytest.mark.ci
 def test_optimize_of_an_endless_model_ends() -> None:
     begin = time.monotonic()
     found = superopt.optimize(loop(2**60).SerializeToString(), budget=8.0)
@@ -276,6 +277,7 @@ def test_optimize_of_an_endless_model_ends() -> None:
     )
 
 
+@pytest.mark.ci
 def test_verify_of_endless_models_ends_undecided() -> None:
     one, two = loop(2**60), loop(2**60)
     two.graph.node[0].attribute[0].g.node[1].op_type = "Abs"
@@ -285,6 +287,7 @@ def test_verify_of_endless_models_ends_undecided() -> None:
     assert verdict.decision == "unknown"
 
 
+@pytest.mark.ci
 def test_bench_leaves_out_what_takes_longer_than_its_time(tmp_path: Path) -> None:
     for name, trips in (("short", 3), ("endless", 2**60)):
         (tmp_path / f"{name}.onnx").write_bytes(loop(trips).SerializeToString())

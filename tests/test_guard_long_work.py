@@ -137,6 +137,7 @@ def test_a_message_beyond_the_memory_is_not_parsed() -> None:
         read_model(data)
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("error", [OutOfTime("x"), guard.MemoryLimitError("x"), MemoryError("x")])
 def test_an_end_is_no_fault_of_the_model(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:

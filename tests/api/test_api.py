@@ -198,6 +198,7 @@ def test_bench_of_a_model_that_says_another_shape_than_it_gives(tmp_path: Path) 
     assert row.latency is not None
 
 
+@pytest.mark.ci
 def test_a_store_goes_to_another_machine_of_its_kind(tmp_path: Path) -> None:
     here, there, file = (tmp_path / f"{n}.sqlite3" for n in ("here", "there", "file"))
     superopt.optimize(models.data(models.PLAIN), budget=10, store=here, target="cpu")

@@ -361,6 +361,7 @@ def test_states_are_compiled_by_the_child_in_the_first_call(
     assert not compiled_here
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("faster")
 def test_few_children_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_worker, "MAX_WAITING_CHILDREN", 1)

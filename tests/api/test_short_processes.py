@@ -117,6 +117,7 @@ def test_the_next_process_has_the_class(path: Path) -> None:
     assert not [*ready_folder().glob("*.tmp*")]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("how", ["nothing", "close", "interrupt"])
 def test_no_child_goes_on(how: str, path: Path) -> None:
     wait_for_end(finish(start(path, how)), 15)
@@ -143,6 +144,7 @@ def test_one_child_goes_on_at_a_time(path: Path) -> None:
     assert not has_class(path)
 
 
+@pytest.mark.ci
 def test_processes_at_the_same_time_leave_one_child(path: Path) -> None:
     pids = [*map(finish, [start(path) for _ in range(3)])]
     time.sleep(0.5)

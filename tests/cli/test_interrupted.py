@@ -67,6 +67,7 @@ def wait_for(process: subprocess.Popen[str], stage: str) -> None:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "stage",

@@ -118,6 +118,7 @@ QUICK = {
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("kind", "command"),
@@ -158,6 +159,7 @@ def alive(process: int) -> bool:
     return False
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_an_endless_model_ends_at_a_signal(sent: signal.Signals, tmp_path: Path) -> None:

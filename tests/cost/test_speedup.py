@@ -141,6 +141,7 @@ def together(some: Sequence[TimingSession]) -> SpeedupInterval:
 TRIALS = 100
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("count", "deviation"), [(2, 0.0), (2, 0.03), (4, 0.03), (5, 0.08)])
 def test_another_measurement_lies_in_the_interval(count: int, deviation: float) -> None:

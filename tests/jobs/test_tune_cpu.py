@@ -81,6 +81,7 @@ def test_a_race_in_turns(tmp_path: Path) -> None:
     assert tune_cpu.race_executables(few, slower, {}, 0.1) < 0.25
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("how", ["search", "tune"])
 def test_what_a_search_finds_is_kept(how: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"

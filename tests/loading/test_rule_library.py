@@ -50,6 +50,7 @@ def test_it_is_parsed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert rule_library.load_library() == load.load_library()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "empty"])
 def test_a_damaged_file_is_made_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, damage: str

@@ -26,9 +26,16 @@ def optimize_fire_module(folder: Path, **more: Any) -> superopt.Optimized:
     return superopt.optimize(data(FIRE_MODULE), **{**given, **more})
 
 
-@pytest.mark.usefixtures("no_gpu")
-def test_branches_become_one_kernel_and_the_gain_is_only_predicted(tmp_path: Path) -> None:
-    found = optimize_fire_module(tmp_path)
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> superopt.Optimized:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_timing, "_measured_device", lambda precision: None)
+        return optimize_fire_module(tmp_path_factory.mktemp("fire"))
+
+
+def test_branches_become_one_kernel_and_the_gain_is_only_predicted(
+    found: superopt.Optimized,
+) -> None:
     assert found.changed
     assert any(s.rule.startswith("conv-enlarge-merge") for s in found.report.steps)
     r = found.report
@@ -47,6 +54,7 @@ def test_branches_become_one_kernel_and_the_gain_is_only_predicted(tmp_path: Pat
     assert [n.op_type for n in found.model.graph.node].count("Conv") == 1
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("no_gpu")
 def test_a_graph_with_a_small_predicted_gain_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -59,12 +67,12 @@ def test_a_graph_with_a_small_predicted_gain_is_not_used(
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_decisions_for_a_gpu_are_replayed(tmp_path: Path) -> None:
-    found = optimize_fire_module(tmp_path)
+def test_decisions_for_a_gpu_are_replayed(found: superopt.Optimized, tmp_path: Path) -> None:
     again = optimize_fire_module(tmp_path, replay=found.decisions)
     assert again.report.optimized_sha256 == found.report.optimized_sha256
 
 
+@pytest.mark.ci
 def test_what_is_measured_decides_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that finds the rewritten model slower: it is not used."""
     asked, own = list[str](), graph_timing.gpu_timers

@@ -81,6 +81,7 @@ def decoder_sizes(o: InC, batch: int, past: int, sequence: int, **others: int) -
     return size_arguments(o, {**sizes_at(batch, past, sequence, "total"), **others})
 
 
+@pytest.mark.ci
 def test_related_sizes_are_exported(decoder: InC) -> None:
     """A size that is an expression of others: ten calls have the values of ONNX Runtime."""
     run = session(growing_decoder(SIZE, mask_size="total"))
@@ -93,6 +94,7 @@ def test_related_sizes_are_exported(decoder: InC) -> None:
         check_outputs(decoder.run(feeds, *decoder_sizes(decoder, *at)), run(feeds))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("at", "others", "code", "text"),
     [
@@ -299,8 +301,12 @@ def test_failures_belong_to_a_handle(tmp_path: Path) -> None:
     o.close()
 
 
-def test_the_decoder_of_an_exporter_is_exported(tmp_path: Path) -> None:
-    """Its mask's size is named past_sequence_length + sequence_length, and is a size of its own."""
+def test_the_decoder_of_an_exporter_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mask's size is named past_sequence_length + sequence_length, and is a size of its own.
+    The library has the classes of calls before, also where no other one is compiled."""
+    monkeypatch.setattr(library_code, "MAX_CLASS_COMPILES", 0)
     exe = superopt.compile(DECODER, threads=1)
     feeds = feeds_at(2, 5, 9)
     wanted = exe.run(feeds)
@@ -308,5 +314,5 @@ def test_the_decoder_of_an_exporter_is_exported(tmp_path: Path) -> None:
     shapes = [feeds[p.name].shape for p in o.e.inputs]
     code, sizes = o.infer_sizes(shapes)
     assert code == OK
-    check_outputs(o.run(feeds, *sizes), wanted)  # the sizes of calls before come first
+    check_outputs(o.run(feeds, *sizes), wanted)
     o.close()

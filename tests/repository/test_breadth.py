@@ -80,7 +80,7 @@ def test_each_wide_case_is_in_one_shard(request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize(
     ("markers", "shard", "every"),
     [
-        ("not slow and not breadth", 0, False),
+        ("not slow and not breadth and not ci", 0, False),
         ("not slow", 0, True),
         ("not slow", 3, False),
         ("", 0, True),

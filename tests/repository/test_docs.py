@@ -36,6 +36,7 @@ def short(function: Any) -> Any:
     return called
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("page", [p for p in PAGES if p not in NEED_A_GPU])
 def test_examples_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

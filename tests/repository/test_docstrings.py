@@ -37,6 +37,7 @@ def run_examples(tests: list[doctest.DocTest]) -> int:
     return runner.tries
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_of_public_names_run(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ PRINTS = {
 }  # fmt: skip
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", list(PRINTS))
 def test_the_example_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

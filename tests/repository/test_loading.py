@@ -38,6 +38,7 @@ UNUSED = {"onnxruntime", "sympy.core"}  # by a model that is compiled; sympy is 
 GENERATION = {"superopt.generate.engine.run", "superopt.rulegen.generate_rules"}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("call", "absent"),
     [

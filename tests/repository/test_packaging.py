@@ -99,6 +99,7 @@ def test_a_checkout_without_symbolic_links_is_refused(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.ci
 def test_the_source_distribution_holds_the_tree(built: Path) -> None:
     (sdist,) = built.glob("dist/*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -107,6 +108,7 @@ def test_the_source_distribution_holds_the_tree(built: Path) -> None:
     assert {"LICENSE", "README.md", "pyproject.toml", "tests/repository/test_packaging.py"} <= names
 
 
+@pytest.mark.ci
 def test_the_wheel_works_where_it_is_installed(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("dist/*.whl")
     target = tmp_path / "site"

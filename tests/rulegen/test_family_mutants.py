@@ -257,6 +257,7 @@ def test_pairs_that_may_save_something_come_first() -> None:
         assert not of_others & set(chosen)
 
 
+@pytest.mark.ci
 def test_no_more_than_some_are_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = MUTANT_FAMILIES["borders"]
     found = pairs_of("borders", 2).partial

@@ -119,6 +119,7 @@ def test_a_damaged_file_beside_the_store(tmp_path: Path, monkeypatch: pytest.Mon
     assert told(path) == (whole,)
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("old", "new"),

@@ -52,6 +52,7 @@ def attention() -> Model:
     return import_model(read_model(model))
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("seed", "steps"), [(0, 150), (1, 600), (2, 150)])
 def test_random_rewrites_change_nothing(seed: int, steps: int) -> None:

@@ -7,6 +7,8 @@ markers say which cases of a test function stay:
 - `round_robin(n)`: of a crossed table whose last parameter has n values, mostly precisions, one
   case of each combination of the other parameters, with those values in turn.
 
+Single tests that take seconds have the marker `ci` instead: CI runs all of them.
+
 A property test draws a quarter of its examples by default: of the 100 that hypothesis draws, or of
 those that `examples` names.
 """

@@ -89,6 +89,7 @@ def test_outputs_behind_an_opaque_node_have_a_float64_reference(tmp_path) -> Non
     assert np.abs(found.native[0] - wanted).max() > 1e-6  # the model's own rounding
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(3))
 def test_what_optimize_writes_is_not_refuted(seed: int) -> None:

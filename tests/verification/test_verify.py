@@ -229,6 +229,7 @@ def test_odd_models_have_a_clear_verdict(name: str) -> None:
     assert all(o.reason for o in found.outputs)
 
 
+@pytest.mark.ci
 def test_the_limit_is_kept() -> None:
     """A large sum of products, twice written in ways that take long."""
     deep = " ".join(f"a{k} = MatMul(a{k - 1}, w) b{k} = Tanh(a{k})" for k in range(1, 12))

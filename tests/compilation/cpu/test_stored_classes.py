@@ -264,6 +264,7 @@ def test_a_stored_voice_detector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert_equal(dict(np.load(tmp_path / "out.npz")), wanted[0])
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("in_file", [True, False])
 @pytest.mark.parametrize("rows", ["n", 300])

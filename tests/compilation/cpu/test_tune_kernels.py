@@ -136,6 +136,7 @@ def test_an_option_of_another_problem_is_not_taken() -> None:
     assert plan_program(graph, {}, Settings(host().width, wrong)).options == first.options
 
 
+@pytest.mark.ci
 def test_what_was_chosen_is_used_from_then_on(tmp_path: Path) -> None:
     m = net(9)
     found = superopt.tune(m, budget=6, shapes={"n": 1}, store=tmp_path)

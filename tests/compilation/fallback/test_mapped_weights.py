@@ -108,6 +108,7 @@ print(json.dumps([float(y.sum()), sessions, "superopt.plan.passes" in sys.module
 """
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("size", "damaged"), [("small", False), ("large", False), ("large", True)])
 def test_another_process_opens_the_session_without_the_compiler(

@@ -39,6 +39,7 @@ def classes_of_branches(exe: superopt.Executable) -> list[int]:
     return [len(e.size_classes.classes) for e in whole.branches.values()]
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("threads", [2, 1])
 def test_a_voice_detector_at_many_sizes(threads: int) -> None:

@@ -32,6 +32,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("rows_of_model", [64, "n"])
 @pytest.mark.parametrize("threads", [1, 2])

@@ -61,6 +61,7 @@ def check_model(seed: int) -> int:
     return check_classes(m, inputs, draw_sizes(Random(seed), names, SIZES), seed, 1 + seed % 2)
 
 
+@pytest.mark.ci
 def test_classes_of_random_convolutional_models(winograd_plans: list[Plan]) -> None:
     counts = [check_model(seed) for seed in range(DEFAULT_MODELS)]
     assert sum(n > 0 for n in counts) > DEFAULT_MODELS // 2

@@ -143,6 +143,7 @@ IMAGES = (136, 160), (129, 131), (128, 257), (150, 171), (191, 128), (140, 139)
 SIZES = [*((2, h, w) for h, w in IMAGES), *((n, h, w) for n in (3, 5) for h, w in IMAGES[1:3])]
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("name", "threads"), [*((name, 1) for name in MODELS), ("border of an inner image", 2)]

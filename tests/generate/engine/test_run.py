@@ -53,6 +53,7 @@ def test_rules_hold_on_shapes_that_did_not_make_them(folder: Path) -> None:
         assert isinstance(verdict, Passed), f"{rule}: {verdict}"
 
 
+@pytest.mark.ci
 def test_the_laws_of_a_textbook_are_found(folder: Path) -> None:
     texts = "\n".join(str(r) for r in rules(folder))
     for law in (
@@ -63,6 +64,7 @@ def test_the_laws_of_a_textbook_are_found(folder: Path) -> None:
         assert law in texts, law
 
 
+@pytest.mark.ci
 def test_the_same_bytes_with_more_processes(tmp_path: Path) -> None:
     for jobs in (1, 2):
         generate_rules(tmp_path / str(jobs), families=["order"], max_ops=2, jobs=jobs)

@@ -132,6 +132,7 @@ def wait_for_the_end(number: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(6)
 @needs_proc
 @pytest.mark.parametrize("lines", [pytest.param(1, marks=pytest.mark.slow), 8])

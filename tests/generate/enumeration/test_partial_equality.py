@@ -53,6 +53,7 @@ def test_boxes_are_the_mask(shape: tuple[int, ...], rng: object) -> None:
     assert np.array_equal(covered, same.astype(int))
 
 
+@pytest.mark.ci
 def test_pairs_agree_in_their_boxes_over_floats_and_nowhere_else(
     found: FoundEquations, pairs: list[PartialEquality]
 ) -> None:

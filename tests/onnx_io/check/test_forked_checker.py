@@ -107,6 +107,7 @@ def test_it_ends_with_the_time_of_the_call(served: bool) -> None:
     assert ask(GOOD, 30) is None
 
 
+@pytest.mark.ci
 def test_what_never_ends_is_ended() -> None:
     kept = server()
     begin = time.monotonic()

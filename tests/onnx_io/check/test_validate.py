@@ -167,6 +167,7 @@ def single(
     return model([made], given, ends, opset=18)
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "proto",

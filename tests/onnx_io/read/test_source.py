@@ -241,6 +241,7 @@ def test_a_long_chain() -> None:
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.ci
 def test_memory_for_weights_inside_the_file(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
@@ -257,6 +258,7 @@ def test_memory_for_weights_inside_the_file(tmp_path: Path) -> None:
     assert peak_rss_of(load) < 20 * MB
 
 
+@pytest.mark.ci
 def test_memory_for_external_data(tmp_path: Path) -> None:
     """2.25 GB of weights, in a file with a hole."""
     proto = big_external(tmp_path)

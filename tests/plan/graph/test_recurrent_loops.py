@@ -329,6 +329,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     close(again.run(x), wanted)
 
 
+@pytest.mark.ci
 def test_profile_has_a_line_for_each_loop() -> None:
     m, x, _ = model("LSTM", MAX_UNROLLED_STEPS + 1)
     exe = superopt.compile(m)
