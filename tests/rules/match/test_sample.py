@@ -52,10 +52,10 @@ def test_explanations(group: str) -> None:
     """Each rule at the graphs of the rule after it."""
     rules = sample(group)
     graphs = [graphs_of(rule)[-1:] for rule in (*rules[1:], rules[0])]
+    pairs = zip(rules, graphs, strict=True)
     check_golden(
-        "attempts", group,
-        (str(a) for r, some in zip(rules, graphs, strict=True) for g in some for a in explain(r, g)),
-    )  # fmt: skip
+        "attempts", group, (str(a) for r, g in pairs for one in g for a in explain(r, one))
+    )
 
 
 @pytest.mark.parametrize("group", GROUPS)

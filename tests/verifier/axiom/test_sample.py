@@ -15,7 +15,6 @@ from superopt.verifier.axiom.prove import Axioms, as_axiom, number_kind, operato
 from superopt.verifier.axiom.theory import premises
 from tests.support.rules.sample import GROUPS, check_golden, sample
 
-
 MAX_LENGTH = 250  # of a formula that is compared in prefix notation, too
 
 
