@@ -38,7 +38,7 @@ from superopt.verifier.poly.polynomial import Min, Poly, atom_poly, const, fresh
 from superopt.verifier.refute import counterexample
 from superopt.verifier.verdict import Proved, Refuted, Unknown, Verdict
 
-MAX_RANK = 6
+MAX_FIRST_RANK = 6  # tried if there is no instance at the ranks of `rank_scope`
 ASSUMPTIONS = (
     "sizes from 1",
     "floats as real numbers, integers without overflow",
@@ -107,7 +107,7 @@ def _prove_in_context(
     widest = rank_scope(rule)
     found = at_ranks(rule, widest, known_rank)
     if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
-        return at_ranks(rule, Ranks(widest.min_rank, MAX_RANK), known_rank)
+        return at_ranks(rule, Ranks(widest.min_rank, MAX_FIRST_RANK), known_rank)
     return found
 
 

@@ -28,7 +28,8 @@ from superopt.rules.lang.term import (
 from superopt.te.expr.dtype import DTYPES
 from superopt.verifier.instances.choices import Ranks
 
-MAX_RANK_BY_OPEN_OPERANDS = {0: 4, 1: 4, 2: 4}  # by the number of operands of any rank
+MAX_RANK = 4  # of the operands of any rank, if they are at most two
+MAX_RANK_OF_MANY = 3  # if they are more
 MATRICES = frozenset(("MatMul", "Gemm"))
 IMAGES = frozenset(
     (
@@ -48,7 +49,7 @@ IMAGES = frozenset(
 
 
 def rank_scope(rule: Rule) -> Ranks:
-    """Return the ranks to prove: up to 4 if few operands have open rank, fewer for many
+    """Return the ranks to prove: up to MAX_RANK if few operands have open rank, fewer for many
     combinations, and enough that axes counted from the front and from the end differ.
 
     If every operator is elementwise, ranks 0 and 1 cover all ranks: an axis is independent of the
@@ -59,7 +60,7 @@ def rank_scope(rule: Rule) -> Ranks:
     apps = [t for side in (*rule.lhs, *rule.rhs) for t in walk(side) if isinstance(t, App)]
     free = {n for p in rule.params if isinstance(p, Param) and (n := _open_rank_name(p))}
     images = any(t.op.name in IMAGES for t in apps)
-    most = 4 if images else MAX_RANK_BY_OPEN_OPERANDS.get(len(free), 3)
+    most = MAX_RANK if images or len(free) <= 2 else MAX_RANK_OF_MANY
     return Ranks(0, max(most, _separating_rank(rule, apps)) if free else most)
 
 
