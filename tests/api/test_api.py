@@ -89,6 +89,7 @@ g (float[3] x, float[3] y) => (float[3] a, float[3] b, float[3] c)
 """
 
 
+@pytest.mark.ci
 def test_each_output_has_a_verdict_of_its_own() -> None:
     """One is summed in another order, one is wrong, and of one nothing is known but examples."""
     given = onnx.parser.parse_model(

@@ -288,6 +288,7 @@ def test_a_forked_process_leaves_the_child_to_its_parent(path: Path) -> None:
     assert child.is_running
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("faster")
 def test_threads_while_classes_are_swapped_in(path: Path) -> None:
     exe = superopt.compile(path)

@@ -124,6 +124,7 @@ def test_onnxruntime_runs_the_model_where_a_part_has_no_program(
     assert not compiled_here
 
 
+@pytest.mark.ci
 def test_sizes_of_other_classes_are_compiled_beside_the_calls(
     path: Path, compiled_here: list[dict[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +239,7 @@ def test_states_are_kept_when_programs_take_over(
     assert not compiled_here
 
 
+@pytest.mark.ci
 def test_threads_while_programs_take_over(path: Path, compiled_here: list[dict[str, int]]) -> None:
     net = Checked(path)
     failed: list[BaseException] = []

@@ -49,6 +49,7 @@ def renamed(m: onnx.ModelProto) -> onnx.ModelProto:
     return other
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(24)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", OPAQUE)

@@ -186,6 +186,7 @@ def test_an_endless_model_ends_at_a_signal(sent: signal.Signals, tmp_path: Path)
     assert not fast.exists() or fast.read_bytes() == model.read_bytes()
 
 
+@pytest.mark.ci
 def test_a_command_without_handlers_ends_at_sigterm(tmp_path: Path) -> None:
     """`run` has nothing to keep, and its C++ code is never interrupted by Python."""
     model = write("loop-2^60", tmp_path)

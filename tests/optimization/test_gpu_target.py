@@ -33,6 +33,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> superopt.Optimized:
         return optimize_fire_module(tmp_path_factory.mktemp("fire"))
 
 
+@pytest.mark.ci
 def test_branches_become_one_kernel_and_the_gain_is_only_predicted(
     found: superopt.Optimized,
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_graph_with_a_small_predicted_gain_is_not_used(
     assert "unchanged" in str(found)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("no_gpu")
 def test_decisions_for_a_gpu_are_replayed(found: superopt.Optimized, tmp_path: Path) -> None:
     again = optimize_fire_module(tmp_path, replay=found.decisions)

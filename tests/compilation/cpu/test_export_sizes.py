@@ -198,6 +198,7 @@ def run_scores(o: InC, new: int, past: int) -> dict[str, np.ndarray]:
     return o.run({"q": q, "k": k}, new, past)
 
 
+@pytest.mark.ci
 def test_two_sizes(tmp_path: Path) -> None:
     m = scores()
     o = InC(superopt.compile(m).export(tmp_path / "scores"))

@@ -257,6 +257,7 @@ print(len(exe.shape_policy.pending) > 0)
 """
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("how", ["child", "thread"])
 def test_a_process_ends_while_a_model_is_compiled(how: str, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"

@@ -139,6 +139,7 @@ def check_random_model(seed: int) -> int:
     return len(exe.size_classes.classes) + sum(len(e.size_classes.classes) for e in branches)
 
 
+@pytest.mark.ci
 def test_random_models() -> None:
     assert sum(check_random_model(seed) > 0 for seed in range(RANDOM_MODELS)) > RANDOM_MODELS // 2
 

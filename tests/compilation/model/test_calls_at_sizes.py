@@ -256,6 +256,7 @@ def test_convolutions_by_winograd_are_compiled_for_a_class_at_the_first_call() -
     assert len(exe.size_classes.classes) == 1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_a_model_of_a_class_is_saved_and_exported(is_cached: bool, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"

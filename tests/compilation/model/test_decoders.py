@@ -48,6 +48,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[superopt.Execu
 EXAMPLES = [(1, 20, 1), (1, 3, 1), (2, 5, 9), (1, 0, 7), (3, 0, 20), (1, 0, 70)]
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("example", "mask_size"),
@@ -180,6 +181,7 @@ def test_caches_of_a_fixed_capacity() -> None:
     assert not exe.variants  # programs that write states in place alone
 
 
+@pytest.mark.ci
 def test_states_are_those_of_calls_with_all_inputs(decoder: superopt.Executable) -> None:
     decode = decoder.bind_state(STATE)
     assert decode.state == {}
@@ -197,6 +199,7 @@ def test_states_are_those_of_calls_with_all_inputs(decoder: superopt.Executable)
         past += sequence
 
 
+@pytest.mark.ci
 def test_states_keep_their_memory() -> None:
     """Calls up to the capacity write into one buffer for each."""
     decode = superopt.compile(DECODER, threads=1).bind_state(STATE, capacity=40)
@@ -224,6 +227,7 @@ def test_a_full_cache_is_an_error_before_it_is_written() -> None:
     decode.run(tokens(1, 0, 22))
 
 
+@pytest.mark.ci
 def test_a_length_beyond_the_positions_leaves_the_state() -> None:
     """The model has 96 positions; onnxruntime and kernels reject more."""
     decode = superopt.compile(DECODER, threads=1).bind_state(STATE)

@@ -83,6 +83,7 @@ ONLY = {"peepholes, clip": "LSTM", "linear_before_reset": "GRU"}
 CELLS = [(k, o) for k, o in product(USUAL, OPTIONS) if ONLY.get(o, k) == k]
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(24)
 @pytest.mark.parametrize("layout", [0, 1])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])

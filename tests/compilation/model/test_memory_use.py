@@ -36,6 +36,7 @@ def array_bytes(contexts: list[CallContext]) -> tuple[int, int]:
     )
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_sum_is_that_of_what_is_held(threads: int) -> None:

@@ -79,6 +79,7 @@ def check_texts(exe: Executable, run: Callable[[Feeds], Feeds], seed: int) -> No
             past += count
 
 
+@pytest.mark.ci
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("specialize", ["background", "never"])
 def test_chunks_of_any_length_are_as_in_onnxruntime(specialize: str) -> None:
@@ -204,6 +205,7 @@ def test_a_program_is_right_where_the_capacity_is_enough() -> None:
     assert classes.find({**sizes, CAPACITY: 80}) is None
 
 
+@pytest.mark.ci
 def test_a_file_has_its_programs_in_the_cache(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -115,6 +115,7 @@ def test_200_tokens_are_those_of_onnxruntime(kind: str) -> None:
     assert len(programs.classes.classes) == 2
 
 
+@pytest.mark.ci
 def test_a_circular_cache_has_the_last_tokens() -> None:
     """Calls beyond the capacity write over the oldest tokens."""
     m, capacity = tensor_scatter_decoder(SIZE, seed=4, mode="circular"), 32

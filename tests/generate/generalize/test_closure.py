@@ -122,6 +122,7 @@ def test_claims_that_turn_each_other_around_are_tried_together() -> None:
     assert group_mirrored([forth, other, back]) == [[forth, back], [other]]
 
 
+@pytest.mark.ci
 def test_what_is_true_of_three_rows_is_no_rule() -> None:
     """The mean of three times x is its sum, for three rows."""
     along = "(axes=(0,),keepdims=1)"

@@ -129,6 +129,7 @@ def test_reports() -> None:
     assert from_json(to_json(report)) == report
 
 
+@pytest.mark.ci
 def test_random_subgraphs() -> None:
     rules = usable()
     partial, every = rule_set(r for r in rules if r.is_from_pair), rule_set(rules)

@@ -85,6 +85,7 @@ def test_programs_for_several_sizes_share_arrays() -> None:
     assert len(arrays) < sum(len(c.arrays) for c in constants(exe))
 
 
+@pytest.mark.ci
 def test_models_share_arrays_and_the_last_one_frees_them() -> None:
     first, second = (superopt.compile(products(k), shapes={"n": 4}) for k in (1, 2))
     ((a,), (b,)) = ([c.arrays[0] for c in constants(exe)] for exe in (first, second))

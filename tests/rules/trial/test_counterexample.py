@@ -165,6 +165,7 @@ all-bool(x: bool, y: bool): Or(x, y) => And(x, y)
 """
 
 
+@pytest.mark.ci
 def test_rules_check_prints_it(
     tmp_path: Path, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
