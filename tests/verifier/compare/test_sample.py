@@ -1,0 +1,166 @@
+"""What the comparison of two graphs makes of a sample: constants as expressions, patterns of
+constants, blocks, and the verdict on each output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from superopt.ir import graph as ir_graph
+from superopt.ir.constant_folding import fold_constants
+from superopt.ir.evaluate import evaluate
+from superopt.ir.graph import Graph, Value
+from superopt.ir.text import show_graph
+from superopt.ops import OPS
+from superopt.rules.lang.rule import Rule
+from superopt.rules.trial.instances import instances
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.tensor import TensorType
+from superopt.verifier.compare.constant_folds import foldable_constants
+from superopt.verifier.compare.constant_patterns import constant_tensor, is_readable
+from superopt.verifier.compare.regions import compare_graphs
+from superopt.verifier.compare.related_constants import relate_constants
+from superopt.verifier.prove import Limits
+from superopt.verifier.verdict import Proved
+from tests.support.rules.sample import GROUPS, check_golden, sample
+
+SEED = 7
+LIMITS = Limits(seconds=60, work=600, work_beyond=300)
+MAX_ELEMENTS = 1 << 9  # of a folded constant
+RNG = np.random.default_rng(3)
+X, Y = (ir_graph.Input(name, TensorType(F32, (5, 6))) for name in "xy")
+IMAGE = ir_graph.Input("image", TensorType(F32, (2, 6, 4, 4)))
+INPUTS = (X, Y, IMAGE)
+
+
+def draw(*shape: int) -> np.ndarray:
+    return RNG.integers(2, 90, shape).astype(np.float32)
+
+
+S, T, M = draw(6), draw(6), np.float32(3)
+W, V, U = draw(6, 8), draw(6, 8), draw(8, 4)
+K, L = draw(8, 6, 3, 3), draw(8, 6, 1, 1)
+B = draw(8)
+
+
+def op(name: str, *given: Value | np.ndarray | float, **attrs: object) -> Value:
+    inputs = [
+        v if not isinstance(v, (np.ndarray, np.floating, float))
+        else ir_graph.constant(np.asarray(v, np.float32))
+        for v in given
+    ]  # fmt: skip
+    made = ir_graph.node(OPS[name], inputs, **attrs)  # type: ignore[arg-type]
+    return ir_graph.results(made)[0]
+
+
+PRODUCT = op("MatMul", X, W)
+CONV = op("Conv", IMAGE, K, B, pads=(1, 1, 1, 1))
+GRAPHS: dict[str, Value] = {
+    "scale, shift": op("Add", op("Mul", X, S), T),
+    "shift, scale": op("Mul", op("Sub", X, T), S),
+    "from a constant": op("Sub", T, op("Mul", X, M)),
+    "quotient": op("Div", op("Add", X, T), S),
+    "scaled product": op("Add", op("Mul", PRODUCT, B), B),
+    "product of a shift": op("MatMul", op("Add", X, T), W),
+    "product of a scale": op("MatMul", op("Mul", X, S), W),
+    "two products": op("MatMul", op("Add", PRODUCT, B), U),
+    "sum of products": op("Add", PRODUCT, op("MatMul", Y, V)),
+    "difference of products": op("Sub", PRODUCT, op("MatMul", X, V)),
+    "transposed product": op("Transpose", op("Mul", PRODUCT, B), perm=(1, 0)),
+    "heads": op("Transpose", op("Reshape", PRODUCT, shape=(5, 2, 4)), perm=(1, 0, 2)),
+    "gemm": op("Gemm", X, W, B, alpha=0.5, beta=2.0),
+    "gemm of a transpose": op("Mul", op("Gemm", X, np.ascontiguousarray(W.T), B, transB=1), M),
+    "convolution": op("Mul", CONV, draw(8, 1, 1)),
+    "batch norm": op("BatchNormalization", CONV, B, draw(8), draw(8), draw(8)),
+    "convolution of a scale": op("Conv", op("Mul", IMAGE, draw(6, 1, 1)), K),
+    "sum of convolutions": op("Add", CONV, op("Conv", IMAGE, L)),
+    "concat of products": op("Mul", op("Concat", PRODUCT, op("MatMul", X, V), axis=1), draw(16)),
+    "concat of scales": op("Concat", op("Mul", X, S), op("Mul", Y, T), axis=0),
+    "padded": op("Pad", op("Mul", X, S), pads=(0, 1, 0, 2)),
+    "sliced": op("Slice", op("Mul", PRODUCT, B), starts=(2,), ends=(7,), axes=(1,)),
+    "relu between": op("Mul", op("Relu", op("Mul", X, S)), T),
+}
+ARRAYS: dict[str, np.ndarray] = {
+    "ones": np.ones((2, 3), np.float32), "eye": np.eye(4, dtype=np.float32),
+    "range": np.arange(40, dtype=np.int64), "every third": np.arange(5, 95, 3, dtype=np.int64),
+    "grid": np.add.outer(np.arange(7) * 10, np.arange(9)).astype(np.float32),
+    "causal": np.triu(np.full((9, 9), -1e4, np.float32), 1), "lower": np.tri(6, 7, -1) > 0,
+    "band": (np.abs(np.subtract.outer(np.arange(9), np.arange(9))) < 3).astype(np.float32),
+    "few": np.array([3, -1, 7], np.int64), "many": (np.arange(60) ** 2 % 61).astype(np.float32),
+    "fraction": np.array([0.1, 0.25], np.float64), "exact": np.array([0.5, 0.25], np.float64),
+    "empty": np.zeros((0, 3), np.float32), "bools": np.array([True, False, True]),
+    "first row": np.arange(8)[None].repeat(8, 0) == 0, "step": np.arange(30) >= 11,
+    "descending": np.arange(40, 0, -1), "two values": np.array([1, 5, 5, 1, 5] * 8),
+}  # fmt: skip
+
+
+def show(v: Value) -> str:
+    lines = show_graph(Graph((), (v,))).splitlines()
+    return "; ".join(x.strip() for x in lines if x.strip().startswith(("%", "return")))
+
+
+def test_constants_that_a_tool_may_fold() -> None:
+    lines = []
+    for name, value in GRAPHS.items():
+        for v in foldable_constants(Graph(INPUTS, (value,)), MAX_ELEMENTS):
+            (array,) = evaluate(Graph((), (v,)), {}, Reals())
+            lines.append(f"{name}: {v.type}, sum {np.sum(array, dtype=np.float64):.5g}: {show(v)}")
+    check_golden("compare", "folds", lines)
+
+
+def test_patterns_of_constants() -> None:
+    lines = []
+    for name, array in ARRAYS.items():
+        c = ir_graph.constant(array)
+        lines.append(f"{name}: {constant_tensor(c, name).body} {is_readable(c)}")
+    check_golden("compare", "patterns", lines)
+
+
+def blocks() -> Iterator[np.ndarray]:
+    """Constants of a second graph, out of W and V."""
+    yield from (W.T, W[1:4, 2:], W[::2], W[:, ::-1], np.concatenate([W, V], 1), np.stack([V, W]))
+    yield np.pad(W, ((1, 0), (0, 2)))
+    yield W.reshape(6, 2, 4).transpose(1, 0, 2)
+    yield np.block([[W, np.zeros_like(V)], [np.zeros_like(W), V]])
+    yield np.concatenate([W[:3], V[3:]], 0)
+    yield np.concatenate([W.T, V.T[2:5]], 0)
+    yield np.broadcast_to(W[:, :1], (6, 4))
+    yield W + 1
+    yield W * B
+    yield (W + V) / 4
+    yield np.float32(7) * W[0]
+
+
+def test_blocks_of_constants() -> None:
+    first = op("Add", op("Mul", PRODUCT, B), op("MatMul", X, V))
+    lines = []
+    for array in blocks():
+        c = ir_graph.constant(np.ascontiguousarray(array))
+        _, found = relate_constants(Graph((X,), (first,)), Graph((X,), (c,)))
+        lines += [f"{array.shape}: {r.ulps is None}: {show(r.value)}" for r in found]
+        lines += [] if found else [f"{array.shape}: of no other constant"]
+    check_golden("compare", "blocks", lines)
+
+
+def comparison(rule: Rule) -> Iterator[str]:
+    """The sides of an instance with constants, which the second graph has folded."""
+    for one in instances(rule, SEED, constants=True, rounds=1):
+        first, second = Graph(one.inputs, one.lhs), fold_constants(Graph(one.inputs, one.rhs)).graph
+        second, relations = relate_constants(first, second)
+        found = compare_graphs(first, second, LIMITS, 60.0, SEED)
+        yield f"  {one}"
+        yield from (f"    {r.ulps is None}: {show(r.value)}" for r in relations)
+        for v in found.outputs:
+            text = f"{v.obligations} {v.steps}" if isinstance(v, Proved) else bool(v)
+            yield f"    {text}, {len(found.regions)} regions"
+        return
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("group", GROUPS)
+def test_two_graphs(group: str) -> None:
+    rules = [r for r in sample(group)[::2] if r.name != "matmul-merge"]  # undecided for 10 s
+    check_golden("comparisons", group, (t for r in rules for t in (r.name, *comparison(r))))
