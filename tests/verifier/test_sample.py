@@ -29,7 +29,7 @@ from tests.support.rules.sample import (
 
 RANKS = Ranks(0, 2)
 MAX_INSTANCES = 2
-LIMITS = Limits(seconds=60, work=1_000, work_beyond=500)  # work is the same on every machine
+LIMITS = Limits(seconds=600, work=1_000, work_beyond=500)  # work is the same on every machine
 
 
 def normal_forms(context: ProofContext, one: Instance) -> Iterator[str]:
