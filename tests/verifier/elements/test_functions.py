@@ -1,0 +1,225 @@
+"""Functions of normal forms have the values of their definitions; golden texts have the forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import pytest
+
+from superopt.verifier.elements import normal
+from superopt.verifier.elements.algebra import Undefined, power, reciprocal
+from superopt.verifier.elements.comparisons import equals_zero, less_than_zero
+from superopt.verifier.elements.normal import NF
+from superopt.verifier.elements.order import (
+    definedness_conditions,
+    drop_known_factor,
+    is_order_implied,
+    known_signs,
+    sign,
+    split_element,
+)
+from superopt.verifier.elements.scalars import FUNCTIONS_OF_REALS, apply_function
+from superopt.verifier.elements.simplify import multiply, restrict, sum_over
+from superopt.verifier.poly.facts import Facts, ge
+from superopt.verifier.poly.polynomial import atom_poly, fresh_var
+from tests.support.rules.sample import check_golden, number_names
+from tests.support.verifier.element_values import REAL_FUNCTIONS, form_value
+from tests.support.verifier.integers import Integers, Point, atom_of
+
+TOLERANCE = 1e-9
+UNARY = [
+    *("exp", "log", "sqrt", "abs", "neg", "floor", "ceil", "round", "tanh", "sigmoid", "sign"),
+    *("erf", "sin", "cos", "atan", "acos"),
+]
+BINARY = ["add", "sub", "mul", "div", "max", "min", "pow"]
+ARGUMENTS = {
+    "x": "x", "-x": "neg(x)", "2x": "2 * x", "x / 3": "x * third", "x + y": "x + y",
+    "x - y": "x - y", "x y": "x * y", "x x": "x * x", "-x x": "neg(x * x)", "x y y": "x * y * y",
+    "1 / x": "inverse(x)", "1 / (x + y)": "inverse(x + y)", "x / y": "x * inverse(y)",
+    "exp x": "fn('exp', x)", "exp -2x": "fn('exp', -2 * x)", "3 exp x": "3 * fn('exp', x)",
+    "exp(x + y)": "fn('exp', x + y)", "sqrt x": "fn('sqrt', x)", "2 sqrt x": "2 * fn('sqrt', x)",
+    "log y": "fn('log', y)", "sigmoid x": "fn('sigmoid', x)", "|x|": "fn('abs', x)",
+    "max(x, y)": "fn('max', x, y)", "max(x, 0)": "fn('max', x, zero)",
+    "max(x, 2)": "fn('max', x, 2 + zero)", "floor x": "fn('floor', x)", "erf x": "fn('erf', x)",
+    "erf x - erf y": "fn('erf', x) - fn('erf', y)", "exp x - exp y": "fn('exp', x) - fn('exp', y)",
+    "x y + x z": "x * y + x * z", "1 + exp x": "1 + fn('exp', x)", "[x < 0]": "below(x)",
+    "y [x < 0]": "y * below(x)", "0": "zero", "1": "1 + zero", "-2": "zero - 2", "8": "zero + 8",
+    "1 / 4": "zero + quarter", "1 / 12": "zero + quarter * third", "n": "n", "n x": "n * x",
+    "x[i < m]": "part", "sum of v": "total", "x + sum of v": "x + total",
+}  # fmt: skip
+OTHERS = ("x", "neg(x)", "y", "x * y", "fn('exp', x)", "zero + 2", "zero - 1", "zero + half", "n")
+
+
+class Form:
+    """A normal form with operators."""
+
+    def __init__(self, a: NF, facts: Facts) -> None:
+        self.a, self.facts = a, facts
+
+    def _other(self, b: object) -> NF:
+        if isinstance(b, Form):
+            return b.a
+        assert isinstance(b, (int, Fraction))
+        return normal.constant(self.a.context, b)
+
+    def __add__(self, b: object) -> Form:
+        return Form(normal.add(self.a, self._other(b)), self.facts)
+
+    def __sub__(self, b: object) -> Form:
+        return Form(normal.subtract(self.a, self._other(b)), self.facts)
+
+    def __mul__(self, b: object) -> Form:
+        return Form(multiply(self.a, self._other(b), self.facts), self.facts)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+class Forms:
+    """Elements x, y, z, a vector v, sizes and an index, of one proof."""
+
+    def __init__(self, *, ordered: bool) -> None:
+        self.own = own = Integers()
+        read = {name: power(normal.read(own.context, name, ())) for name in "xyz"}
+        self.facts = Facts(own.context)
+        if ordered:  # x >= 0, y > 0
+            self.facts = self.facts.with_order(read["x"], False).with_order(read["y"], True)
+        k = fresh_var(own.n)
+        each = power(normal.read(own.context, "v", (atom_poly(k),)))
+        self.names: dict[str, object] = {
+            **{name: self.form(a) for name, a in read.items()},
+            "zero": self.form(normal.zero(own.context)),
+            "half": Fraction(1, 2), "third": Fraction(1, 3), "quarter": Fraction(1, 4),
+            "n": self.form(normal.from_poly(own.n)),
+            "part": self.form(restrict(read["x"], ge(own.m - 1 - own.i), self.facts)),
+            "total": self.form(sum_over(each, (k,), self.facts)),
+            "neg": lambda a: self.form(normal.scale(a.a, -1)),
+            "inverse": lambda a: self.form(reciprocal(a.a, self.facts)),
+            "below": lambda a: self.form(less_than_zero(a.a, self.facts)),
+            "fn": lambda f, *args: self.form(
+                apply_function(f, [a.a for a in args], True, self.facts)
+            ),
+        }  # fmt: skip
+
+    def form(self, a: NF) -> Form:
+        return Form(a, self.facts)
+
+    def read(self, text: str) -> NF:
+        found = eval(text, dict(self.names))
+        assert isinstance(found, Form)
+        return found.a
+
+    def points(self) -> Iterator[tuple[Point, dict[str, float]]]:
+        """Sizes and numbers that satisfy the facts."""
+        own = self.own
+        positive = bool(self.facts.nonneg)
+        for n, m, i in ((1, 1, 0), (3, 2, 1), (3, 1, 2)):
+            sizes = {atom_of(p): v for p, v in ((own.n, n), (own.m, m), (own.i, i))}
+            for x, y, z in ((0.6, 0.9, 2.5), (1.75, 0.25, -0.5), (-0.6, 1.5, 0.5), (-2.0, -0.3, 1)):
+                if not positive or (x >= 0 and y > 0):
+                    yield sizes, {"x": x, "y": y, "z": z}
+
+
+def value(a: NF, point: Point, numbers: dict[str, float]) -> float | None:
+    """The value at a point; None where it is not defined."""
+    try:
+        return form_value(
+            a, point, lambda name, at: numbers[name] if name in numbers else 0.5 + 0.25 * at[0]
+        )
+    except (ValueError, ZeroDivisionError, OverflowError, TypeError):
+        return None
+
+
+def check_values(forms: Forms, fn: str, args: Sequence[NF], found: NF) -> int:
+    """Compare a function of normal forms with the function; returns at how many points."""
+    count = 0
+    for point, numbers in forms.points():
+        given = [value(a, point, numbers) for a in args]
+        if any(v is None for v in given):
+            continue
+        try:
+            expected = REAL_FUNCTIONS[fn](*given)
+        except (ValueError, ZeroDivisionError, OverflowError):
+            continue
+        if fn == "pow" and given[0] < 0:  # the scope of a proof names this
+            continue
+        if fn in ("round", "floor", "ceil") and abs(given[0] - round(given[0])) < TOLERANCE:
+            continue
+        got = value(found, point, numbers)
+        assert got is not None, (fn, args, point, numbers)
+        assert math.isclose(got, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE), (
+            fn, args, found, point, numbers,
+        )  # fmt: skip
+        count += 1
+    return count
+
+
+def lines_of(forms: Forms, fn: str, texts: Sequence[str], title: str) -> Iterator[str]:
+    args = [forms.read(t) for t in texts]
+    try:
+        found = apply_function(fn, args, True, forms.facts)
+    except Undefined as e:
+        yield f"{title}: undefined: {e}"
+        return
+    check_values(forms, fn, args, found)
+    yield f"{title}: {number_names(str(found))}"
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["any", "ordered"])
+def test_functions_of_one_element(ordered: bool) -> None:
+    lines: list[str] = []
+    for fn in UNARY:
+        for name, text in ARGUMENTS.items():
+            forms = Forms(ordered=ordered)  # numbers of atoms do not depend on other cases
+            lines += lines_of(forms, fn, [text], f"{fn}({name})")
+    check_golden("functions", "ordered" if ordered else "any", lines)
+
+
+@pytest.mark.parametrize("fn", BINARY)
+def test_functions_of_two_elements(fn: str) -> None:
+    lines: list[str] = []
+    for n, text in enumerate(ARGUMENTS.values()):
+        for other in OTHERS[n % 4 :: 4]:
+            for pair in ((text, other), (other, text)):
+                forms = Forms(ordered=fn == "max")
+                lines += lines_of(forms, fn, pair, f"{fn}({', '.join(pair)})")
+    check_golden("functions", fn, lines)
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["any", "ordered"])
+def test_comparisons_and_signs(ordered: bool) -> None:
+    lines: list[str] = []
+    for name, text in ARGUMENTS.items():
+        forms = Forms(ordered=ordered)
+        a, facts = forms.read(text), forms.facts
+        below, equal = less_than_zero(a, facts), equals_zero(a, facts)
+        for point, numbers in forms.points():
+            v = value(a, point, numbers)
+            if v is not None and (not v or abs(v) > TOLERANCE):
+                assert value(below, point, numbers) == (v < 0), (text, point, numbers)
+                assert value(equal, point, numbers) == (v == 0), (text, point, numbers)
+        signs = known_signs(facts)
+        shown = [
+            below, equal, drop_known_factor(a, facts), split_element(a),
+            [sign(t, signs) for t in a.terms], is_order_implied(a, facts),
+            is_order_implied(a, facts, strict=True), list(definedness_conditions(a)),
+        ]  # fmt: skip
+        for t in a.terms:
+            s = sign(t, signs)
+            for point, numbers in forms.points() if s is not None else ():
+                v = value(normal.from_terms(a.context, (t,)), point, numbers)
+                if v is not None and t.coefficient:
+                    v /= float(t.coefficient)
+                    assert v >= 0 if s > 0 else v <= 0, (text, point, numbers)
+                    assert v or abs(s) < 2, (text, point, numbers)
+        if is_order_implied(a, facts):
+            values = (value(a, *p) for p in forms.points())
+            assert all(v >= -TOLERANCE for v in values if v is not None)
+        lines.append(f"{name}: " + " | ".join(number_names(str(s)) for s in shown))
+    check_golden("comparisons_with_0", "ordered" if ordered else "any", lines)
+
+
+def test_every_function_is_tried() -> None:
+    assert set(UNARY + BINARY) <= set(REAL_FUNCTIONS)
+    assert {*FUNCTIONS_OF_REALS} - set(REAL_FUNCTIONS) == {"div of integers", "mod of integers"}
