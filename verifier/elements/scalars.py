@@ -211,11 +211,11 @@ def _split_exponent(a: NF, b: NF, facts: Facts) -> NF:
     for t in b.terms:
         c = t.coefficient
         plain = normal.from_terms(facts.context, (Term(ONE, t.bound, t.guards, t.powers),))
-        if plain.constant is not None:
+        if plain.constant is not None and len(b.terms) == 1:
+            out = power(normal.fn("pow", (a, b)))
+        elif plain.constant is not None:
             whole = apply_function("pow", [a, normal.constant(facts.context, c)], True, facts)
-            out = multiply(
-                out, power(normal.fn("pow", (a, b))) if len(b.terms) == 1 else whole, facts
-            )
+            out = multiply(out, whole, facts)
         elif c.denominator == 1 and abs(c) <= MAX_EXPANDED_POWER:
             out = multiply(out, power(normal.fn("pow", (a, plain)), int(c)), facts)
         else:

@@ -142,7 +142,7 @@ def check_values(forms: Forms, fn: str, args: Sequence[NF], found: NF) -> int:
             expected = REAL_FUNCTIONS[fn](*given)
         except (ValueError, ZeroDivisionError, OverflowError):
             continue
-        if fn == "pow" and given[0] < 0:  # the scope of a proof names this
+        if fn == "pow" and given[0] <= 0:  # the scope of a proof names this
             continue
         if fn in ("round", "floor", "ceil") and abs(given[0] - round(given[0])) < TOLERANCE:
             continue

@@ -1,6 +1,7 @@
 """Normal forms of scalar functions."""
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 
@@ -48,6 +49,18 @@ def test_powers_of_other_bases_keep_the_base(base: str) -> None:
     x, y, z = (element(facts.context, n) for n in "xyz")
     a = OTHER_BASES[base](exponential(x, facts), z, facts)
     assert apply_function("pow", [a, y], True, facts) is power(normal.fn("pow", (a, y)))
+
+
+@pytest.mark.parametrize("exponent", [Fraction(1, 4), Fraction(-3, 4), Fraction(9)])
+def test_a_power_by_a_number_is_a_function_of_it(exponent: Fraction) -> None:
+    """It was an endless recursion."""
+    facts = Facts(ProofContext())
+    x, y = (element(facts.context, n) for n in "xy")
+    b = normal.constant(facts.context, exponent)
+    found = apply_function("pow", [x, b], True, facts)
+    assert found is power(normal.fn("pow", (x, b)))
+    both = apply_function("pow", [x, normal.add(y, b)], True, facts)
+    assert both is multiply(found, power(normal.fn("pow", (x, y))), facts)
 
 
 def test_an_integer_is_its_quotient_and_remainder() -> None:

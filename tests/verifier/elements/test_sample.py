@@ -1,4 +1,4 @@
-"""What the verifier makes of a sample of rules: instances, normal forms, verdicts."""
+"""The normal forms that a sample of rules is read as."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from superopt.verifier.elements.reader import Reader, Unreadable
 from superopt.verifier.instances.choices import Ranks
 from superopt.verifier.instances.instance import Instance, instances
 from superopt.verifier.poly.facts import Facts
-from superopt.verifier.prove import Limits, prove
-from superopt.verifier.verdict import Proved, Refuted, Verdict
 from tests.support.rules.sample import (
     GROUPS,
-    changed_sample,
     check_golden,
     number_names,
     sample,
@@ -29,7 +26,6 @@ from tests.support.rules.sample import (
 
 RANKS = Ranks(0, 2)
 MAX_INSTANCES = 2
-LIMITS = Limits(seconds=600, work=1_000, work_beyond=500)  # work is the same on every machine
 
 
 def normal_forms(context: ProofContext, one: Instance) -> Iterator[str]:
@@ -58,34 +54,6 @@ def readings(rule: Rule) -> Iterator[str]:
             yield f"  {type(e).__name__}: {number_names(str(e))}"
 
 
-def show_verdict(verdict: Verdict) -> str:
-    match verdict:
-        case Proved():
-            found = verdict.scope, verdict.derived, verdict.steps, verdict.obligations
-            scope = f"{verdict.scope.ranks}, {verdict.scope.instances} instances"
-            more = [verdict.scope.assumes[2:], *found[1:]]
-            return f"proved for {scope}: {more}, to rank {verdict.max_rank}, {verdict.queries}"
-        case Refuted():
-            names = (f"{k} = {getattr(v, 'type', v)}" for k, v in verdict.names.items())
-            return f"{verdict}, where {', '.join(names)}"
-        case _:
-            return number_names(str(verdict))
-
-
 @pytest.mark.parametrize("group", GROUPS)
 def test_readings(group: str) -> None:
     check_golden("readings", group, (t for r in sample(group) for t in (r.name, *readings(r))))
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("group", GROUPS)
-def test_verdicts(group: str) -> None:
-    verdicts = ((r.name, prove(r, LIMITS, RANKS)) for r in sample(group))
-    check_golden("verdicts", group, (f"{name}: {show_verdict(v)}" for name, v in verdicts))
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("group", GROUPS)
-def test_verdicts_of_rules_with_a_change(group: str) -> None:
-    verdicts = ((r, prove(r, LIMITS, RANKS)) for r in changed_sample(group))
-    check_golden("refuted", group, (f"{r}\n    {show_verdict(v)}" for r, v in verdicts))
