@@ -3,10 +3,10 @@
     python scripts/check/mutation.py --jobs 16 --page
 
 Mutants are of superopt/check, superopt/verifier and superopt/rules (scripts/check/mutants.py). Each
-test file runs once to record which functions each test calls and how long it takes. Each mutant is
-then tested by the tests that call its function: those of its own folder first, then the others, by
-their time, up to --seconds in all; up to the first failure. Mutants are never written to disk, so
-that they run side by side in one checkout.
+test file runs twice to record how long each test takes and which functions it calls. Each mutant
+is then tested by the tests that call its function: those of its own folder first, then the others,
+by their time, up to --seconds in all; up to the first failure. Mutants are never written to disk,
+so that they run side by side in one checkout.
 
 --page writes docs/benchmarks/mutation.md. Reasons why survivors are not mistakes of the tests are
 in scripts/check/explained_mutants.txt, a line each: FILE | LINE | CHANGE | REASON.
@@ -105,8 +105,8 @@ def run_pytest(
 def record_calls(
     pool: ThreadPoolExecutor, files: Sequence[str], folders: Sequence[str], limit: float
 ) -> list[Test]:
-    """Run every test once: what it calls of `files`, and how long it takes. Tests that fail are
-    left out."""
+    """Run every test twice: how long it takes, and what it calls of `files`. Tracing calls takes
+    several times as long. Tests that fail are left out."""
     tests = [p for t in folders for p in sorted((ROOT / "tests" / t).rglob("test_*.py"))]
     tests.sort(key=lambda p: -p.stat().st_size)
 
@@ -115,14 +115,22 @@ def record_calls(
             folder = Path(name)
             calls = folder / "calls.json"
             job = {"files": list(files), "calls": str(calls)}
-            run_pytest(folder, job, [str(path.relative_to(ROOT))], limit)
-            if not calls.exists():
-                print(f"no calls of {path}", file=sys.stderr)
-                return []
+            seconds: dict[str, float] = {}
+            for is_traced in (False, True):
+                calls.unlink(missing_ok=True)
+                own = {**job, "is_traced": is_traced}
+                run_pytest(folder, own, [str(path.relative_to(ROOT))], limit)
+                if not calls.exists():
+                    print(f"no calls of {path}", file=sys.stderr)
+                    return []
+                rows = json.loads(calls.read_text("utf-8"))
+                seconds = seconds or {t["test"]: t["seconds"] for t in rows}
             return [
-                Test(t["test"], t["seconds"], {f: frozenset(n) for f, n in t["calls"].items()})
-                for t in json.loads(calls.read_text("utf-8"))
-                if t["passed"]
+                Test(
+                    t["test"], seconds[t["test"]], {f: frozenset(n) for f, n in t["calls"].items()}
+                )
+                for t in rows
+                if t["passed"] and t["test"] in seconds
             ]
 
     return [t for found in pool.map(one, tests) for t in found]

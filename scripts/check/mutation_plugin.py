@@ -2,7 +2,7 @@
 
 The job is a JSON file that the environment's SUPEROPT_MUTATION names. With `mutant` one file is
 read with one replacement; nothing on disk changes, so that mutants run side by side. With `calls`
-the functions that each test calls are written there, and how long the test takes.
+the functions that each test calls are written there, if calls are traced, and how long it takes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Recorder:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         self.called.clear()
         begin = time.process_time()
-        sys.settrace(self.trace)
+        sys.settrace(self.trace if JOB["is_traced"] else None)
         try:
             result = yield
         finally:
