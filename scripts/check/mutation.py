@@ -38,6 +38,7 @@ EXPLAINED = Path(__file__).with_name("explained_mutants.txt")
 PACKAGES = ("check", "verifier", "rules")
 TESTS = (
     "check", "verifier", "rules", "verification", "optimization", "partial", "search", "generate",
+    "plan",
 )  # fmt: skip
 OWN_FOLDER_LEVELS = 2  # tests/rules/match has the tests of superopt/rules/match
 START_SECONDS = 30  # for a process to start and to collect its tests
