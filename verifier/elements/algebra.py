@@ -17,7 +17,7 @@ from superopt.verifier.elements.simplify import (
     simplify_under,
     sum_over,
 )
-from superopt.verifier.poly.facts import Facts, negate
+from superopt.verifier.poly.facts import Facts, Guard, negate
 from superopt.verifier.poly.polynomial import Var
 
 
@@ -40,6 +40,16 @@ def hoist_guards(args: Sequence[NF], facts: Facts, build: Callable[[list[NF], Fa
                 out.append(restrict(inner, side, facts))
             return normal.add_all(facts.context, out)
     return build(list(args), facts)
+
+
+def split_by_guard(a: NF, g: Guard, facts: Facts, build: Callable[[NF, Facts], NF]) -> NF:
+    """Return `build(a)` by the cases of one guard. Other guards of `a` stay inside: they may depend
+    on variables that `build` binds."""
+    out: list[NF] = []
+    for side in (g, negate(g)):
+        more = facts.with_guards(side)
+        out.append(restrict(build(simplify_under(a, more), more), side, facts))
+    return normal.add_all(facts.context, out)
 
 
 def power(f: Factor, e: int | Fraction = 1) -> NF:

@@ -19,6 +19,7 @@ from superopt.verifier.elements.algebra import (
     odd_function,
     power,
     reciprocal,
+    split_by_guard,
 )
 from superopt.verifier.elements.monotone import (
     INCREASING,
@@ -56,7 +57,7 @@ def max_over(a: NF, bound: tuple[Var, ...], facts: Facts) -> NF:
     own = frozenset(bound)
     g = _independent_guard(a, own)
     if g is not None:
-        return hoist_guards([a], facts, lambda args, more: max_over(args[0], bound, more))
+        return split_by_guard(a, g, facts, lambda part, more: max_over(part, bound, more))
     pieces: list[Piece] = []
     _split_pieces(a, bound, frozenset(), facts, pieces)
     return max_of_pieces(pieces, facts)

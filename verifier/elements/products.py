@@ -8,7 +8,7 @@ the exponential of a sum.
 from __future__ import annotations
 
 from superopt.verifier.elements import normal, substitute
-from superopt.verifier.elements.algebra import Undefined, exponential, hoist_guards, power
+from superopt.verifier.elements.algebra import Undefined, exponential, power, split_by_guard
 from superopt.verifier.elements.normal import NF, Piece, Term
 from superopt.verifier.elements.simplify import (
     multiply,
@@ -34,8 +34,8 @@ def product_over(
     if g is None:
         return _product_over_unguarded(a, bound, guards, facts)
     if g.p.vars.isdisjoint(bound):
-        return hoist_guards(
-            [a], facts, lambda args, more: product_over(args[0], bound, more, guards)
+        return split_by_guard(
+            a, g, facts, lambda part, more: product_over(part, bound, more, guards)
         )
     if len(guards) >= MAX_GUARD_DEPTH:
         raise Undefined("too many parts of a product")

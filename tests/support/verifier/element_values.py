@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
 from itertools import product
 
 from superopt.verifier.elements import normal
 from superopt.verifier.elements.normal import NF, Factor, Piece, Term
 from superopt.verifier.poly.guards import Guard
-from superopt.verifier.poly.polynomial import Var
+from superopt.verifier.poly.polynomial import Var, atom_poly
 from tests.support.verifier.integers import Point, guard_holds, value_at
 
 # Of an element: its name and its index.
@@ -23,14 +24,17 @@ REAL_FUNCTIONS: dict[str, Callable[..., float]] = {
     "atanh": math.atanh, "acos": math.acos,
     "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y,
     "div": lambda x, y: x / y, "max": max, "min": min, "pow": math.pow,
+    "div of integers": lambda x, y: math.trunc(Fraction(int(x), int(y))),
+    "mod of integers": lambda x, y: int(x) % int(y),
+    "sign of integers": lambda x: (x > 0) - (x < 0),
 }  # fmt: skip
 
 
 def form_value(a: NF, point: Point, elements: Elements) -> float:
-    return math.fsum(_term_value(t, point, elements) for t in a.terms)
+    return math.fsum(term_value(t, point, elements) for t in a.terms)
 
 
-def _term_value(t: Term, point: Point, elements: Elements) -> float:
+def term_value(t: Term, point: Point, elements: Elements) -> float:
     values = (
         math.prod(_factor_value(f, at, elements) ** float(e) for f, e in t.powers)
         for at in _assignments(t.bound, t.guards, point)
@@ -49,7 +53,7 @@ def _assignments(
             yield at
 
 
-def _piece_values(p: Piece, point: Point, elements: Elements) -> Iterator[float]:
+def piece_values(p: Piece, point: Point, elements: Elements) -> Iterator[float]:
     for at in _assignments(p.bound, p.guards, point):
         yield form_value(p.value, at, elements)
 
@@ -59,7 +63,9 @@ def _factor_value(f: Factor, point: Point, elements: Elements) -> float:
         case normal.Read():
             return elements(f.name, tuple(value_at(p, point) for p in f.index))
         case normal.Num():
-            return value_at(f.atom.poly, point) if f.atom.poly is not None else math.nan
+            return value_at(atom_poly(f.atom), point)
+        case normal.Fn(name="number"):
+            return form_value(f.args[0], point, elements)
         case normal.Fn(name="inf"):
             return math.inf
         case normal.Fn():
@@ -69,11 +75,12 @@ def _factor_value(f: Factor, point: Point, elements: Elements) -> float:
         case normal.Sum():
             return form_value(f.argument, point, elements)
         case normal.Max():
-            return max(v for p in f.pieces for v in _piece_values(p, point, elements))
+            values = (v for p in f.pieces for v in piece_values(p, point, elements))
+            return max(values, default=-math.inf)
         case normal.Truth():
             n = form_value(f.argument, point, elements)
             return float({"lt": n < 0, "eq": n == 0, "is": bool(n)}[f.fn])
         case normal.Prod():
-            return math.prod(_piece_values(f.piece, point, elements))
+            return math.prod(piece_values(f.piece, point, elements))
         case _:
             raise ValueError(f)

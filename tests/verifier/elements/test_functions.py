@@ -222,4 +222,4 @@ def test_comparisons_and_signs(ordered: bool) -> None:
 
 def test_every_function_is_tried() -> None:
     assert set(UNARY + BINARY) <= set(REAL_FUNCTIONS)
-    assert {*FUNCTIONS_OF_REALS} - {*REAL_FUNCTIONS} == {"div of integers", "mod of integers"}
+    assert {*FUNCTIONS_OF_REALS} <= {*REAL_FUNCTIONS}
