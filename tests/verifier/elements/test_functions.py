@@ -176,6 +176,7 @@ def test_functions_of_one_element(ordered: bool) -> None:
     check_golden("functions", "ordered" if ordered else "any", lines)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("fn", BINARY)
 def test_functions_of_two_elements(fn: str) -> None:
     lines: list[str] = []

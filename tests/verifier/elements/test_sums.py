@@ -122,6 +122,7 @@ def test_terms_under_guards() -> None:
     check_golden("sums", "terms", lines)
 
 
+@pytest.mark.ci
 def test_sums_of_sums_products_and_restrictions() -> None:
     lines = []
     for seed in SEEDS:
@@ -248,6 +249,7 @@ def test_quotients(given: Sequence[str]) -> None:
     check_golden("sums", f"quotients-{len(given)}", lines)
 
 
+@pytest.mark.ci
 def test_equalities_and_differences() -> None:
     """Forms that are written in several ways are equal; those with one thing changed are not."""
     lines = []
