@@ -3,7 +3,8 @@ constants, blocks, and the verdict on each output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from superopt.ops import OPS
 from superopt.rules.lang.rule import Rule
 from superopt.rules.trial.instances import instances
 from superopt.te.eval.domain import Reals
-from superopt.te.expr.dtype import F32
+from superopt.te.expr.dtype import F32, I64
 from superopt.te.expr.tensor import TensorType
 from superopt.verifier.compare import regions
 from superopt.verifier.compare.constant_folds import foldable_constants
@@ -31,6 +32,7 @@ from tests.support.rules.sample import GROUPS, check_golden, sample
 SEED = 7
 LIMITS = Limits(seconds=600, work=600, work_beyond=300)
 MAX_ELEMENTS = 1 << 9  # of a folded constant
+MAX_SHOWN = 8  # constants of a graph
 RNG = np.random.default_rng(3)
 X, Y = (ir_graph.Input(name, TensorType(F32, (5, 6))) for name in "xy")
 IMAGE = ir_graph.Input("image", TensorType(F32, (2, 6, 4, 4)))
@@ -84,6 +86,37 @@ GRAPHS: dict[str, Value] = {
     "sliced": op("Slice", op("Mul", PRODUCT, B), starts=(2,), ends=(7,), axes=(1,)),
     "relu between": op("Mul", op("Relu", op("Mul", X, S)), T),
 }
+ROWS: dict[str, Value] = {
+    "x s": op("Mul", X, S), "x s + t": op("Add", op("Mul", X, S), T), "t - x": op("Sub", T, X),
+    "x w": op("MatMul", X, V[:, :6]), "x w + t": op("Add", op("MatMul", X, W[:, :6]), T),
+    "(x s) w": op("MatMul", op("Mul", X, S), W[:, :6]), "-x": op("Neg", op("Mul", X, S)),
+    "gemm": op("Gemm", X, W[:, :6], T, alpha=0.5), "x / s": op("Div", op("Sub", X, T), S),
+    "x + y": op("Add", op("MatMul", X, W[:, :6]), op("Mul", Y, S)), "3 x": op("Mul", X, M),
+    "table": op("Gather", draw(9, 6), ir_graph.Input("i", TensorType(I64, (5,))), axis=0),
+}  # fmt: skip
+COLUMN, SQUARE = draw(5, 1), draw(6, 6)
+AFTER: dict[str, Callable[[Value], Value]] = {
+    "* s": lambda v: op("Mul", v, T), "* m": lambda v: op("Mul", v, M),
+    "* column": lambda v: op("Mul", v, COLUMN), "+ t": lambda v: op("Add", v, S),
+    "- t": lambda v: op("Sub", v, S), "t -": lambda v: op("Sub", S, v),
+    "/ s": lambda v: op("Div", v, T), "s /": lambda v: op("Div", T, v), "-": lambda v: op("Neg", v),
+    "w": lambda v: op("MatMul", v, SQUARE), "left w": lambda v: op("MatMul", SQUARE[:5, :5], v),
+    "gemm": lambda v: op("Gemm", v, SQUARE, T, transB=1, beta=2.0),
+    "+ x": lambda v: op("Add", v, X), "- y s": lambda v: op("Sub", v, op("Mul", Y, S)),
+    "transposed": lambda v: op("Mul", op("Transpose", v, perm=(1, 0)), COLUMN.reshape(5)),
+    "in heads": lambda v: op("Mul", op("Reshape", v, shape=(5, 2, 3)), draw_of(2, 1)),
+    "sliced": lambda v: op("Slice", v, starts=(1,), ends=(4,), axes=(1,)),
+    "padded": lambda v: op("Pad", v, pads=(0, 1, 0, 2)),
+    "beside x": lambda v: op("Mul", op("Concat", v, X, axis=1), draw_of(12)),
+    "below y w": lambda v: op("Concat", v, op("MatMul", Y, SQUARE), axis=0),
+    "relu": lambda v: op("Mul", op("Relu", v), S), "squared": lambda v: op("Mul", v, v),
+}  # fmt: skip
+
+
+def draw_of(*shape: int) -> np.ndarray:
+    return np.arange(2, 2 + int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
 ARRAYS: dict[str, np.ndarray] = {
     "ones": np.ones((2, 3), np.float32), "eye": np.eye(4, dtype=np.float32),
     "range": np.arange(40, dtype=np.int64), "every third": np.arange(5, 95, 3, dtype=np.int64),
@@ -112,6 +145,17 @@ def test_constants_that_a_tool_may_fold() -> None:
     check_golden("compare", "folds", lines)
 
 
+def test_constants_after_each_operator() -> None:
+    lines = []
+    index = ir_graph.Input("i", TensorType(I64, (5,)))
+    for (name, row), (after, build) in product(ROWS.items(), AFTER.items()):
+        found = foldable_constants(Graph((*INPUTS, index), (build(row),)), MAX_ELEMENTS)
+        arrays = [evaluate(Graph((), (v,)), {}, Reals())[0] for v in found[:MAX_SHOWN]]
+        shown = [f"{list(a.shape)} {a.sum(dtype=np.float64):.6g}" for a in arrays]
+        lines.append(f"{name}, {after}: {len(found)}: {'; '.join(shown)}")
+    check_golden("compare", "operators", lines)
+
+
 def test_patterns_of_constants() -> None:
     lines = []
     for name, array in ARRAYS.items():
@@ -133,6 +177,20 @@ def blocks() -> Iterator[np.ndarray]:
     yield W * B
     yield (W + V) / 4
     yield np.float32(7) * W[0]
+    yield from (W.reshape(-1), W[:, :1], W[2], W[:, ::2], W[1::2, 1::3], np.flip(W, (0, 1)))
+    yield np.concatenate([V, W[:, :4], W[:, 4:]], 1)
+    yield np.concatenate([np.zeros((2, 8), np.float32), W, np.zeros((1, 8), np.float32)], 0)
+    yield np.tile(W, (2, 1))
+    yield np.repeat(W, 2, 0)
+    yield W[[0, 2, 1, 3, 4, 5]]
+    yield np.ascontiguousarray(W.reshape(2, 3, 2, 4).transpose(0, 2, 1, 3))
+    yield W @ W.T
+    yield W - V
+    yield W / B
+    yield W * np.float32(0.5) + V
+    yield np.where(W > 40, W, 0)
+    yield np.zeros((3, 4), np.float32)
+    yield draw_of(5, 5)
 
 
 def test_blocks_of_constants() -> None:
@@ -142,6 +200,8 @@ def test_blocks_of_constants() -> None:
         c = ir_graph.constant(np.ascontiguousarray(array))
         _, found = relate_constants(Graph((X,), (first,)), Graph((X,), (c,)))
         lines += [f"{array.shape}: {r.ulps is None}: {show(r.value)}" for r in found]
+        for r in found:
+            np.testing.assert_allclose(evaluate(Graph((), (r.value,)), {}, Reals())[0], array, 1e-6)
         lines += [] if found else [f"{array.shape}: of no other constant"]
     check_golden("compare", "blocks", lines)
 
