@@ -163,7 +163,9 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Return(self, node: ast.Return) -> None:
         if node.value is not None:
-            if not (isinstance(node.value, ast.Constant) and node.value.value is None):
+            # None is as false as False, whose constant is replaced by True.
+            found = node.value.value if isinstance(node.value, ast.Constant) else self
+            if found is not None and found is not False:
                 self.replace(node.value, "None", "return")
             self.visit(node.value)
 
