@@ -123,6 +123,12 @@ class _Finder(ast.NodeVisitor):
     def visit_Assert(self, node: ast.Assert) -> None:
         """What never fails changes nothing."""
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """All but `strict=True` of zip, which is an assertion."""
+        is_assertion = node.arg == "strict" and ast.unparse(node.value) == "True"
+        if not is_assertion:
+            self.visit(node.value)
+
     def visit_Raise(self, node: ast.Raise) -> None:
         """A message."""
 

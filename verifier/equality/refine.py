@@ -170,7 +170,7 @@ def _max_under_order(pieces: list[Piece], facts: Facts) -> NF:
     if facts.nonneg:
         kept = list(pieces)
         n = 0
-        while n < len(kept) and len(kept) > 1:
+        while n < len(kept):
             p = kept[n]
             plain = [q for q in kept if q is not p and not q.bound and not q.guards]
             below = (

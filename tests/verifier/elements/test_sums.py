@@ -122,6 +122,22 @@ def test_terms_under_guards() -> None:
     check_golden("sums", "terms", lines)
 
 
+def test_a_sum_or_maximum_over_nothing() -> None:
+    own = Integers()
+    facts = Facts(own.context)
+    x = power(normal.read(own.context, "x", (own.i,)))
+    for extent in (0, -1):
+        v = fresh_var(own.const(extent))
+        assert sum_over(x, (v,), facts) is normal.zero(own.context)
+        assert product_over(x, (v,), facts) is normal.constant(own.context, 1)
+        assert simplify_piece(Piece((v,), frozenset(), x), facts) is None
+    one = fresh_var(own.const(1))
+    assert sum_over(x, (one,), facts) is x is max_over(x, (one,), facts)
+    never = ge(own.const(-1))
+    assert restrict(x, never, facts) is normal.zero(own.context)
+    assert simplify_piece(Piece((), frozenset((never,)), x), facts) is None
+
+
 @pytest.mark.ci
 def test_sums_of_sums_products_and_restrictions() -> None:
     lines = []
