@@ -154,6 +154,9 @@ def test_differing_counts() -> None:
     assert count_differences(a, a.copy()) == 0
     assert count_differences(np.arange(5), np.array([0, 1, 9, 3, 9])) == 2
     assert count_differences(np.arange(5), np.arange(4)) == 5
+    assert count_differences(np.arange(4), np.arange(5)) == 5
+    assert count_differences(np.zeros((0, 2)), np.zeros((0, 3))) == 1
+    assert count_differences(np.zeros(()), np.zeros((1,))) == 1
 
 
 @pytest.mark.parametrize(

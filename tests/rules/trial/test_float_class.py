@@ -18,7 +18,14 @@ from superopt.rules.trial.float_class import (
 )
 from superopt.rules.trial.instances import instances
 from superopt.te.expr.dtype import F32, I64
-from superopt.te.expr.tensor import TensorType
+from superopt.te.expr.tensor import (
+    TensorType,
+    apply,
+    compute,
+    placeholder,
+    reduce_max,
+    reduce_sum,
+)
 
 # Nothing but which operations there are says what class a rule is in. Each is of its class by the
 # definition in float_class.py, whatever a runtime makes of it.
@@ -233,3 +240,16 @@ def test_roundings_of_an_operator(
         found = sum(_count_roundings(b) for b in bodies if b is not None)
         assert found == (count if dtype is F32 else 0)
         assert (_rounding_site(n)[1] == op) is (found > 1)
+
+
+def test_roundings_of_nested_expressions() -> None:
+    x = placeholder("x", TensorType(F32, (4, 6)))
+    squares = compute((4,), lambda i: reduce_sum(6, lambda k: x[i, k] * x[i, k]))
+    for body, count in (
+        (x[0, 1], 0), (x[0, 1] + x[0, 2], 1), (x[0, 1] * x[0, 2] + 1, 2),
+        (apply("max", x[0, 1], x[0, 2]), 0), (apply("exp", x[0, 1] - x[0, 2]), 2),
+        (reduce_sum(6, lambda k: x[0, k]), 1), (reduce_sum(6, lambda k: x[0, k] + 1), 2),
+        (reduce_max(6, lambda k: x[0, k] + 1), 1), (squares.body, 1), (squares[0] * 2, 2),
+    ):  # fmt: skip
+        assert body is not None
+        assert _count_roundings(body) == count, str(body)
