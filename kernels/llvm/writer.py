@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from superopt.kernels.llvm.address import TilePosition
+from superopt.kernels.llvm.bf16.products import TileSums
 from superopt.kernels.llvm.builder import TextBuilder, Value, element_type, number
 from superopt.kernels.llvm.prefetch import Prefetch
 from superopt.te.expr import index as te_index
@@ -42,6 +43,7 @@ class Writer:
     )  # extents of the tile that is stored
     # vectors of constants in memory
     constants: dict[tuple[Const, int], str] = field(default_factory=dict)
+    tile_sums: TileSums | None = None  # in AMX's registers
 
     @contextmanager
     def loop(

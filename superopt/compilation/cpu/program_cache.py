@@ -72,6 +72,7 @@ def open_program_cache(
         options.threads,
         options.allowed.float_class,
         options.allowed.partial_rules,
+        options.precision,
         machine.cpu,
         machine.features,
         machine.width,
