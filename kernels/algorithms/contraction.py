@@ -124,9 +124,7 @@ class InputFactor:
     body: Expr
 
 
-def input_factor(
-    reduction_expr: Reduce, load: Load, kept: Collection[Axis] = ()
-) -> InputFactor:
+def input_factor(reduction_expr: Reduce, load: Load, kept: Collection[Axis] = ()) -> InputFactor:
     """Return the factor that loads an operand with its index as free axes, so that it can be read
     anywhere. kept: axes whose dimensions keep their indices."""
     axes = tuple(Axis(f"p{d}", n) for d, n in enumerate(load.tensor.shape))

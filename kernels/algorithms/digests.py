@@ -49,7 +49,6 @@ def _problem_digest(p: Problem, w: _Serializer) -> str:
     return f"{w.digest()}-{p.width}{tile if p.allow_winograd else '-plain'}{bf16}"
 
 
-
 def _layout_text(layout: Layout | ScatteredLayout | None) -> str:
     if isinstance(layout, ScatteredLayout):
         at = ", ".join(map(str, layout.index))

@@ -100,8 +100,9 @@ class Choice:
     reading order. derived_constants: constants computed from others. producers: tensors computed by
     kernels before, with the buffers they are read from. kernels: of tensors without a schedule:
     calls of a vendor's library, and loops that no schedule expresses. in_place: row stages may be
-    stored in the result (in_place_stages.py). programs, instructions: see Kernel. restage: returns, of the
-    problem's tensor at any sizes, what is computed instead by other stages, with its schedules.
+    stored in the result (in_place_stages.py). programs, instructions: see Kernel. restage: returns,
+    of the problem's tensor at any sizes, what is computed instead by other stages, with its
+    schedules.
     """
 
     option: Option

@@ -13,9 +13,11 @@ from superopt.check.random_inputs import random_feeds
 from superopt.compilation.frontend.static_sizes import with_static_sizes
 from superopt.errors import UsageError
 from superopt.ir.evaluate import evaluate
-from superopt.ir.graph import Graph, Value, nodes
+from superopt.ir.graph import Graph, Value, node, nodes
+from superopt.ir.substitute import replace_all
 from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.import_.model import Model
+from superopt.ops import OPS
 from superopt.plan.graph.recurrent_layer import is_recurrent
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
 from superopt.report.compilation.accuracy import Accuracy, OutputAccuracy
@@ -32,15 +34,18 @@ class CompiledModel(Protocol):
 
 
 MAX_UNROLLED_STEPS = 1024  # steps of a recurrent layer, over all directions: about 5 s in numpy
+PRODUCT_OPS = frozenset(("Conv", "Gemm", "MatMul"))
 # The dtype whose tolerance applies to fp32 outputs, by precision. The original's own error is
 # measured with the same rounding.
 PRECISION_DTYPES: Mapping[str, DType] = {"fp32": F32, "tf32": F16, "fp16": F16, "bf16": BF16}
 
 
-def measure_accuracy(exe: CompiledModel, shapes: Mapping[str, int], set_count: int) -> Accuracy:
+def measure_accuracy(
+    exe: CompiledModel, shapes: Mapping[str, int], set_count: int, rounds_operands: bool = False
+) -> Accuracy:
     """Compare each output with the original in float64: it must be within its precision's
     tolerance, or its error at most 4 times that of the original evaluated entirely in that
-    precision.
+    precision; with `rounds_operands`, evaluated in float32 with the operands of products rounded.
 
     Outputs that depend on nodes without an expression are skipped, and named.
 
@@ -58,6 +63,9 @@ def measure_accuracy(exe: CompiledModel, shapes: Mapping[str, int], set_count: i
     # If no output can be evaluated, evaluating them raises the reason.
     kept = {n: v for n, v in of.items() if n not in apart} or of
     graph = replace(graph, outputs=tuple(kept.values()))
+    rounds_operands &= short != F32
+    rounded = _round_operands(graph, short) if rounds_operands else graph
+    is_float32 = rounds_operands or short == F32
     worst: dict[str, Comparison] = {}
     sizes: dict[str, float] = {}
     drawn = random_feeds(exe.model.graph, at, 0)
@@ -65,21 +73,24 @@ def measure_accuracy(exe: CompiledModel, shapes: Mapping[str, int], set_count: i
         try:
             given = next(drawn).arrays
             exact = evaluate(graph, given, Reals(F64))
-            own = evaluate(graph, given, Reals(None if short == F32 else short))
+            own = evaluate(rounded, given, Reals(None if is_float32 else short))
+            wide = own if all(map(_is_finite, own)) else evaluate(graph, given, Reals(None))
         except (TypeError, KeyError, ValueError, IndexError, MemoryError) as e:
             raise UsageError(
                 f"{exe.model.source.label}: the original cannot be evaluated", str(e),
                 "compare outputs yourself, on inputs that are typical of the model",
             ) from None  # fmt: skip
         got = {n: x for n, x in exe.run(given).items() if n in kept}
-        rows = zip(got.items(), graph.outputs, exact, own, strict=True)
-        for (name, x), v, wanted, original in rows:
+        rows = zip(got.items(), graph.outputs, exact, own, wide, strict=True)
+        for (name, x), v, wanted, original, in_float32 in rows:
             kind, lost = v.type.dtype, False
             if kind is not None and kind.is_float:
                 kind = short if kind == F32 else kind
                 with np.errstate(over="ignore"):
-                    if short != F32:  # overflow of the original excuses no error
+                    # overflow of the original excuses no error, unless it overflows in float32
+                    if short != F32:
                         beyond = np.isfinite(wanted) & ~np.isfinite(original)
+                        beyond &= np.isfinite(in_float32)
                         original = np.where(beyond, wanted, original)
                         lost = exe.precision != "tf32" and bool(beyond.any())
                     original = original.astype(x.dtype)
@@ -95,6 +106,24 @@ def measure_accuracy(exe: CompiledModel, shapes: Mapping[str, int], set_count: i
         for name, c in worst.items()
     )
     return Accuracy(exe.model.source.label, exe.precision, set_count, outputs, tuple(apart.items()))
+
+
+def _is_finite(x: np.ndarray) -> bool:
+    return x.dtype.kind in "biu" or bool(np.isfinite(np.asarray(x, np.float64)).all())
+
+
+def _round_operands(graph: Graph, dtype: DType) -> Graph:
+    """Return the graph with the operands of products of float32 rounded to `dtype`."""
+
+    def rounded(v: Value | None) -> Value:
+        assert v is not None
+        return node(OPS["Cast"], [node(OPS["Cast"], [v], to=dtype)], to=F32)
+
+    return replace_all(graph, {
+        n: node(n.op, [*map(rounded, n.inputs[:2]), *n.inputs[2:]], **dict(n.attrs))
+        for n in nodes(graph)
+        if n.op.name in PRODUCT_OPS and n.type.dtype == F32
+    })  # fmt: skip
 
 
 def _evaluable_graph(model: Model, sizes: Mapping[str, int]) -> Graph:

@@ -23,9 +23,6 @@ convolution has tiles of every d-th output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from superopt.kernels.algorithms.contraction import Contraction, input_factor
 from superopt.kernels.algorithms.cpu.cook_toom import (
     distinct_rows,
@@ -52,7 +49,7 @@ from superopt.kernels.loops.substitution import (
 )
 from superopt.te.expr import index
 from superopt.te.expr.dtype import INDEX
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.expr.node import Expr
 from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 
 

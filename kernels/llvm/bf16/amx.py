@@ -1,10 +1,11 @@
-"""Products of bfloat16 by AMX. The instructions' tile registers are numbered here: LLVM's allocation
-of tiles would spill them."""
+"""Products of bfloat16 by AMX. Tile registers are numbered here, not allocated by LLVM, which would
+spill them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from superopt.kernels.llvm.address import LoopTerms
 from superopt.kernels.llvm.bf16.products import (
     BF16_BYTES,
     PALETTE_BYTES,
@@ -13,7 +14,6 @@ from superopt.kernels.llvm.bf16.products import (
     Bf16Product,
     TileSums,
 )
-from superopt.kernels.llvm.address import LoopTerms
 from superopt.kernels.llvm.values import emit_pointer
 from superopt.kernels.llvm.writer import Writer
 from superopt.kernels.loops.tile import Store
@@ -59,11 +59,18 @@ def emit_tile_zeros(w: Writer, s: Store) -> None:
 def emit_tile_products(w: Writer, p: Bf16Product) -> None:
     """Emit the update by TDPBF16PS."""
     sums = w.tile_sums
-    assert sums is not None and p.pairs is not None
+    assert sums is not None
+    assert p.pairs is not None
     of_a, of_b = sums.operand_registers(p.a), sums.operand_registers(p.b)
     loaded: set[int] = set()
 
-    def register(load: Load, of: Mapping[tuple[LoopTerms, int], int], axis: Axis) -> int:
+    def load_tile(
+        load: Load,
+        of: Mapping[tuple[LoopTerms, int], int],
+        axis: Axis,
+        outer: Mapping[Axis, int],
+    ) -> int:
+        """Return the register of an operand's tile, which is loaded at its first use."""
         at = p.address(load, outer)
         number = of[at.loop_terms, at.constant]
         if number not in loaded:
@@ -75,8 +82,8 @@ def emit_tile_products(w: Writer, p: Bf16Product) -> None:
         return number
 
     for n, outer in enumerate(p.outer_positions()):
-        b = register(p.b, of_b, p.pairs)
-        a = register(p.a, of_a, p.m)
+        b = load_tile(p.b, of_b, p.pairs, outer)
+        a = load_tile(p.a, of_a, p.m, outer)
         _call(w, "tdpbf16ps", f"i8 {n}, i8 {a}, i8 {b}", "i8, i8, i8")
 
 

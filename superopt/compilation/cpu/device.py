@@ -37,6 +37,7 @@ class CpuDevice(Device):
     has_runtime_sizes: ClassVar[bool] = True
     has_concurrent_calls: ClassVar[bool] = True
     keeps_states: ClassVar[bool] = True
+    rounds_operands: ClassVar[bool] = True
     threads: int = 1
     precision: str = "fp32"
 

@@ -40,8 +40,10 @@ TARGETS = {
         "superopt.compilation.cpu", precisions=("fp32", "bf16"), tuning_seconds=300.0
     ),
     "cuda": TargetInfo(
-        "superopt.compilation.cuda", precisions=("fp32", "tf32", "fp16", "bf16"),
-        has_vendor_kernels=True, tuning_seconds=90.0,
+        "superopt.compilation.cuda",
+        precisions=("fp32", "tf32", "fp16", "bf16"),
+        has_vendor_kernels=True,
+        tuning_seconds=90.0,
     ),
     "reference": TargetInfo("superopt.compilation.reference", has_program_cache=False),
 }

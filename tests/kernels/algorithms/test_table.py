@@ -21,6 +21,7 @@ from superopt.kernels.algorithms.table import ALGORITHMS, algorithm_table
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import PRIMITIVES, parse_schedule, schedule_text
 from superopt.kernels.processor import AVX2
+from superopt.kernels.runtime.amx import NEEDED_FEATURES
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.simplify import simplify_graph
@@ -99,6 +100,7 @@ def problems(target: str) -> dict[str, Problem]:
         models |= {f"bits {m}": NBitsProduct(1024, 96).model([m]) for m in (1, 20)}
         models["bits with zeros"] = NBitsProduct(1024, 96, zero="packed").model([1])
         settings = [Settings(32, processor=AVX2), Settings(64)]
+        settings += [Settings(64, bf16_instructions=name) for name in NEEDED_FEATURES]
     else:
         settings = [Settings(64, allow_winograd=False, target=gpu_target(storage_dtype=F16))]
     out = {}

@@ -1,7 +1,6 @@
 """GEMM and convolutions in bfloat16 with float32 sums, by AMX or AVX512-BF16.
 
-    amx_gemm    blocks of TILES row tiles times VECTORS column tiles, of ROWS x 16 sums each, in tile
-                registers
+    amx_gemm    blocks of TILES times VECTORS tile registers, each of ROWS times 16 sums
     bf16_gemm   register tiles of ROWS times VECTORS vectors of 16 sums
 
 A problem has them only if it allows bfloat16 (Problem.bf16_instructions). Panels of b follow each
@@ -60,7 +59,8 @@ TILE_BLOCKS = ((2, 2), (1, 2), (2, 1), (1, 1))
 REGISTER_TILES = ((6, 4), (8, 3), (12, 2), (4, 4), (4, 2), (1, 4), (1, 1))
 # In vector FMAs of float32, half a cycle each, on a Xeon (family 6, model 167): a product of tiles
 # from L2 takes 1.5 cycles for each row and 2 more (7 rows 12.6 cycles, 14 rows 20, 16 rows 25), a
-# VDPBF16PS a cycle, a vector of a 4 cycles to round and store. The last-level cache gives 6.5 bytes.
+# VDPBF16PS a cycle, and a vector of a 4 cycles to round and store. The last-level cache gives 6.5
+# bytes.
 TILE_ROW_TIME, TILE_TIME = 3.0, 4.0
 DOT_TIME = 2.0
 ROUNDING_TIME = 8.0

@@ -93,7 +93,8 @@ class Bf16Operands:
     def product(self, t: Tensor, a16: Tensor, b16: Tensor) -> Tensor:
         """Return `t`, with its sum over the rounded operands."""
         found = reduction(t)
-        assert found is not None and t.body is not None
+        assert found is not None
+        assert t.body is not None
 
         def term(block: Expr, *rest: Expr) -> Expr:
             *window, p, r = rest
@@ -145,9 +146,7 @@ def round_constant(
     return np.ascontiguousarray(parts.transpose(0, 2, *taps, 3, 1, 4))
 
 
-def match_operands(
-    t: Tensor, c: Contraction, constants: Collection[Tensor]
-) -> Bf16Operands | None:
+def match_operands(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> Bf16Operands | None:
     """Match a contraction of float32 with a constant b whose columns are a multiple of 16; None for
     another."""
     found = reduction(t)
