@@ -86,12 +86,14 @@ def _fits_tiles(p: Bf16Product) -> bool:
 
 
 def _has_strides(p: Bf16Product) -> bool:
-    """True if pairs are contiguous, and rows have one stride."""
-    axes = (*p.update.axes, *p.update.over)
+    """True if pairs are contiguous, and rows of each tile have one stride."""
+    inner = (p.m, p.n, *p.update.over)
     for load in (p.a, p.b):
-        some = [address(load.tensor, load.index, p.position({x: x.size - 1})) for x in axes]
-        if any(f is None for f in some) or len({f.loop_terms for f in some if f}) > 1:
-            return False
+        for outer in p.outer_positions():
+            at = [outer, *({**outer, x: x.size - 1} for x in inner)]
+            some = [address(load.tensor, load.index, p.position(x)) for x in at]
+            if any(f is None for f in some) or len({f.loop_terms for f in some if f}) > 1:
+                return False
     steps = {p.pair: (1, 1), p.n: (0, PAIR), p.m: (None, 0)}
     if p.pairs is not None:
         steps[p.pairs] = (PAIR, None)

@@ -48,6 +48,7 @@ from superopt.kernels.loops.schedule import (
 from superopt.kernels.loops.substitution import scatter_layout
 from superopt.te.expr.dtype import BF16, F32
 from superopt.te.expr.node import Axis
+from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 MIN_TERMS = 16  # of the blocked sum
@@ -82,9 +83,7 @@ class Bf16Gemm:
 def recognise_bf16(p: Problem) -> Bf16Gemm | None:
     """Match a product of float32 with a constant that may be computed in bfloat16."""
     t = p.tensor
-    if not p.bf16_instructions or p.is_example or t.dtype != F32 or p.row_axes:
-        return None
-    if not all(isinstance(a.extent, int) for a in t.axes):
+    if not p.bf16_instructions or t.dtype != F32 or p.row_axes:
         return None
     c = match_contraction(t, p.constants, p.lanes)
     operands = None if c is None else match_operands(t, c, p.constants)
@@ -172,7 +171,7 @@ def estimated_time(p: Problem, g: Bf16Gemm, o: Option) -> float:
         busy = covered * columns * steps * TILE_PAIRS * DOT_TIME
         busy *= 1 + (1 / o["rows"] + 1 / o["vectors"]) / 2
     panels = element_count(x.constant()) * BF16_BYTES / PANEL_BYTES_PER_FMA
-    rounding = prod(x.shape) / LANES * ROUNDING_TIME
+    rounding = prod(map(hint, x.shape)) / LANES * ROUNDING_TIME
     return max(busy, panels) + HIDDEN_SHARE * min(busy, panels) + rounding
 
 
@@ -193,6 +192,12 @@ def schedule_bf16(p: Problem, g: Bf16Gemm, option: Option) -> Choice:
         derived_constants={b16: (x.contraction.b.tensor, x.transform())},
         instructions=AMX if is_amx else AVX512_BF16,
     )  # fmt: skip
+
+
+def schedule_symbolic_bf16(p: Problem, option: Option) -> Choice | None:
+    """Return the choice of an option for a product of symbolic sizes; None if images have these."""
+    g = recognise_bf16(p)
+    return None if g is None else schedule_bf16(p, g, option)
 
 
 def rounding_schedule(t: Tensor, threads: int) -> Schedule:
@@ -289,9 +294,9 @@ def recognise_dots(p: Problem) -> Bf16Gemm | None:
 
 AMX_GEMM = Algorithm(
     ("amx_gemm",), "GEMM and convolution in bfloat16 by AMX", recognise_amx,
-    amx_options, schedule_bf16, predict_amx,
+    amx_options, schedule_bf16, predict_amx, schedule_symbolic=schedule_symbolic_bf16,
 )  # fmt: skip
 BF16_GEMM = Algorithm(
     ("bf16_gemm",), "GEMM and convolution in bfloat16 by AVX512-BF16", recognise_dots,
-    dot_options, schedule_bf16, predict_dots,
+    dot_options, schedule_bf16, predict_dots, schedule_symbolic=schedule_symbolic_bf16,
 )  # fmt: skip

@@ -30,7 +30,7 @@ from superopt.te.analysis.affine import affine, interval
 from superopt.te.analysis.walk import index_axes, subexpressions
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BF16, F32, to_numpy
-from superopt.te.expr.node import Axis, Const, Expr, Load
+from superopt.te.expr.node import Axis, Const, Dim, Expr, Load
 from superopt.te.expr.tensor import Tensor, cast, compute, const, reduce_sum, select
 
 BLOCK_TERMS = TILE_PAIRS * PAIR  # of a row of a tile
@@ -42,7 +42,7 @@ class Dimension:
     first + step * (a16's index). index: the latter, over the result's and the window's axes."""
 
     number: int
-    size: int
+    size: Dim
     first: int
     step: int
     index: Expr
@@ -67,7 +67,7 @@ class Bf16Operands:
         return -(-self.k.size // BLOCK_TERMS)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Dim, ...]:
         """The shape of a16."""
         sizes = [d.size for d in self.dimensions]
         at = self.blocks_at
@@ -188,6 +188,9 @@ def _dimensions(a: Load, k: Axis) -> tuple[Dimension, ...] | None:
     out = []
     for number, i in enumerate(a.index):
         if k in index_axes(i) or not index_axes(i):
+            continue
+        if isinstance(i, Axis):  # its extent may be symbolic
+            out.append(Dimension(number, i.extent, 0, 1, i))
             continue
         form, ends = affine(i), interval(i)
         if form is None or ends is None:
