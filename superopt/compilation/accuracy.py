@@ -64,7 +64,7 @@ def measure_accuracy(
     kept = {n: v for n, v in of.items() if n not in apart} or of
     graph = replace(graph, outputs=tuple(kept.values()))
     rounds_operands &= short != F32
-    rounded = _round_operands(graph, short) if rounds_operands else graph
+    rounded = round_operands(graph, short) if rounds_operands else graph
     is_float32 = rounds_operands or short == F32
     worst: dict[str, Comparison] = {}
     sizes: dict[str, float] = {}
@@ -112,7 +112,7 @@ def _is_finite(x: np.ndarray) -> bool:
     return x.dtype.kind in "biu" or bool(np.isfinite(np.asarray(x, np.float64)).all())
 
 
-def _round_operands(graph: Graph, dtype: DType) -> Graph:
+def round_operands(graph: Graph, dtype: DType) -> Graph:
     """Return the graph with the operands of products of float32 rounded to `dtype`."""
 
     def rounded(v: Value | None) -> Value:

@@ -173,7 +173,9 @@ class CpuCodeGenerator(CodeGenerator):
         return export_library(exe, self.machine, self.object_folder, path, shapes)
 
     def saved_fields(self) -> Mapping[str, Any]:
-        return {"threads": self.threads, "vector_bytes": self.machine.width}
+        device = self.device
+        width = self.machine.width
+        return {"threads": device.threads, "vector_bytes": width, "precision": device.precision}
 
     def compile_lock(self) -> AbstractContextManager[object]:
         return llvm_lock()

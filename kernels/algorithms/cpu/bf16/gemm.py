@@ -59,11 +59,9 @@ MIN_PARTS_PER_THREAD = 4
 TILE_BLOCKS = ((2, 2), (1, 2), (2, 1), (1, 1))
 REGISTER_TILES = ((6, 4), (8, 3), (12, 2), (4, 4), (4, 2), (1, 4), (1, 1))
 # In vector FMAs of float32, half a cycle each, on a Xeon (family 6, model 167): a product of tiles
-# from L2 takes 1.5 cycles for each row and 2 more (7 rows 12.6 cycles, 14 rows 20, 16 rows 25), a
-# VDPBF16PS a cycle, and a vector of a 4 cycles to round and store. The last-level cache gives 6.5
-# bytes.
+# from L2 takes 1.5 cycles for each row and 2 more (7 rows 12.6 cycles, 14 rows 20, 16 rows 25), and
+# a vector of a 4 cycles to round and store. The last-level cache gives 6.5 bytes.
 TILE_ROW_TIME, TILE_TIME = 3.0, 4.0
-DOT_TIME = 2.0
 ROUNDING_TIME = 8.0
 PANEL_BYTES_PER_FMA = 6.5
 HIDDEN_SHARE = 0.3  # of the time of what is not the bottleneck, that is not hidden
@@ -168,7 +166,7 @@ def estimated_time(p: Problem, g: Bf16Gemm, o: Option) -> float:
         busy = covered * columns * steps * each * loads / 2
     else:
         covered = -(-g.m.size // o["rows"]) * o["rows"] * row_count // g.m.size
-        busy = covered * columns * steps * TILE_PAIRS * DOT_TIME
+        busy = covered * columns * steps * TILE_PAIRS * p.processor.bf16_dot_time
         busy *= 1 + (1 / o["rows"] + 1 / o["vectors"]) / 2
     panels = element_count(x.constant()) * BF16_BYTES / PANEL_BYTES_PER_FMA
     rounding = prod(map(hint, x.shape)) / LANES * ROUNDING_TIME
