@@ -16,7 +16,7 @@ from superopt.kernels.llvm.bf16.amx import (
     store_tiles,
 )
 from superopt.kernels.llvm.bf16.dot_products import emit_dot_products
-from superopt.kernels.llvm.bf16.products import AMX, kernel_product, match_bf16_product
+from superopt.kernels.llvm.bf16.products import kernel_product, match_bf16_product
 from superopt.kernels.llvm.builder import TextBuilder, Value
 from superopt.kernels.llvm.functions import emit_cast, emit_fma, emit_function
 from superopt.kernels.llvm.lanes import emit_fold
@@ -27,6 +27,7 @@ from superopt.kernels.llvm.values import emit_index, emit_load, emit_value
 from superopt.kernels.llvm.window_reductions import emit_window_extrema, match_window
 from superopt.kernels.llvm.writer import Writer, load_sizes, table_value
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update, bound_value
+from superopt.kernels.processor import AMX
 from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, I64, INDEX
@@ -203,7 +204,7 @@ def _emit_end(w: Writer, s: For) -> str:
 
 def _emit_tile_store(w: Writer, s: Store) -> None:
     if w.tile_sums is not None:
-        if s.buffer is w.tile_sums.product.update.buffer:
+        if s.buffer is w.tile_sums.buffer:
             emit_tile_zeros(w, s)
             return
         store_tiles(w, [x.tensor for x in loads(s.value)])

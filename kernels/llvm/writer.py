@@ -9,13 +9,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from superopt.kernels.llvm.address import TilePosition
-from superopt.kernels.llvm.bf16.products import TileSums
 from superopt.kernels.llvm.builder import TextBuilder, Value, element_type, number
 from superopt.kernels.llvm.prefetch import Prefetch
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, INDEX, DType
 from superopt.te.expr.node import Axis, Const, Expr, Load
 from superopt.te.expr.tensor import Tensor
+
+
+@dataclass(slots=True)
+class TileSums:
+    """The sums of a product in AMX's first `count` tile registers. memory: where they are read
+    from, once stored. is_stored: they are there."""
+
+    buffer: Tensor
+    count: int
+    memory: str
+    is_stored: bool = False
 
 
 @dataclass(slots=True)

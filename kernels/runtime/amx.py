@@ -7,7 +7,7 @@ import sys
 from functools import cache
 
 from superopt.errors import UsageError
-from superopt.kernels.llvm.bf16.products import AMX, AVX512_BF16
+from superopt.kernels.processor import AMX, AVX512_BF16
 from superopt.kernels.runtime.engine import Machine
 from superopt.kernels.runtime.target_cpu import VARIABLE
 

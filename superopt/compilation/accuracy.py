@@ -13,13 +13,12 @@ from superopt.check.random_inputs import random_feeds
 from superopt.compilation.frontend.static_sizes import with_static_sizes
 from superopt.errors import UsageError
 from superopt.ir.evaluate import evaluate
-from superopt.ir.graph import Graph, Value, node, nodes
-from superopt.ir.substitute import replace_all
+from superopt.ir.graph import Graph, Value, nodes
 from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.import_.model import Model
-from superopt.ops import OPS
 from superopt.plan.graph.recurrent_layer import is_recurrent
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
+from superopt.plan.graph.round_operands import round_operands
 from superopt.report.compilation.accuracy import Accuracy, OutputAccuracy
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import BF16, F16, F32, F64, DType
@@ -34,7 +33,6 @@ class CompiledModel(Protocol):
 
 
 MAX_UNROLLED_STEPS = 1024  # steps of a recurrent layer, over all directions: about 5 s in numpy
-PRODUCT_OPS = frozenset(("Conv", "Gemm", "MatMul"))
 # The dtype whose tolerance applies to fp32 outputs, by precision. The original's own error is
 # measured with the same rounding.
 PRECISION_DTYPES: Mapping[str, DType] = {"fp32": F32, "tf32": F16, "fp16": F16, "bf16": BF16}
@@ -110,20 +108,6 @@ def measure_accuracy(
 
 def _is_finite(x: np.ndarray) -> bool:
     return x.dtype.kind in "biu" or bool(np.isfinite(np.asarray(x, np.float64)).all())
-
-
-def round_operands(graph: Graph, dtype: DType) -> Graph:
-    """Return the graph with the operands of products of float32 rounded to `dtype`."""
-
-    def rounded(v: Value | None) -> Value:
-        assert v is not None
-        return node(OPS["Cast"], [node(OPS["Cast"], [v], to=dtype)], to=F32)
-
-    return replace_all(graph, {
-        n: node(n.op, [*map(rounded, n.inputs[:2]), *n.inputs[2:]], **dict(n.attrs))
-        for n in nodes(graph)
-        if n.op.name in PRODUCT_OPS and n.type.dtype == F32
-    })  # fmt: skip
 
 
 def _evaluable_graph(model: Model, sizes: Mapping[str, int]) -> Graph:

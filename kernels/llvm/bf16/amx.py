@@ -12,10 +12,9 @@ from superopt.kernels.llvm.bf16.products import (
     ROW_BYTES,
     TILE_BYTES,
     Bf16Product,
-    TileSums,
 )
 from superopt.kernels.llvm.values import emit_pointer
-from superopt.kernels.llvm.writer import Writer
+from superopt.kernels.llvm.writer import TileSums, Writer
 from superopt.kernels.loops.tile import Store
 from superopt.te.expr.node import Axis, Const, Load
 from superopt.te.expr.tensor import Tensor
@@ -26,8 +25,8 @@ def open_tiles(w: Writer, p: Bf16Product, kernel_name: str) -> str:
     memory. Return the module's text of the configuration."""
     t = w.t
     memory = f"%{t.fresh('sums')}"
-    w.tile_sums = sums = TileSums(p, memory)
-    t.entry.append(f"  {memory} = alloca [{sums.count * TILE_BYTES} x i8], align 64")
+    w.tile_sums = TileSums(p.update.buffer, p.tile_count, memory)
+    t.entry.append(f"  {memory} = alloca [{p.tile_count * TILE_BYTES} x i8], align 64")
     slots = w.registers[p.update.buffer] = {}
     for n, outer in enumerate(p.outer_positions()):
         for row in range(p.m.size):
@@ -35,7 +34,7 @@ def open_tiles(w: Writer, p: Bf16Product, kernel_name: str) -> str:
             at = n * TILE_BYTES + row * ROW_BYTES
             t.entry.append(f"  {slot} = getelementptr i8, ptr {memory}, i64 {at}")
             slots[(*outer.values(), row, 0)] = slot
-    bytes_text = ", ".join(f"i8 {x}" for x in sums.palette())
+    bytes_text = ", ".join(f"i8 {x}" for x in p.palette())
     name = f"@{kernel_name}.tiles"
     _call(w, "ldtilecfg", f"ptr {name}", "ptr", at=t.entry)
     return f"{name} = private constant [{PALETTE_BYTES} x i8] [{bytes_text}], align 64"
@@ -58,10 +57,8 @@ def emit_tile_zeros(w: Writer, s: Store) -> None:
 
 def emit_tile_products(w: Writer, p: Bf16Product) -> None:
     """Emit the update by TDPBF16PS."""
-    sums = w.tile_sums
-    assert sums is not None
     assert p.pairs is not None
-    of_a, of_b = sums.operand_registers(p.a), sums.operand_registers(p.b)
+    of_a, of_b = p.tile_registers(p.a), p.tile_registers(p.b)
     loaded: set[int] = set()
 
     def load_tile(
@@ -90,7 +87,7 @@ def emit_tile_products(w: Writer, p: Bf16Product) -> None:
 def store_tiles(w: Writer, read: Sequence[Tensor]) -> None:
     """Store the sums to memory before they are read."""
     sums = w.tile_sums
-    if sums is None or sums.is_stored or sums.product.update.buffer not in read:
+    if sums is None or sums.is_stored or sums.buffer not in read:
         return
     for n in range(sums.count):
         at = f"%{w.t.fresh()}"

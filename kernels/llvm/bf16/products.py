@@ -17,10 +17,10 @@ from math import prod
 
 from superopt.kernels.llvm.address import Address, LoopTerms, TilePosition, address
 from superopt.kernels.loops.tile import Kernel, Update, flat_statements
+from superopt.kernels.processor import AMX
 from superopt.te.expr.dtype import BF16, F32
 from superopt.te.expr.node import Apply, Axis, Load
 
-AMX, AVX512_BF16 = "amx", "avx512_bf16"  # the values of Kernel.instructions
 LANES, PAIR = 16, 2  # float32 elements of a vector and of a tile's row, terms of a pair
 MAX_TILE_ROWS, TILE_PAIRS, TILE_REGISTERS = 16, 16, 8
 ROW_BYTES, TILE_BYTES = 64, 1024
@@ -62,6 +62,36 @@ class Bf16Product:
         for at in product(*(range(x.size) for x in self.outer)):
             yield dict(zip(self.outer, at, strict=True))
 
+    @property
+    def tile_count(self) -> int:
+        """The number of tiles of sums."""
+        return prod(x.size for x in self.outer)
+
+    def tile_registers(self, load: Load) -> dict[tuple[LoopTerms, int], int]:
+        """Return AMX's register of each of an operand's tiles, by its address: after those of sums,
+        a's first."""
+        found: dict[tuple[LoopTerms, int], int] = {}
+        first = self.tile_count
+        if load is self.b:
+            first += len(self.tile_registers(self.a))
+        for outer in self.outer_positions():
+            at = self.address(load, outer)
+            found.setdefault((at.loop_terms, at.constant), first + len(found))
+        return found
+
+    def palette(self) -> list[int]:
+        """Return the bytes of AMX's tile configuration: palette 1, bytes of a row from 16 on, rows
+        from 48 on (Intel SDM, volume 1, chapter 18)."""
+        a, b = (len(self.tile_registers(x)) for x in (self.a, self.b))
+        rows = [self.m.size] * (self.tile_count + a) + [TILE_PAIRS] * b
+        if len(rows) > TILE_REGISTERS:
+            raise NotImplementedError(f"{len(rows)} AMX tiles in {self.update}")
+        out = [0] * PALETTE_BYTES
+        out[0] = 1
+        for n, r in enumerate(rows):
+            out[16 + 2 * n], out[48 + n] = ROW_BYTES, r
+        return out
+
 
 def match_bf16_product(s: object) -> Bf16Product | None:
     """Match an update that instructions for bfloat16 compute."""
@@ -94,6 +124,7 @@ def _has_strides(p: Bf16Product) -> bool:
             some = [address(load.tensor, load.index, p.position(x)) for x in at]
             if any(f is None for f in some) or len({f.loop_terms for f in some if f}) > 1:
                 return False
+    steps: dict[Axis, tuple[int | None, int | None]]
     steps = {p.pair: (1, 1), p.n: (0, PAIR), p.m: (None, 0)}
     if p.pairs is not None:
         steps[p.pairs] = (PAIR, None)
@@ -116,43 +147,3 @@ def kernel_product(kernel: Kernel) -> Bf16Product | None:
     if len(updates) > 1 or found is None or is_amx != (kernel.instructions == AMX):
         raise NotImplementedError(f"{kernel.instructions} does not compute {updates[0]}")
     return found
-
-
-@dataclass(slots=True)
-class TileSums:
-    """The sums of a kernel in AMX's tile registers, in the order of outer positions; a's and b's
-    tiles follow. memory: where they are read from, once stored. is_stored: they are there."""
-
-    product: Bf16Product
-    memory: str
-    is_stored: bool = False
-
-    @property
-    def count(self) -> int:
-        return prod(x.size for x in self.product.outer)
-
-    def operand_registers(self, load: Load) -> dict[tuple[LoopTerms, int], int]:
-        """Return the register of each of an operand's tiles, by its address."""
-        p = self.product
-        found: dict[tuple[LoopTerms, int], int] = {}
-        first = self.count
-        if load is p.b:
-            first += len(self.operand_registers(p.a))
-        for outer in p.outer_positions():
-            at = p.address(load, outer)
-            found.setdefault((at.loop_terms, at.constant), first + len(found))
-        return found
-
-    def palette(self) -> list[int]:
-        """Return the bytes of the tile configuration: palette 1, bytes of a row at 16, rows at
-        48 (Intel SDM, volume 1, section 18.2.2)."""
-        p = self.product
-        a, b = (len(self.operand_registers(x)) for x in (p.a, p.b))
-        rows = [p.m.size] * (self.count + a) + [TILE_PAIRS] * b
-        if len(rows) > TILE_REGISTERS:
-            raise NotImplementedError(f"{len(rows)} AMX tiles in {p.update}")
-        out = [0] * PALETTE_BYTES
-        out[0] = 1
-        for n, r in enumerate(rows):
-            out[16 + 2 * n], out[48 + n] = ROW_BYTES, r
-        return out

@@ -20,6 +20,8 @@ from superopt.compilation.model.repeated_call import (
     repeated_model_call,
     repeated_named_call,
 )
+from superopt.kernels.runtime.amx import bf16_instructions
+from superopt.kernels.runtime.engine import host
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
@@ -87,8 +89,5 @@ def make_device(threads: int, precision: str) -> CpuDevice:
     """Return a device whose programs this process may run. Raises UsageError if the processor
     lacks instructions for the precision."""
     if precision == "bf16":
-        from superopt.kernels.runtime.amx import bf16_instructions
-        from superopt.kernels.runtime.engine import host
-
         bf16_instructions(host())
     return CpuDevice(threads, precision)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
 
 from scripts.tree_models import forest, regressor
 from superopt.kernels.algorithms import space
@@ -30,6 +29,7 @@ from superopt.plan.program.plan import Settings
 from superopt.plan.program.target import gpu_target
 from superopt.te.expr.dtype import F16
 from tests.support.compilation.nbits import NBitsProduct
+from tests.support.kernels.graphs import graph_model
 
 # Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants.
 GRAPHS = {
@@ -69,22 +69,6 @@ GRAPHS = {
     "elementwise": "(float[96, 128] x) => (float[96, 128] y) { y = Tanh(x) }",
 }
 OPTIONS_PER_NAME = 6  # that are scheduled, of each problem and name
-
-
-def graph_model(text: str) -> onnx.ModelProto:
-    m = onnx.ModelProto(ir_version=10)
-    m.opset_import.add(domain="", version=13)
-    m.graph.CopyFrom(parser.parse_graph("g " + text))
-    for v in [*m.graph.input]:
-        if v.name.startswith("w"):
-            shape = [d.dim_value for d in v.type.tensor_type.shape.dim]
-            m.graph.initializer.append(numpy_helper.from_array(_drawn(shape, v.name), v.name))
-            m.graph.input.remove(v)
-    return m
-
-
-def _drawn(shape: list[int], name: str) -> np.ndarray:
-    return np.random.default_rng([*name.encode()]).standard_normal(shape).astype(np.float32)
 
 
 def tree_model() -> onnx.ModelProto:

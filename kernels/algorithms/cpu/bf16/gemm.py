@@ -25,14 +25,7 @@ from superopt.kernels.algorithms.cpu.bf16.operands import (
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
 from superopt.kernels.algorithms.cpu.gemm import match_product
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.bf16.products import (
-    AMX,
-    AVX512_BF16,
-    BF16_BYTES,
-    LANES,
-    MAX_TILE_ROWS,
-    TILE_PAIRS,
-)
+from superopt.kernels.llvm.bf16.products import BF16_BYTES, LANES, MAX_TILE_ROWS, TILE_PAIRS
 from superopt.kernels.loops.layout import effective_layout, row_major
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -46,9 +39,9 @@ from superopt.kernels.loops.schedule import (
     Vectorize,
 )
 from superopt.kernels.loops.substitution import scatter_layout
+from superopt.kernels.processor import AMX, AVX512_BF16
 from superopt.te.expr.dtype import BF16, F32
 from superopt.te.expr.node import Axis
-from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
 MIN_TERMS = 16  # of the blocked sum
@@ -169,7 +162,7 @@ def estimated_time(p: Problem, g: Bf16Gemm, o: Option) -> float:
         busy = covered * columns * steps * TILE_PAIRS * p.processor.bf16_dot_time
         busy *= 1 + (1 / o["rows"] + 1 / o["vectors"]) / 2
     panels = element_count(x.constant()) * BF16_BYTES / PANEL_BYTES_PER_FMA
-    rounding = prod(map(hint, x.shape)) / LANES * ROUNDING_TIME
+    rounding = element_count(Tensor("a16", BF16, x.shape)) / LANES * ROUNDING_TIME
     return max(busy, panels) + HIDDEN_SHARE * min(busy, panels) + rounding
 
 

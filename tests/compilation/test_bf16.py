@@ -11,15 +11,16 @@ import pytest
 
 import superopt
 from superopt.api.model_files import compile_model
-from superopt.compilation.accuracy import round_operands
 from superopt.compilation.model.executable import Executable
 from superopt.errors import UsageError
 from superopt.ir.evaluate import evaluate
-from superopt.kernels.llvm.bf16.products import AMX
+from superopt.kernels.processor import AMX
+from superopt.plan.graph.round_operands import round_operands
+from superopt.report.compilation.compile_report import compilation_text
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import BF16, F64
-from tests.kernels.algorithms.cpu.test_bf16 import GRAPHS, require
-from tests.kernels.algorithms.test_table import graph_model
+from tests.support.kernels.bf16 import GRAPHS, require
+from tests.support.kernels.graphs import graph_model
 
 BF16_ALGORITHMS = {"amx_gemm", "bf16_gemm"}
 MLP = """(float[n, 256] x, float[256, 256] w, float[256] wb, float[256, 64] w2) => (float[n, 64] y)
@@ -125,5 +126,5 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_report_names_the_precision(tmp_path: Path) -> None:
     path = tmp_path / "mlp.onnx"
     onnx.save(graph_model(MLP.replace("[n,", "[48,")), path)
-    assert "for 1 thread, in bf16" in str(compile_model(path, precision="bf16"))
-    assert "for 1 thread\n" in str(compile_model(path))
+    assert "for 1 thread, in bf16" in compilation_text(compile_model(path, precision="bf16"))
+    assert "for 1 thread\n" in compilation_text(compile_model(path))
