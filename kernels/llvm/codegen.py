@@ -54,8 +54,8 @@ def kernel_text(kernel: Kernel, width: int) -> str:
         w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, {at}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
     w.widest_bits = _widest_element_bits(kernel, w.registers)
-    w.prefetches = plan_prefetches(kernel, width)
     by_bf16, tiles = kernel_product(kernel), ""
+    w.prefetches = plan_prefetches(kernel, width, [] if by_bf16 is None else [by_bf16.b.tensor])
     if by_bf16 is not None and kernel.instructions == AMX:
         tiles = open_tiles(w, by_bf16, kernel.name)
     loops, body = _parallel_prefix(kernel)

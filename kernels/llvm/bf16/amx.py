@@ -4,6 +4,7 @@ spill them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from superopt.kernels.llvm.address import LoopTerms
 from superopt.kernels.llvm.bf16.products import (
@@ -11,9 +12,10 @@ from superopt.kernels.llvm.bf16.products import (
     PALETTE_BYTES,
     ROW_BYTES,
     TILE_BYTES,
+    TILE_PAIRS,
     Bf16Product,
 )
-from superopt.kernels.llvm.values import emit_pointer
+from superopt.kernels.llvm.values import emit_pointer, emit_prefetch
 from superopt.kernels.llvm.writer import TileSums, Writer
 from superopt.kernels.loops.tile import Store
 from superopt.te.expr.node import Axis, Const, Load
@@ -76,6 +78,10 @@ def emit_tile_products(w: Writer, p: Bf16Product) -> None:
             pointer = emit_pointer(w, load.tensor, at.loop_terms, at.constant)
             args = f"i8 {number}, ptr {pointer}, i64 {stride}"
             _call(w, "tileloadd64", args, "i8, ptr, i64")
+            if load.tensor in w.prefetches:
+                for row in range(TILE_PAIRS):
+                    line = at.constant + row * ROW_BYTES // BF16_BYTES
+                    emit_prefetch(w, load.tensor, replace(at, constant=line))
         return number
 
     for n, outer in enumerate(p.outer_positions()):

@@ -161,7 +161,7 @@ def estimated_time(p: Problem, g: Bf16Gemm, o: Option) -> float:
         covered = -(-g.m.size // o["rows"]) * o["rows"] * row_count // g.m.size
         busy = covered * columns * steps * TILE_PAIRS * p.processor.bf16_dot_time
         busy *= 1 + (1 / o["rows"] + 1 / o["vectors"]) / 2
-    panels = element_count(x.constant()) * BF16_BYTES / PANEL_BYTES_PER_FMA
+    panels = element_count(x.constant(1)) * BF16_BYTES / PANEL_BYTES_PER_FMA
     rounding = element_count(Tensor("a16", BF16, x.shape)) / LANES * ROUNDING_TIME
     return max(busy, panels) + HIDDEN_SHARE * min(busy, panels) + rounding
 
@@ -170,8 +170,10 @@ def schedule_bf16(p: Problem, g: Bf16Gemm, option: Option) -> Choice:
     """Return the choice of an option."""
     t, x = p.tensor, g.operands
     rounded = x.rounded_input()
-    a16, b16 = Tensor("a16", BF16, rounded.shape), x.constant()
-    root = x.product(t, a16, b16)
+    columns, vectors = x.n.size // LANES, option["vectors"]
+    in_panel = vectors if columns % vectors == 0 else 1  # the last panel overlaps the one before
+    a16, b16 = Tensor("a16", BF16, rounded.shape), x.constant(in_panel)
+    root = x.product(t, a16, b16, in_panel)
     is_amx = option.algorithm == "amx_gemm"
     schedules: Mapping[Tensor, Schedule] = {
         rounded: rounding_schedule(rounded, p.threads),
@@ -180,7 +182,7 @@ def schedule_bf16(p: Problem, g: Bf16Gemm, option: Option) -> Choice:
     layout = scatter_layout(t, p.layouts.get(t) or row_major(t.rank), t.axes, t.axes)
     return Choice(
         option, root, schedules, (), layout, producers=((rounded, a16),),
-        derived_constants={b16: (x.contraction.b.tensor, x.transform())},
+        derived_constants={b16: (x.contraction.b.tensor, x.transform(in_panel))},
         instructions=AMX if is_amx else AVX512_BF16,
     )  # fmt: skip
 
@@ -243,7 +245,7 @@ def _outer_loops(
     """Return the loops around the sum, with their extents, in the order of least traffic."""
     own = (g.m, g.operands.n, g.other if _stacks_rows(g) else None)
     batch = [(a.name, a.size) for a in root.axes if a not in own]
-    if element_count(g.operands.constant()) * BF16_BYTES > RESIDENT_BYTES:
+    if element_count(g.operands.constant(1)) * BF16_BYTES > RESIDENT_BYTES:
         return [panel, *batch, *rows]
     return [*batch, *rows, panel]
 

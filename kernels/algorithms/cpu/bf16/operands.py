@@ -7,9 +7,10 @@
     y[.., m, n] = sum(f32(a16[.., q, m, 2 p + r]) * f32(b16[n // 16, q, p, n % 16, r])
                       for q, p < 16, r < 2)
 
-a16 is computed by a kernel of its own before, with the zeros around an image, so that rows of 32
-terms are contiguous and neighbouring pixels have one distance. b16 is computed ahead of time. Terms
-of a window are loops between q and p. Both are rounded to the nearest, ties to even.
+In memory b16 is in panels of some n', which the kernel reads one after the other. a16 is computed
+by a kernel of its own before, with the zeros around an image, so that rows of 32 terms are
+contiguous and neighbouring pixels have one distance. b16 is computed ahead of time. Terms of a
+window are loops between q and p. Both are rounded to the nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ class Bf16Operands:
 
         return compute(self.shape, element, name="a16")
 
-    def product(self, t: Tensor, a16: Tensor, b16: Tensor) -> Tensor:
-        """Return `t`, with its sum over the rounded operands."""
+    def product(self, t: Tensor, a16: Tensor, b16: Tensor, vectors: int) -> Tensor:
+        """Return `t`, with its sum over the rounded operands. vectors: in a panel of b16."""
         found = reduction(t)
         assert found is not None
         assert t.body is not None
@@ -102,8 +103,10 @@ class Bf16Operands:
             at = [te_index.substitute(d.index, env) for d in self.dimensions]
             at.insert(self.blocks_at, block)
             a = a16[(*at, te_index.as_index(p * PAIR + r))]
-            n, lane = te_index.as_index(self.n // LANES), te_index.as_index(self.n % LANES)
-            b = b16[(n, block, *window, p, lane, r)]
+            panel = te_index.as_index(self.n // (LANES * vectors))
+            vector = te_index.as_index(self.n // LANES % vectors)
+            lane = te_index.as_index(self.n % LANES)
+            b = b16[(panel, block, *window, vector, p, lane, r)]
             return cast(a, F32) * cast(b, F32)
 
         sizes = [x.size for x in self.window]
@@ -112,13 +115,14 @@ class Bf16Operands:
         body = replace_loads(replace_reduction(t.body, found, held, ()), held, total)
         return Tensor(t.name, t.dtype, t.shape, t.axes, body)
 
-    def constant(self) -> Tensor:
-        """Return b16."""
+    def constant(self, vectors: int) -> Tensor:
+        """Return b16, in panels of so many vectors."""
+        panels = self.n.size // (LANES * vectors)
         window = (x.size for x in self.window)
-        shape = (self.n.size // LANES, self.block_count, *window, TILE_PAIRS, LANES, PAIR)
-        return Tensor("b16", BF16, shape)
+        inner = vectors, TILE_PAIRS, LANES, PAIR
+        return Tensor("b16", BF16, (panels, self.block_count, *window, *inner))
 
-    def transform(self) -> partial[np.ndarray]:
+    def transform(self, vectors: int) -> partial[np.ndarray]:
         """Return the function that computes b16's array from b's."""
         b = self.contraction.b
         places = tuple(
@@ -128,22 +132,22 @@ class Bf16Operands:
         )
         order = [i for i in b.index if isinstance(i, Axis)]
         sources = tuple(order.index(x) for x in (self.n, self.k, *self.window))
-        return partial(round_constant, places, sources)
+        return partial(round_constant, places, sources, vectors)
 
 
 def round_constant(
-    places: tuple[slice | int, ...], sources: tuple[int, ...], b: np.ndarray
+    places: tuple[slice | int, ...], sources: tuple[int, ...], vectors: int, b: np.ndarray
 ) -> np.ndarray:
     """Return b16's array. places: the part of b that is read; sources: its dimensions of n, of k
-    and of the window."""
+    and of the window; vectors: in a panel."""
     n_k_window = b[places].transpose(sources)
     n, k, *window = n_k_window.shape
     blocks = -(-k // BLOCK_TERMS)
     out = np.zeros((n, blocks * BLOCK_TERMS, *window), to_numpy(BF16))
     out[:, :k] = n_k_window
-    parts = out.reshape(n // LANES, LANES, blocks, TILE_PAIRS, PAIR, *window)
-    taps = range(5, 5 + len(window))
-    return np.ascontiguousarray(parts.transpose(0, 2, *taps, 3, 1, 4))
+    parts = out.reshape(-1, vectors, LANES, blocks, TILE_PAIRS, PAIR, *window)
+    taps = range(6, 6 + len(window))
+    return np.ascontiguousarray(parts.transpose(0, 3, *taps, 1, 4, 2, 5))
 
 
 def match_operands(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> Bf16Operands | None:
