@@ -1,10 +1,12 @@
 """Products that may be computed in bfloat16, and processors that can."""
 
+from dataclasses import replace
+
 import pytest
 
 from superopt.kernels.processor import AMX
 from superopt.kernels.runtime.amx import NEEDED_FEATURES, request_amx
-from superopt.kernels.runtime.engine import native_machine
+from superopt.kernels.runtime.engine import Machine, native_machine, psabi_machine
 
 # Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants.
 GRAPHS = {
@@ -52,3 +54,10 @@ def lacks(instructions: str) -> str:
 def require(instructions: str) -> None:
     if why := lacks(instructions):
         pytest.skip(why)
+
+
+def machine_with(instructions: str) -> Machine:
+    """A processor that has the instructions."""
+    base = psabi_machine("x86-64-v4")
+    more = ",".join(f"+{f}" for f in NEEDED_FEATURES[instructions])
+    return replace(base, features=f"{base.features},{more}")

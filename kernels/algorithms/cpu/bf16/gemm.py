@@ -293,3 +293,4 @@ BF16_GEMM = Algorithm(
     ("bf16_gemm",), "GEMM and convolution in bfloat16 by AVX512-BF16", recognise_dots,
     dot_options, schedule_bf16, predict_dots, schedule_symbolic=schedule_symbolic_bf16,
 )  # fmt: skip
+BF16_ALGORITHMS = frozenset((*AMX_GEMM.names, *BF16_GEMM.names))  # the names of their options

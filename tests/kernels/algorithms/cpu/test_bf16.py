@@ -24,7 +24,7 @@ from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Update, flat_statements
 from superopt.kernels.processor import AMX, AVX512_BF16, XEON, ZEN5
-from superopt.kernels.runtime.amx import NEEDED_FEATURES, bf16_instructions, request_amx
+from superopt.kernels.runtime.amx import bf16_instructions, request_amx
 from superopt.kernels.runtime.cpu import create_target_machine, optimized_text
 from superopt.kernels.runtime.engine import Machine, psabi_machine
 from superopt.onnx_io.import_.importer import import_model
@@ -34,7 +34,7 @@ from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
 from superopt.te.expr.dtype import BF16, to_numpy
 from superopt.te.expr.tensor import Tensor
-from tests.support.kernels.bf16 import GRAPHS, require
+from tests.support.kernels.bf16 import GRAPHS, machine_with, require
 from tests.support.kernels.graphs import graph_model
 from tests.support.kernels.options import run_option
 
@@ -123,12 +123,6 @@ def test_special_values(instructions: str) -> None:
 # --- code; on any processor ---
 
 
-def machine(instructions: str) -> Machine:
-    base = psabi_machine("x86-64-v4")
-    more = ",".join(f"+{f}" for f in NEEDED_FEATURES[instructions])
-    return replace(base, features=f"{base.features},{more}")
-
-
 def assembly(problems: list[Problem], on: Machine) -> Iterator[str]:
     for p in problems:
         option = bf16_options(p)[0] if recognise_bf16(p) else best_option(p)
@@ -141,7 +135,7 @@ def assembly(problems: list[Problem], on: Machine) -> Iterator[str]:
 @pytest.mark.parametrize("instructions", INSTRUCTIONS)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_code_has_the_instructions_only_on_request(name: str, instructions: str) -> None:
-    on = machine(instructions)
+    on = machine_with(instructions)
     wanted = {AMX: "tdpbf16ps", AVX512_BF16: "vdpbf16ps"}[instructions]
     found = [*BF16_CODE.findall("".join(assembly(plan_problems(name, instructions), on)))]
     assert wanted in found
@@ -171,7 +165,7 @@ def test_products_are_recognised_in_kernels(instructions: str) -> None:
 
 
 def test_the_processor_decides() -> None:
-    features = {name: machine(name) for name in INSTRUCTIONS}
+    features = {name: machine_with(name) for name in INSTRUCTIONS}
     assert bf16_instructions(features[AVX512_BF16]) == AVX512_BF16
     assert bf16_instructions(features[AMX]) == (AMX if request_amx() else AVX512_BF16)
     with pytest.raises(UsageError, match="lacks avx512bf16 and AMX"):
@@ -182,4 +176,4 @@ def test_the_processor_decides() -> None:
 
 def test_amx_is_not_used_without_the_system_s_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("superopt.kernels.runtime.amx.request_amx", lambda: False)
-    assert bf16_instructions(machine(AMX)) == AVX512_BF16
+    assert bf16_instructions(machine_with(AMX)) == AVX512_BF16
