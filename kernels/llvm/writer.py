@@ -20,12 +20,13 @@ from superopt.te.expr.tensor import Tensor
 @dataclass(slots=True)
 class TileSums:
     """The sums of a product in AMX's first `count` tile registers. memory: where they are read
-    from, once stored. is_stored: they are there."""
+    from, once stored. is_stored: they are there. around: the innermost loop around the sum."""
 
     buffer: Tensor
     count: int
     memory: str
     is_stored: bool = False
+    around: Axis | None = None
 
 
 @dataclass(slots=True)

