@@ -98,7 +98,7 @@ def main() -> None:
     given = parser.parse_args()
     models = [given.models / f"{name}.onnx" for name in given.only.split(",")]
     head = HEAD.format(
-        machine=this_machine(), date=date.today(), ort=ort.installed_version(),
+        machine=this_machine().text, date=date.today(), ort=ort.installed_version(),
         openvino=openvino.version(), rounds=ROUNDS,
     )  # fmt: skip
     lines = [head]
