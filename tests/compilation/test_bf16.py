@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -92,6 +93,27 @@ def test_caches_hold_precisions_apart(tmp_path: Path) -> None:
     assert (found[0][0] == found[1][0]).all()
     assert (found[0][1] == found[1][1]).all()
     assert 1e-4 < np.abs(found[0][0] - found[0][1]).max() < 1
+
+
+def test_caches_hold_instructions_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system does not permit AMX, code for it in the cache is not used."""
+    path = tmp_path / "mlp.onnx"
+    onnx.save(graph_model(MLP.replace("[n,", "[48,")), path)
+    assert "amx_gemm" in algorithms(superopt.compile(path, precision="bf16"))
+    monkeypatch.setattr("superopt.kernels.runtime.amx.request_amx", lambda: False)
+    found = superopt.compile(path, precision="bf16")
+    x = np.random.default_rng(1).standard_normal((48, 256)).astype(np.float32)
+    assert np.isfinite(found.run({"x": x})["y"]).all()
+    assert "amx_gemm" not in algorithms(found)
+
+
+def test_forked_processes_run_amx() -> None:
+    exe = superopt.compile(graph_model(MLP.replace("[n,", "[48,")), precision="bf16")
+    x = np.random.default_rng(1).standard_normal((48, 256)).astype(np.float32)
+    wanted = exe.run({"x": x})["y"]
+    if (child := os.fork()) == 0:
+        os._exit(0 if (exe.run({"x": x})["y"] == wanted).all() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_saved_models_keep_their_precision(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CpuDevice(Device):
     """A CPU. threads: of kernels. precision: "bf16": products of float32 values are computed in
-    bfloat16 where that is faster."""
+    bfloat16 where that is faster, by these instructions (kernels/processor.py)."""
 
     name: ClassVar[str] = "cpu"
     has_size_classes: ClassVar[bool] = True
@@ -42,6 +42,7 @@ class CpuDevice(Device):
     rounds_operands: ClassVar[bool] = True
     threads: int = 1
     precision: str = "fp32"
+    bf16_instructions: str = ""
 
     @property
     def kernel_threads(self) -> int:
@@ -88,6 +89,5 @@ def open_device(options: CompileOptions) -> CpuDevice:
 def make_device(threads: int, precision: str) -> CpuDevice:
     """Return a device whose programs this process may run. Raises UsageError if the processor
     lacks instructions for the precision."""
-    if precision == "bf16":
-        bf16_instructions(host())
-    return CpuDevice(threads, precision)
+    how = bf16_instructions(host()) if precision == "bf16" else ""
+    return CpuDevice(threads, precision, how)

@@ -11,6 +11,7 @@ from superopt.kernels.runtime.engine import Machine, native_machine, psabi_machi
 # Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants.
 GRAPHS = {
     "one row tile": "(float[16, 64] x, float[64, 32] w) => (float[16, 32] y) { y = MatMul(x, w) }",
+    "one row": "(float[1, 96] x, float[96, 48] w) => (float[1, 48] y) { y = MatMul(x, w) }",
     "few rows": "(float[5, 96] x, float[96, 48] w) => (float[5, 48] y) { y = MatMul(x, w) }",
     "ragged sum": "(float[33, 100] x, float[100, 80] w) => (float[33, 80] y) { y = MatMul(x, w) }",
     "long sum": "(float[70, 1200] x, float[1200, 64] w) => (float[70, 64] y) { y = MatMul(x, w) }",

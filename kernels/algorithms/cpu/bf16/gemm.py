@@ -45,6 +45,7 @@ from superopt.te.expr.node import Axis
 from superopt.te.expr.tensor import Tensor
 
 MIN_TERMS = 16  # of the blocked sum
+FLOAT_BYTES = 4
 RESIDENT_BYTES = 1 << 20  # of b that stays in L2 beside a's rows
 MAX_PARALLEL_LOOPS = 3
 MIN_PARTS_PER_THREAD = 4
@@ -84,7 +85,7 @@ def recognise_bf16(p: Problem) -> Bf16Gemm | None:
     order = [a for a in dict.fromkeys(t.axes[x.axis] for x in parts) if a.size > 1]
     if order[:1] != [operands.n]:
         return None
-    rows = [a for a in order if a in c.a_axes]
+    rows = [a for a in order if a in c.a_axes] or [*c.a_axes[-1:]]  # of one row: an axis of 1
     if not rows:
         return None
     return Bf16Gemm(operands, rows[0], rows[1] if len(rows) > 1 else None)
@@ -139,7 +140,14 @@ def _predict(p: Problem, g: Bf16Gemm, name: str) -> Prediction | None:
     if product is None:
         return Prediction(best[1], GENERAL_TIME)
     relative, direct = direct_time(p, product)
+    direct = _with_panels(direct, element_count(g.operands.contraction.b.tensor) * FLOAT_BYTES)
     return Prediction(best[1], relative * best[0] / direct)
+
+
+def _with_panels(busy: float, panel_bytes: float) -> float:
+    """Return the time of a product that reads so many bytes of its constant."""
+    reading = panel_bytes / PANEL_BYTES_PER_FMA
+    return max(busy, reading) + HIDDEN_SHARE * min(busy, reading)
 
 
 def estimated_time(p: Problem, g: Bf16Gemm, o: Option) -> float:
@@ -161,9 +169,8 @@ def estimated_time(p: Problem, g: Bf16Gemm, o: Option) -> float:
         covered = -(-g.m.size // o["rows"]) * o["rows"] * row_count // g.m.size
         busy = covered * columns * steps * TILE_PAIRS * p.processor.bf16_dot_time
         busy *= 1 + (1 / o["rows"] + 1 / o["vectors"]) / 2
-    panels = element_count(x.constant(1)) * BF16_BYTES / PANEL_BYTES_PER_FMA
     rounding = element_count(Tensor("a16", BF16, x.shape)) / LANES * ROUNDING_TIME
-    return max(busy, panels) + HIDDEN_SHARE * min(busy, panels) + rounding
+    return _with_panels(busy, element_count(x.constant(1)) * BF16_BYTES) + rounding
 
 
 def schedule_bf16(p: Problem, g: Bf16Gemm, option: Option) -> Choice:
