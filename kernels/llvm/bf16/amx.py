@@ -39,13 +39,16 @@ def open_tiles(w: Writer, p: Bf16Product, kernel_name: str) -> str:
             slots[(*outer.values(), row, 0)] = slot
     bytes_text = ", ".join(f"i8 {x}" for x in p.palette())
     name = f"@{kernel_name}.tiles"
+    t.entry.append(f"  %before = alloca [{PALETTE_BYTES} x i8], align 64")
+    _call(w, "sttilecfg", "ptr %before", "ptr", at=t.entry)
     _call(w, "ldtilecfg", f"ptr {name}", "ptr", at=t.entry)
     return f"{name} = private constant [{PALETTE_BYTES} x i8] [{bytes_text}], align 64"
 
 
 def close_tiles(w: Writer) -> None:
-    """Release the tiles where the kernel ends: the thread has none to save when it is switched."""
-    _call(w, "tilerelease", "", "")
+    """Configure the tiles as before, where the kernel ends: as another library left them, or
+    released, so that the system has none to save when it switches threads."""
+    _call(w, "ldtilecfg", "ptr %before", "ptr")
 
 
 def emit_tile_zeros(w: Writer, s: Store) -> None:

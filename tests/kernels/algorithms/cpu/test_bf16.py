@@ -3,6 +3,7 @@ instructions the code has."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,8 +26,13 @@ from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Update, flat_statements
 from superopt.kernels.processor import AMX, AVX512_BF16, XEON, ZEN5
 from superopt.kernels.runtime.amx import bf16_instructions, request_amx
-from superopt.kernels.runtime.cpu import create_target_machine, optimized_text
-from superopt.kernels.runtime.engine import Machine, psabi_machine
+from superopt.kernels.runtime.cpu import (
+    create_target_machine,
+    link_objects,
+    object_code,
+    optimized_text,
+)
+from superopt.kernels.runtime.engine import Machine, native_machine, psabi_machine
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.simplify import simplify_graph
@@ -118,6 +124,40 @@ def test_special_values(instructions: str) -> None:
     assert np.isnan(got[1]).all()
     assert not np.isfinite(got[3]).any()
     assert np.isfinite(got[[0, 2, 4]]).all()
+
+
+TILES = """
+declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.sttilecfg(ptr)
+define void @configure(ptr %palette) {
+  call void @llvm.x86.ldtilecfg(ptr %palette)
+  ret void
+}
+define void @configured(ptr %palette) {
+  call void @llvm.x86.sttilecfg(ptr %palette)
+  ret void
+}
+"""
+
+
+def test_a_kernel_leaves_tiles_as_they_were() -> None:
+    """Another library in the thread may have configured them; without one they are released."""
+    require(AMX)
+    engine = link_objects([object_code(TILES, native_machine())], native_machine())
+    configure, configured = (
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(engine.get_function_address(name))
+        for name in ("configure", "configured")
+    )
+    (p,) = products("one row tile", AMX)
+    given, _ = operands(p, np.random.default_rng(0))
+    theirs, found = np.zeros(64, np.uint8), np.ones(64, np.uint8)
+    for rows in (0, 9):
+        theirs[[0, 16, 48]] = (1, 64, rows) if rows else (0, 0, 0)
+        configure(theirs.ctypes.data)
+        run_option(p, bf16_options(p)[0], given)
+        configured(found.ctypes.data)
+        np.testing.assert_array_equal(found, theirs)
+    configure(np.zeros(64, np.uint8).ctypes.data)
 
 
 # --- code; on any processor ---
