@@ -7,6 +7,7 @@
 The models are those of scripts/bench_compile.py, with drawn or filled weights. In each round run,
 one after another in one process: superopt in float32 and in bfloat16, onnxruntime in float32,
 OpenVINO in float32 and with INFERENCE_PRECISION_HINT bf16. The processor needs AMX or AVX512-BF16.
+OpenVINO 2026.4.1 ends the process (SIGFPE) in bf16 on llama_block, which is left out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,15 @@ from superopt.baselines import openvino
 from superopt.cost.machine import this_machine
 from superopt.ort.timing import SPIN_SECONDS, bind_run, interleave
 
-MODELS = ("bert_base_12l", "resnet50", "resnext50_32x4d", "inception_v3", "mobilenet_v2")
+MODELS = (
+    "bert_base_12l",
+    "bert_2l_dynamic",
+    "resnet50",
+    "resnext50_32x4d",
+    "inception_v3",
+    "mobilenet_v2",
+    "csrnet",
+)
 SIZES = {"batch": 1, "sequence": 128}
 NAMES = ("superopt fp32", "superopt bf16", "onnxruntime fp32", "OpenVINO f32", "OpenVINO bf16")
 HEAD = """# Products in bfloat16
@@ -85,7 +94,7 @@ def table(models: list[Path], threads: list[int], seconds: float) -> Iterator[st
             cells += [f"**{ours:.2f}**", f"{peer:.2f}", f"{error:.1e}", f"{other:.1e}"]
             yield f"| {path.stem} | " + " | ".join(cells) + " |"
         means = [geometric_mean([r[k] for r in ratios]) for k in (0, 1)]
-        yield f"\nMeans: fp32 / bf16 {means[0]:.2f}, OpenVINO / superopt {means[1]:.2f}.\n"
+        yield f"\nGeometric means: fp32 / bf16 {means[0]:.2f}, OpenVINO / superopt {means[1]:.2f}.\n"
 
 
 def main() -> None:
