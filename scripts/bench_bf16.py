@@ -93,8 +93,8 @@ def table(models: list[Path], threads: list[int], seconds: float) -> Iterator[st
             cells = [f"{t:.2f}" for t in times]
             cells += [f"**{ours:.2f}**", f"{peer:.2f}", f"{error:.1e}", f"{other:.1e}"]
             yield f"| {path.stem} | " + " | ".join(cells) + " |"
-        means = [geometric_mean([r[k] for r in ratios]) for k in (0, 1)]
-        yield f"\nGeometric means: fp32 / bf16 {means[0]:.2f}, OpenVINO / superopt {means[1]:.2f}.\n"
+        ours, peer = (geometric_mean([r[k] for r in ratios]) for k in (0, 1))
+        yield f"\nGeometric means: fp32 / bf16 {ours:.2f}, OpenVINO / superopt {peer:.2f}.\n"
 
 
 def main() -> None:
