@@ -40,6 +40,7 @@ class Processor:
       that do not stay in L2; winograd_transform_cost: of a transform's FMA;
       winograd_wide_cost, winograd_narrow_cost: relative, of tiles of four vectors and of one.
       block_sum_rows, block_tile: register tiles of block-scaled integers.
+      bf16_dot_time: of an instruction that adds 16 products of pairs of bfloat16 (VDPBF16PS).
     """
 
     name: str
@@ -71,6 +72,7 @@ class Processor:
     winograd_narrow_cost: float = 1.0
     min_packed_rows: float = inf
     copies_values: bool = False
+    bf16_dot_time: float = 1.0
 
     @property
     def has_few_registers(self) -> bool:
@@ -80,6 +82,8 @@ class Processor:
 
 FEW_REGISTERS = 16
 FMAS_PER_CYCLE = 2  # of all kinds, with whole vectors or halves of these
+# Instructions for products of bfloat16: `instructions` of a kernel (loops/tile.py).
+AMX, AVX512_BF16 = "amx", "avx512_bf16"
 
 # AMD Zen 5, 512-bit units, 1 MiB of L2: register tiles fitted to 115 kernels
 # (scripts/bench_tuning.py), Strassen to 27 products from 49 x 160 x 960 to 3136 x 64 x 256,
@@ -147,6 +151,7 @@ XEON = replace(
     winograd_spill_bytes=2.5,
     winograd_transform_cost=2.6,
     winograd_narrow_cost=1.25,
+    bf16_dot_time=2.0,  # one a cycle, and two FMAs
 )
 
 # Processors with 16 vector registers, by AMD Zen 3: AVX2, 512 KiB of L2. FMAs have no memory

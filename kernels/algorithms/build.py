@@ -62,6 +62,8 @@ def _build_kernel(
         kernel = lower_kernel("kernel", given, [root], choice.schedules, layout, tables, packs)
         if choice.in_place:
             kernel = compute_in_place(kernel)
+        if choice.instructions:
+            kernel = replace(kernel, instructions=choice.instructions)
         if root is choice.root and choice.programs:
             kernel = replace(kernel, programs=choice.programs)
     if stores_half:

@@ -15,7 +15,7 @@ from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, is_window_load, loads
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Load
+from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
 from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
@@ -114,3 +114,37 @@ def axis_stride(e: Load, axis: Axis) -> int | None:
 def element_count(t: Tensor) -> int:
     """Return the number of elements of a tensor, of a symbolic one at the example sizes."""
     return prod(map(hint, t.sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class InputFactor:
+    """A factor of a product, over free indices of the tensor that it loads."""
+
+    axes: tuple[Axis, ...]
+    body: Expr
+
+
+def input_factor(reduction_expr: Reduce, load: Load, kept: Collection[Axis] = ()) -> InputFactor:
+    """Return the factor that loads an operand with its index as free axes, so that it can be read
+    anywhere. kept: axes whose dimensions keep their indices."""
+    axes = tuple(Axis(f"p{d}", n) for d, n in enumerate(load.tensor.shape))
+    assert isinstance(reduction_expr.body, Apply)
+    x = next(e for e in reduction_expr.body.args if load in loads(e))
+    env = {
+        i: x
+        for i, x in zip(load.index, axes, strict=True)
+        if not isinstance(i, Const) and index_axes(i).isdisjoint(kept)
+    }
+    return InputFactor(axes, _replace_indices(x, env))
+
+
+def _replace_indices(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
+    """Return `e` with whole index expressions replaced."""
+    if e in env:
+        return env[e]
+    match e:
+        case Load(t, index, dtype):
+            return Load(t, tuple(_replace_indices(i, env) for i in index), dtype)
+        case Apply(fn, args, dtype):
+            return Apply(fn, tuple(_replace_indices(a, env) for a in args), dtype)
+    return e

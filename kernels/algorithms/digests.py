@@ -45,7 +45,8 @@ def _problem_digest(p: Problem, w: _Serializer) -> str:
         for n, t in places
     ]
     tile = "" if p.max_winograd_tile == MAX_WINOGRAD_TILE else f"-{p.max_winograd_tile}"
-    return f"{w.digest()}-{p.width}{tile if p.allow_winograd else '-plain'}"
+    bf16 = f"-{p.bf16_instructions}" if p.bf16_instructions else ""
+    return f"{w.digest()}-{p.width}{tile if p.allow_winograd else '-plain'}{bf16}"
 
 
 def _layout_text(layout: Layout | ScatteredLayout | None) -> str:
@@ -97,6 +98,7 @@ class _Serializer:
         self.lines += [f"packed {self.places[p.buffer]}" for p in k.packs]
         self.lines += [k.library] if k.library else []
         self.lines += [f"{k.programs} programs"] if k.programs else []
+        self.lines += [f"by {k.instructions}"] if k.instructions else []
         for s in k.body:
             self.stmt(s)
 

@@ -34,7 +34,9 @@ class Problem:
     also enlarges constants. allow_dilated_winograd: of other rounding, too. processor: whose costs
     decide. stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py).
     is_example: at the example sizes of a symbolic problem, which is solved alike. threads: that
-    share the kernel. matches: what recognisers found (`remember_match`)."""
+    share the kernel. bf16_instructions: products may be of bfloat16, with sums of float32, by these
+    instructions (llvm/bf16/products.py); empty: none may. matches: what recognisers found
+    (`remember_match`)."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | ScatteredLayout]
@@ -49,6 +51,7 @@ class Problem:
     is_example: bool = False
     threads: int = 1
     max_winograd_tile: int = MAX_WINOGRAD_TILE
+    bf16_instructions: str = ""
     matches: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -97,8 +100,9 @@ class Choice:
     reading order. derived_constants: constants computed from others. producers: tensors computed by
     kernels before, with the buffers they are read from. kernels: of tensors without a schedule:
     calls of a vendor's library, and loops that no schedule expresses. in_place: row stages may be
-    stored in the result (in_place_stages.py). programs: see Kernel. restage: returns, of the
-    problem's tensor at any sizes, what is computed instead by other stages, with its schedules.
+    stored in the result (in_place_stages.py). programs, instructions: see Kernel. restage: returns,
+    of the problem's tensor at any sizes, what is computed instead by other stages, with its
+    schedules.
     """
 
     option: Option
@@ -115,6 +119,7 @@ class Choice:
     in_place: bool = False
     programs: int = 0
     restage: Callable[[Tensor], tuple[Tensor, Mapping[Tensor, Schedule]]] | None = None
+    instructions: str = ""
 
     @classmethod
     def of_form(

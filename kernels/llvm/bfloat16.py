@@ -11,6 +11,8 @@ from __future__ import annotations
 from superopt.kernels.llvm.builder import TextBuilder, Value, number
 from superopt.te.expr.dtype import BF16, BOOL, F32, I16, I32
 
+VECTOR_LANES = 16  # of the instruction
+
 
 def bfloat16_to_float32(t: TextBuilder, x: Value) -> Value:
     """Convert bfloat16 to float32."""
@@ -39,3 +41,9 @@ def float32_to_bfloat16(t: TextBuilder, x: Value) -> Value:
     half = op(f"lshr {kept}, {number(16, I32, n).text}")
     short = t.make(f"trunc {half} to {Value('', I16, n).type}", I16, n)
     return t.make(f"bitcast {short} to {Value('', BF16, n).type}", BF16, n)
+
+
+def round_vector(t: TextBuilder, x: Value) -> Value:
+    """Convert a vector of float32 by VCVTNEPS2BF16 (AVX512-BF16): to the nearest, ties to even.
+    Subnormal numbers become zero, as in products by AVX512-BF16 and AMX."""
+    return t.call("llvm.x86.avx512bf16.cvtneps2bf16.512", [x], BF16)

@@ -58,8 +58,8 @@ def memory_type(dtype: DType) -> str:
 class TextBuilder:
     """A function's lines, its entry block, and the declarations it needs.
 
-    has_avx512: the target has AVX-512. emits_entry: lines go to
-    the entry block now.
+    has_avx512: the target has AVX-512. has_bf16: the kernel uses AVX512-BF16. emits_entry: lines
+    go to the entry block now.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -68,6 +68,7 @@ class TextBuilder:
     declared: set[str] = field(default_factory=set)
     count: int = 0
     has_avx512: bool = False
+    has_bf16: bool = False
 
     def line(self, text: str) -> None:
         self.lines.append("  " + text)

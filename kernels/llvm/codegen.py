@@ -8,6 +8,15 @@ from itertools import product
 from math import prod
 
 from superopt.kernels.llvm.address import TilePosition
+from superopt.kernels.llvm.bf16.amx import (
+    close_tiles,
+    emit_tile_products,
+    emit_tile_zeros,
+    open_tiles,
+    store_tiles,
+)
+from superopt.kernels.llvm.bf16.dot_products import emit_dot_products
+from superopt.kernels.llvm.bf16.products import kernel_product, match_bf16_product
 from superopt.kernels.llvm.builder import TextBuilder, Value
 from superopt.kernels.llvm.functions import emit_cast, emit_fma, emit_function
 from superopt.kernels.llvm.lanes import emit_fold
@@ -18,6 +27,7 @@ from superopt.kernels.llvm.values import emit_index, emit_load, emit_value
 from superopt.kernels.llvm.window_reductions import emit_window_extrema, match_window
 from superopt.kernels.llvm.writer import Writer, load_sizes, table_value
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update, bound_value
+from superopt.kernels.processor import AMX
 from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, I64, INDEX
@@ -31,7 +41,8 @@ def kernel_text(kernel: Kernel, width: int) -> str:
     """Return a function `void NAME(ptr, ..., ptr workspace, i64 chunk)`: a pointer for each
     parameter, and one to `workspace_bytes(kernel)` bytes, aligned to 64. A kernel within parallel
     loops is called once for each iteration (`chunk_count(kernel)`). width: bytes of a vector."""
-    w = Writer(TextBuilder(has_avx512=width == AVX512_BYTES), width, tables=dict(kernel.tables))
+    builder = TextBuilder(has_avx512=width == AVX512_BYTES, has_bf16=bool(kernel.instructions))
+    w = Writer(builder, width, tables=dict(kernel.tables))
     for n, p in enumerate(kernel.params):
         w.pointers[p] = f"%p{n}"
     if kernel.sizes:
@@ -43,14 +54,20 @@ def kernel_text(kernel: Kernel, width: int) -> str:
         w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, {at}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
     w.widest_bits = _widest_element_bits(kernel, w.registers)
-    w.prefetches = plan_prefetches(kernel, width)
+    by_bf16, tiles = kernel_product(kernel), ""
+    w.prefetches = plan_prefetches(kernel, width, [] if by_bf16 is None else [by_bf16.b.tensor])
+    if by_bf16 is not None and kernel.instructions == AMX:
+        tiles = open_tiles(w, by_bf16, kernel.name)
     loops, body = _parallel_prefix(kernel)
     _emit_chunk_counters(w, loops)
     _emit_body(w, body)
+    if tiles:
+        close_tiles(w)
     count = len(kernel.params) + bool(kernel.sizes)
     args = ", ".join(f"ptr noalias %p{n}" for n in range(count))
     head = f"define void @{kernel.name}({args}, ptr noalias %workspace, i64 %chunk) {{\nentry:"
-    return "\n".join([*sorted(w.t.declared), head, *w.t.text_lines(), "  ret void", "}", ""])
+    lines = [*sorted(w.t.declared), *([tiles] if tiles else []), head, *w.t.text_lines()]
+    return "\n".join([*lines, "  ret void", "}", ""])
 
 
 def chunk_count(kernel: Kernel) -> int:
@@ -186,6 +203,11 @@ def _emit_end(w: Writer, s: For) -> str:
 
 
 def _emit_tile_store(w: Writer, s: Store) -> None:
+    if w.tile_sums is not None:
+        if s.buffer is w.tile_sums.buffer:
+            emit_tile_zeros(w, s)
+            return
+        store_tiles(w, [x.tensor for x in loads(s.value)])
     w.tile_extents = {a: a.size for a in s.axes}
     for p in vector_positions(w, s.axes, s.buffer, s.value):
         emit_store(w, s.buffer, s.index, w.t.splat(emit_value(w, s.value, p), p.lanes), p)
@@ -194,6 +216,9 @@ def _emit_tile_store(w: Writer, s: Store) -> None:
 
 
 def _emit_update(w: Writer, s: Update) -> None:
+    if w.t.has_bf16 and (found := match_bf16_product(s)) is not None:
+        emit_dot_products(w, found) if w.tile_sums is None else emit_tile_products(w, found)
+        return
     match s.axes, s.over:
         case (), (axis,) if axis.size > 1:
             emit_reduction(w, s, axis)

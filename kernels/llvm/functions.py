@@ -259,6 +259,8 @@ def emit_cast(t: TextBuilder, x: Value, dtype: DType) -> Value:
     if dtype in FLOAT16_DTYPES and kind != F32:
         return emit_cast(t, emit_cast(t, x, F32), dtype)
     if dtype == BF16:
+        if t.has_bf16 and n == bfloat16.VECTOR_LANES:
+            return bfloat16.round_vector(t, x)
         return bfloat16.float32_to_bfloat16(t, x)
     if kind == BF16 and dtype.is_float:
         return emit_cast(t, bfloat16.bfloat16_to_float32(t, x), dtype)

@@ -52,8 +52,11 @@ class Prefetch:
         return prod(a.size for a, _ in self.repeat_loops)
 
 
-def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
-    """Return the prefetches of large buffers, for vectors of `width` bytes.
+def plan_prefetches(
+    kernel: Kernel, width: int, constants: Collection[Tensor] = ()
+) -> dict[Tensor, Prefetch]:
+    """Return the prefetches of large buffers, for vectors of `width` bytes. constants: parameters
+    that are constant beside those that the kernel packs.
 
     For a constant whose part is read several times before the next one: that next part; else the
     bytes soon after. What is read once in sequence is prefetched only if it is integers, which take
@@ -64,7 +67,7 @@ def plan_prefetches(kernel: Kernel, width: int) -> dict[Tensor, Prefetch]:
     reads in many places at a time (where tables define sums), and rows of symbolic number, such as
     the keys of a decoder: dot products with 132 of 64 elements in 12 heads took 43 us, and take 31.
     """
-    fixed = {p.buffer for p in kernel.packs}
+    fixed = {*constants, *(p.buffer for p in kernel.packs)}
     parts = bool(kernel.tables)
     other = MIN_SCATTERED_BYTES if parts else MIN_STREAMED_BYTES
     constant = MIN_PREFETCHED_CONSTANT_BYTES[width]

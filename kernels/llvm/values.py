@@ -304,7 +304,7 @@ def _emit_vector_load(w: Writer, buffer: Tensor, target: Address, p: TilePositio
         shape = f"<{lanes} x {memory}>" if lanes else memory
         at = emit_pointer(w, buffer, target.loop_terms, target.constant)
         if buffer in w.prefetches and lanes:
-            _emit_prefetch(w, buffer, target)
+            emit_prefetch(w, buffer, target)
         return loaded_value(t, f"load {shape}, ptr {at}, align {size}", kind, lanes)
     if not lanes:
         place = _emit_offset(w, target.loop_terms, target.constant)
@@ -317,7 +317,7 @@ def _emit_vector_load(w: Writer, buffer: Tensor, target: Address, p: TilePositio
     return loaded_value(t, text, kind, lanes)
 
 
-def _emit_prefetch(w: Writer, buffer: Tensor, target: Address) -> None:
+def emit_prefetch(w: Writer, buffer: Tensor, target: Address) -> None:
     """Emit a prefetch into L2: L1 is full of what is used now."""
     how = w.prefetches[buffer]
     if any(a not in w.loops for a, _ in how.repeat_loops) or not all(

@@ -18,6 +18,18 @@ from superopt.te.expr.tensor import Tensor
 
 
 @dataclass(slots=True)
+class TileSums:
+    """The sums of a product in AMX's first `count` tile registers. memory: where they are read
+    from, once stored. is_stored: they are there. around: the innermost loop around the sum."""
+
+    buffer: Tensor
+    count: int
+    memory: str
+    is_stored: bool = False
+    around: Axis | None = None
+
+
+@dataclass(slots=True)
 class Writer:
     """The state of code generation. width: bytes of a vector; loops: counters of the loops around;
     known_values: values computed at this point, by key."""
@@ -42,6 +54,7 @@ class Writer:
     )  # extents of the tile that is stored
     # vectors of constants in memory
     constants: dict[tuple[Const, int], str] = field(default_factory=dict)
+    tile_sums: TileSums | None = None  # in AMX's registers
 
     @contextmanager
     def loop(

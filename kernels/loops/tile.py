@@ -129,8 +129,9 @@ class Kernel:
     library: a vendor call in place of the body: "mm ROWS TERMS COLUMNS", a matrix product, or the
     texts of vendor/cudnn.py and vendor/sdpa.py. programs: on a GPU, the number of persistent
     programs that share the iterations of parallel loops; 0: one for each. sizes: the names of the
-    symbolic sizes, which are another parameter: a pointer to their values. passes: the input of
-    each lowering pass, by name, for printing.
+    symbolic sizes, which are another parameter: a pointer to their values. instructions: those for
+    bfloat16 that it uses, "amx" or "avx512_bf16" (llvm/bf16/products.py); empty for none. passes:
+    the input of each lowering pass, by name, for printing.
     """
 
     name: str
@@ -143,12 +144,14 @@ class Kernel:
     library: str = ""
     programs: int = 0
     sizes: tuple[str, ...] = ()
+    instructions: str = ""
 
     def __str__(self) -> str:
         head = ", ".join(f"{p.name}: {p.type}" for p in self.params)
         lines = [f"{self.name}({head})"]
         lines += [f"  {scope} {t.name}: {t.type}" for t, scope in self.scratch]
         lines += [f"  {self.programs} programs in turns"] if self.programs else []
+        lines += [f"  by {self.instructions}"] if self.instructions else []
         return "\n".join([*lines, *_lines(self.body, "  ")])
 
 

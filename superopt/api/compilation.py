@@ -64,8 +64,11 @@ def compile(
             normalization folded into weights); then Inf and NaN may reach more results.
         partial: Allow programs that compute most of a result, with a correction of the rest (such
             as dilated convolutions computed as dense ones).
-        precision: For "cuda": "fp32"; "tf32", "fp16" or "bf16" round most tensors that are stored
-            between kernels; sums accumulate in float32.
+        precision: "fp32", the default, computes float32 values in float32. For "cpu": "bf16" rounds
+            the operands of matrix products and convolutions with constant weights to bfloat16, to
+            the nearest and ties to even, where that is estimated to be faster; sums and all else
+            are float32. It needs a processor with AMX or AVX512-BF16. For "cuda": "tf32", "fp16" or
+            "bf16" round most tensors that are stored between kernels; sums accumulate in float32.
         vendor: For "cuda": allow vendor libraries where they are faster (cuBLAS products, cuDNN
             convolutions, torch attention).
         streams: For "cuda": the number of CUDA streams for independent branches.
@@ -88,7 +91,8 @@ def compile(
 
     Raises:
         ModelError: The model is invalid, or needs onnxruntime and it is not installed.
-        UsageError: An argument is invalid, or names a dimension that the model does not have.
+        UsageError: An argument is invalid, or names a dimension that the model does not have; or
+            the processor lacks instructions for the precision.
 
     Example:
         >>> exe = superopt.compile("model.onnx")
@@ -247,7 +251,7 @@ def _tune(
     if target == "cpu":
         return tune_cpu.tune_model(
             read_model(model), threads, shapes, seconds, graph_seconds, store_path, progress, stop,
-            allowed,
+            allowed, precision,
         )  # fmt: skip
     return tune_cuda.tune_model(
         read_model(model), shapes, seconds, graph_seconds, store_path, progress, stop, allowed,

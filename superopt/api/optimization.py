@@ -114,7 +114,7 @@ def optimize(
         )
     if target != "cuda" and precision != "fp32":
         raise UsageError(
-            f"precision {precision!r} of target {target}", "only GPU kernels have other precisions",
+            f"precision {precision!r} of target {target}", "rewrites are priced in float32",
             'omit it, or use target="cuda"',
         )  # fmt: skip
     if cost not in ("auto", "measured", "roofline"):

@@ -10,11 +10,13 @@ import numpy as np
 from superopt.errors import UsageError
 
 
-def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callable[[], object]:
-    """Return a function that runs the model once in float32.
+def prepare(
+    path: Path, feeds: Mapping[str, np.ndarray], threads: int, precision: str = "f32"
+) -> Callable[[], object]:
+    """Return a function that runs the model once, in float32.
 
-    float32 is forced: on CPUs with bf16 units OpenVINO would use bf16 by default. Raises UsageError
-        if OpenVINO is missing or rejects the model.
+    precision: OpenVINO's name of another one. Without a name, on CPUs with bf16 units OpenVINO
+    would use bf16. Raises UsageError if OpenVINO is missing or rejects the model.
     """
     try:
         import openvino as ov
@@ -29,7 +31,7 @@ def prepare(path: Path, feeds: Mapping[str, np.ndarray], threads: int) -> Callab
         options = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": precision,
             "PERFORMANCE_HINT": "LATENCY",
         }
         request = core.compile_model(str(path), "CPU", options).create_infer_request()

@@ -197,7 +197,7 @@ precision = click.option(
     type=click.Choice(["fp32", "tf32", "fp16", "bf16"]),
     default="fp32",
     show_default=True,
-    help="Precision of floats between GPU kernels.",
+    help="Precision of floats between GPU kernels, or of products on the CPU (fp32, bf16).",
 )
 
 

@@ -18,6 +18,7 @@ from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.import_.model import Model
 from superopt.plan.graph.recurrent_layer import is_recurrent
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
+from superopt.plan.graph.round_operands import round_operands
 from superopt.report.compilation.accuracy import Accuracy, OutputAccuracy
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import BF16, F16, F32, F64, DType
@@ -37,10 +38,12 @@ MAX_UNROLLED_STEPS = 1024  # steps of a recurrent layer, over all directions: ab
 PRECISION_DTYPES: Mapping[str, DType] = {"fp32": F32, "tf32": F16, "fp16": F16, "bf16": BF16}
 
 
-def measure_accuracy(exe: CompiledModel, shapes: Mapping[str, int], set_count: int) -> Accuracy:
+def measure_accuracy(
+    exe: CompiledModel, shapes: Mapping[str, int], set_count: int, rounds_operands: bool = False
+) -> Accuracy:
     """Compare each output with the original in float64: it must be within its precision's
     tolerance, or its error at most 4 times that of the original evaluated entirely in that
-    precision.
+    precision; with `rounds_operands`, evaluated in float32 with the operands of products rounded.
 
     Outputs that depend on nodes without an expression are skipped, and named.
 
@@ -58,6 +61,9 @@ def measure_accuracy(exe: CompiledModel, shapes: Mapping[str, int], set_count: i
     # If no output can be evaluated, evaluating them raises the reason.
     kept = {n: v for n, v in of.items() if n not in apart} or of
     graph = replace(graph, outputs=tuple(kept.values()))
+    rounds_operands &= short != F32
+    rounded = round_operands(graph, short) if rounds_operands else graph
+    is_float32 = rounds_operands or short == F32
     worst: dict[str, Comparison] = {}
     sizes: dict[str, float] = {}
     drawn = random_feeds(exe.model.graph, at, 0)
@@ -65,21 +71,24 @@ def measure_accuracy(exe: CompiledModel, shapes: Mapping[str, int], set_count: i
         try:
             given = next(drawn).arrays
             exact = evaluate(graph, given, Reals(F64))
-            own = evaluate(graph, given, Reals(None if short == F32 else short))
+            own = evaluate(rounded, given, Reals(None if is_float32 else short))
+            wide = own if all(map(_is_finite, own)) else evaluate(graph, given, Reals(None))
         except (TypeError, KeyError, ValueError, IndexError, MemoryError) as e:
             raise UsageError(
                 f"{exe.model.source.label}: the original cannot be evaluated", str(e),
                 "compare outputs yourself, on inputs that are typical of the model",
             ) from None  # fmt: skip
         got = {n: x for n, x in exe.run(given).items() if n in kept}
-        rows = zip(got.items(), graph.outputs, exact, own, strict=True)
-        for (name, x), v, wanted, original in rows:
+        rows = zip(got.items(), graph.outputs, exact, own, wide, strict=True)
+        for (name, x), v, wanted, original, in_float32 in rows:
             kind, lost = v.type.dtype, False
             if kind is not None and kind.is_float:
                 kind = short if kind == F32 else kind
                 with np.errstate(over="ignore"):
-                    if short != F32:  # overflow of the original excuses no error
+                    # overflow of the original excuses no error, unless it overflows in float32
+                    if short != F32:
                         beyond = np.isfinite(wanted) & ~np.isfinite(original)
+                        beyond &= np.isfinite(in_float32)
                         original = np.where(beyond, wanted, original)
                         lost = exe.precision != "tf32" and bool(beyond.any())
                     original = original.astype(x.dtype)
@@ -95,6 +104,10 @@ def measure_accuracy(exe: CompiledModel, shapes: Mapping[str, int], set_count: i
         for name, c in worst.items()
     )
     return Accuracy(exe.model.source.label, exe.precision, set_count, outputs, tuple(apart.items()))
+
+
+def _is_finite(x: np.ndarray) -> bool:
+    return x.dtype.kind in "biu" or bool(np.isfinite(np.asarray(x, np.float64)).all())
 
 
 def _evaluable_graph(model: Model, sizes: Mapping[str, int]) -> Graph:

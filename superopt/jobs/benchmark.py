@@ -207,6 +207,8 @@ def _runtime_label(runtime: str, target: BenchTarget) -> str:
             return f"openvino {openvino.version()}"
         case "torch":
             return f"torch {torch_compile.version()}{there}"
+    if target.target == "cpu" and target.precision != "fp32":
+        there = f", in {target.precision}"
     return f"superopt (compiled){there}"
 
 

@@ -62,7 +62,7 @@ def report_compilation(
         sum(p.constant_bytes for p in programs),
         sum(p.memory_bytes + threads * p.workspace_bytes for p in programs),
         foreign,
-        exe.precision if TARGETS[options.target].has_precisions else "",
+        exe.precision if len(TARGETS[options.target].precisions) > 1 else "",
         tuple(input_sizes(exe.model, sizes).items()),
         compile_notes(exe.compiler, sizes),
     )

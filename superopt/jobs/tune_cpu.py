@@ -46,9 +46,11 @@ def tune_model(
     progress: Callable[[Event], None],
     stop: Callable[[], bool],
     allowed: AllowedTransforms,
+    precision: str = "fp32",
 ) -> TuningReport:
     """Measure for at most `max_seconds`, of which `max_graph_seconds` are for rewrites, and write
     the fastest to `store`. Without the latter the graph stays. shapes: values of symbolic sizes.
+    precision: of the kernels; rewrites are measured in float32.
 
     Raises ModelError for an invalid model.
     """
@@ -62,7 +64,14 @@ def tune_model(
         )
         LOG.info("%d graph rewrites, %.3g times as fast", rewrites.count, rewrites.speedup)
     before, exe = (
-        compile_(source, threads=threads, store=store, allowed=allowed, rewrite=apply_rewrite_log)
+        compile_(
+            source,
+            threads=threads,
+            store=store,
+            allowed=allowed,
+            rewrite=apply_rewrite_log,
+            precision=precision,
+        )
         for _ in range(2)
     )
     sizes = representative_sizes(exe.model, shapes)

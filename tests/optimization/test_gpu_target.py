@@ -100,7 +100,7 @@ def test_what_is_measured_decides_on_a_gpu(tmp_path: Path, monkeypatch: pytest.M
     ("given", "said"),
     [
         ({"target": "cuda", "precision": "fp8"}, "precisions are"),
-        ({"target": "cpu", "precision": "fp16"}, "only GPU kernels have other precisions"),
+        ({"target": "cpu", "precision": "fp16"}, "rewrites are priced in float32"),
         ({"target": "rocm"}, "the targets are onnxruntime, cpu, cuda"),
     ],
 )

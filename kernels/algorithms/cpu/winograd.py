@@ -23,10 +23,7 @@ convolution has tiles of every d-th output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from superopt.kernels.algorithms.contraction import Contraction
+from superopt.kernels.algorithms.contraction import Contraction, input_factor
 from superopt.kernels.algorithms.cpu.cook_toom import (
     distinct_rows,
     to_array,
@@ -52,7 +49,7 @@ from superopt.kernels.loops.substitution import (
 )
 from superopt.te.expr import index
 from superopt.te.expr.dtype import INDEX
-from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
+from superopt.te.expr.node import Expr
 from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 
 
@@ -78,7 +75,7 @@ def winograd_form(
     table_e, table_d = Tensor("E", kind, (b, b)), Tensor("D", kind, (mw, b))
     high_u, wide_u = (distinct_rows(*form) for form in p.forms(plan.m))
     u = Tensor("u", kind, (high_u, wide_u, k, *p.reduction_sizes))
-    factor = _input_factor(found, c)
+    factor = input_factor(found, c.a)
 
     def at(q: Expr, ch: Expr, i: Expr, j: Expr) -> Expr:
         env: dict[Expr, Expr] = dict(zip(factor.axes, p.input_index(q, ch, i, j), strict=True))
@@ -161,44 +158,6 @@ def winograd_form(
         table_e: to_array(by_columns[2]), table_d: to_array(by_columns[0]),
     }  # fmt: skip
     return AlgorithmForm(y, ((v, read),) if plan.separate else (), lies, how, tables, u)
-
-
-@dataclass(frozen=True, slots=True)
-class _InputFactor:
-    """The image factor of the product, over (n, channel, row, column)."""
-
-    axes: tuple[Axis, ...]
-    body: Expr
-
-
-def _input_factor(reduction_expr: Reduce, c: Contraction) -> _InputFactor:
-    """Return the image factor with a's index as free axes, so that it can be read anywhere."""
-    axes = tuple(Axis(f"p{d}", n) for d, n in enumerate(c.a.tensor.shape))
-    assert isinstance(reduction_expr.body, Apply)
-    x = next(e for e in reduction_expr.body.args if c.a in _loads(e))
-    env = {i: x for i, x in zip(c.a.index, axes, strict=True) if not isinstance(i, Const)}
-    return _InputFactor(axes, _replace_indices(x, env))
-
-
-def _loads(e: Expr) -> list[Load]:
-    match e:
-        case Load():
-            return [e]
-        case Apply(_, args):
-            return [x for a in args for x in _loads(a)]
-    return []
-
-
-def _replace_indices(e: Expr, env: Mapping[Expr, Expr]) -> Expr:
-    """Return `e` with whole index expressions replaced."""
-    if e in env:
-        return env[e]
-    match e:
-        case Load(t, index, dtype):
-            return Load(t, tuple(_replace_indices(i, env) for i in index), dtype)
-        case Apply(fn, args, dtype):
-            return Apply(fn, tuple(_replace_indices(a, env) for a in args), dtype)
-    return e
 
 
 WinogradStages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]

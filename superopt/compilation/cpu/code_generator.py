@@ -34,6 +34,7 @@ from superopt.ir import graph
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Kernel
+from superopt.kernels.runtime.amx import bf16_instructions
 from superopt.kernels.runtime.cpu import Machine
 from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
@@ -66,6 +67,11 @@ class CpuCodeGenerator(CodeGenerator):
     def segment_threads(self) -> int:  # type: ignore[override]
         return self.threads
 
+    @property
+    def bf16_instructions(self) -> str:
+        """The instructions of products in bfloat16; empty if all are in float32."""
+        return bf16_instructions(self.machine) if self.device.precision == "bf16" else ""
+
     def plan_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Program:
         return plan_segment_program(
             s,
@@ -76,6 +82,7 @@ class CpuCodeGenerator(CodeGenerator):
             allowed=self.allowed,
             simplified_segments=c.plan_cache,
             states=segment_states(c, s),
+            bf16_instructions=self.bf16_instructions,
         )
 
     def compile_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> NativeSegment:
@@ -166,7 +173,9 @@ class CpuCodeGenerator(CodeGenerator):
         return export_library(exe, self.machine, self.object_folder, path, shapes)
 
     def saved_fields(self) -> Mapping[str, Any]:
-        return {"threads": self.threads, "vector_bytes": self.machine.width}
+        device = self.device
+        width = self.machine.width
+        return {"threads": device.threads, "vector_bytes": width, "precision": device.precision}
 
     def compile_lock(self) -> AbstractContextManager[object]:
         return llvm_lock()

@@ -20,6 +20,8 @@ from superopt.compilation.model.repeated_call import (
     repeated_model_call,
     repeated_named_call,
 )
+from superopt.kernels.runtime.amx import bf16_instructions
+from superopt.kernels.runtime.engine import host
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
@@ -29,21 +31,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CpuDevice(Device):
-    """A CPU. threads: of kernels."""
+    """A CPU. threads: of kernels. precision: "bf16": products of float32 values are computed in
+    bfloat16 where that is faster, by these instructions (kernels/processor.py)."""
 
     name: ClassVar[str] = "cpu"
     has_size_classes: ClassVar[bool] = True
     has_runtime_sizes: ClassVar[bool] = True
     has_concurrent_calls: ClassVar[bool] = True
     keeps_states: ClassVar[bool] = True
+    rounds_operands: ClassVar[bool] = True
     threads: int = 1
+    precision: str = "fp32"
+    bf16_instructions: str = ""
 
     @property
     def kernel_threads(self) -> int:
         return self.threads
 
     def __str__(self) -> str:
-        return f"threads={self.threads}"
+        return f"threads={self.threads}" + f", {self.precision}" * (self.precision != "fp32")
 
     def repeated_call(
         self, exe: Executable, variant: Variant, arrays: Sequence[Any], *, on_device: bool
@@ -76,5 +82,12 @@ def _repeated_native_call(
 
 
 def open_device(options: CompileOptions) -> CpuDevice:
-    """Return the device of these options."""
-    return CpuDevice(options.threads)
+    """Return the device of these options. Raises UsageError if it lacks the precision."""
+    return make_device(options.threads, options.precision)
+
+
+def make_device(threads: int, precision: str) -> CpuDevice:
+    """Return a device whose programs this process may run. Raises UsageError if the processor
+    lacks instructions for the precision."""
+    how = bf16_instructions(host()) if precision == "bf16" else ""
+    return CpuDevice(threads, precision, how)

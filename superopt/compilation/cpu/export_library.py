@@ -109,6 +109,12 @@ def export_library(
         raise UsageError(
             "shared objects are unsupported here", f"this is {here}", "use Linux on x86-64"
         )
+    if exe.precision != "fp32":
+        raise UsageError(
+            f"a shared object in {exe.precision}",
+            "its code cannot ask the system for AMX's registers",
+            'compile with precision="fp32" to export',
+        )
     where, cc = library_names(path, exe.compiler.model.source.label), find_c_compiler()
     target, needs = checkable_target(machine)
     code = compile_library(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from superopt.compilation.cpu.code_generator import CpuCodeGenerator
-from superopt.compilation.cpu.device import CpuDevice
+from superopt.compilation.cpu.device import CpuDevice, make_device
 from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS, AllowedTransforms
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
@@ -35,6 +35,7 @@ def compile_model(
     allowed: AllowedTransforms = ALL_TRANSFORMS,
     rewrite: RewriteSource | None = None,
     is_valid: bool = False,
+    precision: str = "fp32",
 ) -> Executable:
     """Return the executable of a model; it is compiled once the sizes of its inputs are known.
 
@@ -43,7 +44,9 @@ def compile_model(
 
     Raises ModelError for an invalid model.
     """
-    made = tuned_compiler(source, threads, machine or host(), store, allowed, rewrite, is_valid)
+    made = tuned_compiler(
+        source, threads, machine or host(), store, allowed, rewrite, is_valid, precision
+    )
     out = made.executable()
     if not has_symbolic_sizes(out.input_ports):
         out.variant({})
@@ -58,9 +61,11 @@ def tuned_compiler(
     allowed: AllowedTransforms,
     rewrite: RewriteSource | None = None,
     is_valid: bool = False,
+    precision: str = "fp32",
 ) -> Compiler:
     """Return the compiler of a model with its tuned options. rewrite: applies a stored rewrite log
-    (`graph_rewrites`). Raises ModelError for an invalid model."""
+    (`graph_rewrites`). Raises ModelError for an invalid model, and UsageError if the processor
+    lacks the precision."""
     try:
         require_address_space(0, source.size_bytes)  # its weights are copied at least once
     except MemoryError as e:
@@ -72,7 +77,8 @@ def tuned_compiler(
         log = tuning_records.stored_rewrites(held, target, lambda: given.source.sha256)
     if log is not None and rewrite is not None and allowed.winograd:
         given = rewritten_model(given, log, rewrite)
-    generator = CpuCodeGenerator(CpuDevice(threads), machine, objects_folder(), allowed)
+    device = make_device(threads, precision)
+    generator = CpuCodeGenerator(device, machine, objects_folder(), allowed)
     return make_compiler(given, generator, chosen, {})
 
 
@@ -80,7 +86,10 @@ def make_target_compiler(
     source: Source, options: CompileOptions, device: CpuDevice, rewrite: RewriteSource
 ) -> Compiler:
     """Return the compiler of a model; see `tuned_compiler`."""
-    return tuned_compiler(source, options.threads, host(), options.store, options.allowed, rewrite)
+    return tuned_compiler(
+        source, options.threads, host(), options.store, options.allowed, rewrite,
+        precision=options.precision,
+    )  # fmt: skip
 
 
 def load_saved(
@@ -91,7 +100,8 @@ def load_saved(
     same = saved.vector_bytes == machine.width
     options, constants = (saved.options, saved.constants) if same else ({}, {})
     count = threads or saved.threads
-    generator = CpuCodeGenerator(CpuDevice(count), machine, objects_folder(), saved.allowed)
+    device = make_device(count, saved.precision)
+    generator = CpuCodeGenerator(device, machine, objects_folder(), saved.allowed)
     given = make_readable(saved.source, count)
     out = make_compiler(given, generator, options, constants).executable()
     for sizes in saved.sizes:

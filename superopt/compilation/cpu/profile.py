@@ -17,6 +17,7 @@ from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.cost.machine import this_machine
 from superopt.errors import UsageError
 from superopt.ir import graph
+from superopt.kernels.algorithms.cpu.bf16.gemm import BF16_ALGORITHMS
 from superopt.kernels.algorithms.space import build_choice
 from superopt.kernels.llvm import operation_count
 from superopt.kernels.llvm.calls import Call, Loop
@@ -119,6 +120,7 @@ def _profile_inputs(
         most.flops,
         most.bandwidths,
         parts,
+        bf16_flops=most.bf16_flops,
     )
 
 
@@ -144,7 +146,8 @@ def _generator(exe: Executable) -> CpuCodeGenerator:
 def _machine_peak(exe: Executable) -> CpuPeak:
     generator = _generator(exe)
     try:
-        return measure_cpu_peak(generator.machine, generator.threads)
+        how = generator.bf16_instructions
+        return measure_cpu_peak(generator.machine, generator.threads, how)
     except MemoryError:
         needs = generator.threads * buffer_sizes(generator.threads)[-1]
         raise UsageError(
@@ -196,6 +199,8 @@ def _kernel_rows(
         if count.is_main:
             fixed, other = operation_count.count_bytes(t, program.problems[key].constants)
         rate = peak.flops / 2 if t.dtype == F64 else peak.flops
+        if program.options[key].algorithm in BF16_ALGORITHMS:
+            rate, fixed = peak.bf16_flops, fixed // 2
         arithmetic = count.own / rate
         memory = fixed / peak.bandwidth(held) + other / peak.bandwidth(other)
         if not count.is_last:  # a call that reads nothing zeroes the border of its result

@@ -72,6 +72,8 @@ def open_program_cache(
         options.threads,
         options.allowed.float_class,
         options.allowed.partial_rules,
+        options.precision,
+        device.bf16_instructions,
         machine.cpu,
         machine.features,
         machine.width,

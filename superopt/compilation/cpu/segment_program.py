@@ -40,9 +40,11 @@ def plan_segment_program(
     allowed: AllowedTransforms,
     simplified_segments: MutableMapping[object, SimplifiedSegment],
     states: tuple[State, ...] = (),
+    bf16_instructions: str = "",
 ) -> Program:
     """Return the program of a segment. options: of problems, by key. simplified_segments: memo of
     graphs, independent of sizes; new ones are added. states: outputs in the memory of inputs.
+    bf16_instructions: of products in bfloat16; empty if all are in float32.
 
     Where `symbolic_sizes` is active, `sizes` are empty and the program is symbolic.
 
@@ -70,6 +72,7 @@ def plan_segment_program(
             machine.processor,
             states=states,
             threads=1 if repeated else threads,  # the kernels of a loop's step run on one
+            bf16_instructions=bf16_instructions,
         )
         return plan_program(given, sizes, leave_out(settings, allowed.left_out))
 

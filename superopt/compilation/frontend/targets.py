@@ -19,13 +19,14 @@ from superopt.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class TargetInfo:
-    """package: of the target. has_program_cache: compiled programs are cached on disk.
-    has_precisions: `precision`, `vendor` and `streams` may be given. tuning_seconds: the default
-    budget of tuning; 0 if the target cannot be tuned."""
+    """package: of the target. has_program_cache: compiled programs are cached on disk. precisions:
+    values of `precision`. has_vendor_kernels: `vendor` and `streams` may be given. tuning_seconds:
+    the default budget of tuning; 0 if the target cannot be tuned."""
 
     package: str
     has_program_cache: bool = True
-    has_precisions: bool = False
+    precisions: tuple[str, ...] = ("fp32",)
+    has_vendor_kernels: bool = False
     tuning_seconds: float = 0.0
 
     def load(self, module: str) -> ModuleType:
@@ -35,8 +36,15 @@ class TargetInfo:
 
 # On a GPU, where kernels are compiled first, 90 s of tuning take about two minutes in all.
 TARGETS = {
-    "cpu": TargetInfo("superopt.compilation.cpu", tuning_seconds=300.0),
-    "cuda": TargetInfo("superopt.compilation.cuda", has_precisions=True, tuning_seconds=90.0),
+    "cpu": TargetInfo(
+        "superopt.compilation.cpu", precisions=("fp32", "bf16"), tuning_seconds=300.0
+    ),
+    "cuda": TargetInfo(
+        "superopt.compilation.cuda",
+        precisions=("fp32", "tf32", "fp16", "bf16"),
+        has_vendor_kernels=True,
+        tuning_seconds=90.0,
+    ),
     "reference": TargetInfo("superopt.compilation.reference", has_program_cache=False),
 }
 
@@ -49,13 +57,18 @@ def check_target(target: str, precision: str, vendor: bool = True, tune: bool = 
     for name, value in (("vendor", vendor), ("tune", tune)):
         if not isinstance(value, bool):
             raise UsageError(f"{name} = {value!r}", "it must be True or False", "pass one of these")
-    asked = f"precision {precision!r}" if precision != "fp32" else "" if vendor else "vendor=False"
-    if not TARGETS[target].has_precisions and asked:
+    about = TARGETS[target]
+    if precision not in about.precisions:
         raise UsageError(
-            f"{asked} of target {target}", "its kernels are fp32, and superopt's own",
+            f"precision {precision!r} of target {target}",
+            f"precisions are {', '.join(about.precisions)}", "use one of them",
+        )  # fmt: skip
+    if not vendor and not about.has_vendor_kernels:
+        raise UsageError(
+            f"vendor=False of target {target}", "its kernels are superopt's own",
             'omit it, or use target="cuda"',
         )  # fmt: skip
-    if tune and not TARGETS[target].tuning_seconds:
+    if tune and not about.tuning_seconds:
         raise UsageError(
             f"target {target} cannot be tuned", "its kernels are not measured",
             'use target="cpu" or "cuda"',

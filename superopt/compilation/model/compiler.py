@@ -294,7 +294,7 @@ class Compiler:
 
     def accuracy(self, exe: Executable, shapes: Mapping[str, int], sets: int) -> Accuracy:
         """Compare outputs with the original's; see `Executable.accuracy`."""
-        return measure_accuracy(exe, shapes, sets)
+        return measure_accuracy(exe, shapes, sets, self.device.rounds_operands)
 
     def with_all_counts(self) -> Compiler:
         """Return a compiler of programs for all levels of sizes that only a run gives."""

@@ -87,8 +87,9 @@ NO_CONTEXT = nullcontext()
 class Device(ABC):
     """A processor that kernels run on: its memory, its arrays and its calls.
 
-    name: of the target. precision: the precision that float32 values are computed in. eager_sizes:
-    the number of sizes for which a model is compiled immediately (`ShapePolicy`).
+    name: of the target. precision: the precision that float32 values are computed in.
+    rounds_operands: only operands of products are rounded to it. eager_sizes: the number of sizes
+    for which a model is compiled immediately (`ShapePolicy`).
     compiles_in_background: compile for further sizes in the background. is_asynchronous: a call may
     return before its work is done. has_size_classes: a program may be for a class of sizes
     (size_classes.py). has_runtime_sizes: so may parts of a model whose sizes only a run gives, and
@@ -99,6 +100,7 @@ class Device(ABC):
 
     name: ClassVar[str]
     precision: str = "fp32"
+    rounds_operands: ClassVar[bool] = False
     eager_sizes: ClassVar[int] = 1
     compiles_in_background: ClassVar[bool] = True
     is_asynchronous: ClassVar[bool] = False

@@ -141,6 +141,7 @@ def _make_problem(
         s.processor,
         s.target.storage_dtype is not None,
         threads=s.threads,
+        bf16_instructions=s.bf16_instructions,
     )
 
 

@@ -142,6 +142,7 @@ def compilation_text(c: CompilationReport) -> str:
     kernels = phrases.count_text(c.kernels, "kernel")
     where = f"a GPU, in {c.precision}" if c.precision else "the interpreter of kernels"
     threads = phrases.count_text(c.threads, "thread") if c.threads else where
+    threads += f", in {c.precision}" if c.threads and c.precision not in ("", "fp32") else ""
     lines = [
         f"{phrases.printable(c.model)}{phrases.sizes_text(c.sizes)}:"
         f" {phrases.count_text(c.nodes, 'node')} as {kernels},"

@@ -77,6 +77,7 @@ class Profile:
     threads: 0 on a GPU, which has `precision` instead, and whose kernels are timed one by one.
     seconds: of a run, the median of `runs`; flops: peak operations per second in float32 (on a GPU
     in its precision); bandwidths: peak bytes per second, by the bytes of the working set.
+    bf16_flops: peak operations per second of products in bfloat16; 0 if there are none.
     """
 
     model: str
@@ -89,6 +90,7 @@ class Profile:
     bandwidths: tuple[tuple[int, float], ...]
     parts: tuple[KernelProfile, ...]
     precision: str = ""
+    bf16_flops: float = 0.0
 
     @property
     def roofline_share(self) -> float:
@@ -103,8 +105,10 @@ class Profile:
         memory = self.bandwidths[-1][1]
         cache = max(rate for _, rate in self.bandwidths)
         caches = f" {cache / 1e9:.0f} GB/s from caches," if self.threads else ""
+        short = f" {self.bf16_flops / 1e9:.0f} in bf16," if self.bf16_flops else ""
         return (
-            f"at most {self.flops / 1e9:.0f} GFLOP/s,{caches} {memory / 1e9:.0f} GB/s from memory"
+            f"at most {self.flops / 1e9:.0f} GFLOP/s,{short}{caches} "
+            f"{memory / 1e9:.0f} GB/s from memory"
         )
 
     @property

@@ -218,7 +218,7 @@ def test_errors() -> None:
         with pytest.raises(UsageError, match=r"an integer in \[1, 32\]"):
             superopt.compile(m, target="cuda", streams=streams)
     assert superopt.compile(m, target="cuda", streams=1).compiler.generator.streams == 1
-    with pytest.raises(UsageError, match="its kernels are fp32"):
+    with pytest.raises(UsageError, match="precisions are fp32, bf16"):
         superopt.compile(m, precision="fp16")
     with pytest.raises(UsageError, match="vendor=False of target cpu"):
         superopt.compile(m, vendor=False)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
 
 from scripts.tree_models import forest, regressor
 from superopt.kernels.algorithms import space
@@ -21,6 +20,7 @@ from superopt.kernels.algorithms.table import ALGORITHMS, algorithm_table
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import PRIMITIVES, parse_schedule, schedule_text
 from superopt.kernels.processor import AVX2
+from superopt.kernels.runtime.amx import NEEDED_FEATURES
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.simplify import simplify_graph
@@ -29,6 +29,7 @@ from superopt.plan.program.plan import Settings
 from superopt.plan.program.target import gpu_target
 from superopt.te.expr.dtype import F16
 from tests.support.compilation.nbits import NBitsProduct
+from tests.support.kernels.graphs import graph_model
 
 # Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants.
 GRAPHS = {
@@ -70,22 +71,6 @@ GRAPHS = {
 OPTIONS_PER_NAME = 6  # that are scheduled, of each problem and name
 
 
-def graph_model(text: str) -> onnx.ModelProto:
-    m = onnx.ModelProto(ir_version=10)
-    m.opset_import.add(domain="", version=13)
-    m.graph.CopyFrom(parser.parse_graph("g " + text))
-    for v in [*m.graph.input]:
-        if v.name.startswith("w"):
-            shape = [d.dim_value for d in v.type.tensor_type.shape.dim]
-            m.graph.initializer.append(numpy_helper.from_array(_drawn(shape, v.name), v.name))
-            m.graph.input.remove(v)
-    return m
-
-
-def _drawn(shape: list[int], name: str) -> np.ndarray:
-    return np.random.default_rng([*name.encode()]).standard_normal(shape).astype(np.float32)
-
-
 def tree_model() -> onnx.ModelProto:
     return regressor(forest(np.random.default_rng(7), 130, 3, 5, grow=0.9), 5)
 
@@ -99,6 +84,7 @@ def problems(target: str) -> dict[str, Problem]:
         models |= {f"bits {m}": NBitsProduct(1024, 96).model([m]) for m in (1, 20)}
         models["bits with zeros"] = NBitsProduct(1024, 96, zero="packed").model([1])
         settings = [Settings(32, processor=AVX2), Settings(64)]
+        settings += [Settings(64, bf16_instructions=name) for name in NEEDED_FEATURES]
     else:
         settings = [Settings(64, allow_winograd=False, target=gpu_target(storage_dtype=F16))]
     out = {}

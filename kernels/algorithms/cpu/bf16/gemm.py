@@ -1,0 +1,303 @@
+"""GEMM and convolutions in bfloat16 with float32 sums, by AMX or AVX512-BF16.
+
+    amx_gemm    blocks of TILES times VECTORS tile registers, each of ROWS times 16 sums
+    bf16_gemm   register tiles of ROWS times VECTORS vectors of 16 sums
+
+A problem has them only if it allows bfloat16 (Problem.bf16_instructions). Panels of b follow each
+other in memory. Rows are read again for each panel if b is larger than half of the L2 cache, else
+all panels for each block of rows. No block of the sum is needed: 32 rows of a and 32 columns of b
+with 3,072 terms are 400 KB together. oneDNN and BLIS block AMX alike: two by two tiles, which four
+loads feed, so that loads (8 cycles each) take half as long as products (16 cycles each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
+from superopt.kernels.algorithms.contraction import element_count, match_contraction
+from superopt.kernels.algorithms.cpu.bf16.operands import (
+    Bf16Operands,
+    match_operands,
+)
+from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
+from superopt.kernels.algorithms.cpu.gemm import match_product
+from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
+from superopt.kernels.llvm.bf16.products import BF16_BYTES, LANES, MAX_TILE_ROWS, TILE_PAIRS
+from superopt.kernels.loops.layout import effective_layout, row_major
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.option import Option
+from superopt.kernels.loops.schedule import (
+    Parallel,
+    Primitive,
+    Reorder,
+    Schedule,
+    Split,
+    Unroll,
+    Vectorize,
+)
+from superopt.kernels.loops.substitution import scatter_layout
+from superopt.kernels.processor import AMX, AVX512_BF16
+from superopt.te.expr.dtype import BF16, F32
+from superopt.te.expr.node import Axis
+from superopt.te.expr.tensor import Tensor
+
+MIN_TERMS = 16  # of the blocked sum
+FLOAT_BYTES = 4
+RESIDENT_BYTES = 1 << 20  # of b that stays in L2 beside a's rows
+MAX_PARALLEL_LOOPS = 3
+MIN_PARTS_PER_THREAD = 4
+# Of AMX: row tiles and column tiles of a block, in the order of preference.
+TILE_BLOCKS = ((2, 2), (1, 2), (2, 1), (1, 1))
+REGISTER_TILES = ((6, 4), (8, 3), (12, 2), (4, 4), (4, 2), (1, 4), (1, 1))
+# In vector FMAs of float32, half a cycle each, on a Xeon (family 6, model 167): a product of tiles
+# from L2 takes 1.5 cycles for each row and 2 more (7 rows 12.6 cycles, 14 rows 20, 16 rows 25), and
+# a vector of a 4 cycles to round and store. The last-level cache gives 6.5 bytes.
+TILE_ROW_TIME, TILE_TIME = 3.0, 4.0
+ROUNDING_TIME = 8.0
+PANEL_BYTES_PER_FMA = 6.5
+HIDDEN_SHARE = 0.3  # of the time of what is not the bottleneck, that is not hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Bf16Gemm:
+    """A product with the axis of its rows, and another one of these if it has some (an image's
+    height)."""
+
+    operands: Bf16Operands
+    m: Axis
+    other: Axis | None
+
+
+@remember_match
+def recognise_bf16(p: Problem) -> Bf16Gemm | None:
+    """Match a product of float32 with a constant that may be computed in bfloat16."""
+    t = p.tensor
+    if not p.bf16_instructions or t.dtype != F32 or p.row_axes:
+        return None
+    c = match_contraction(t, p.constants, p.lanes)
+    operands = None if c is None else match_operands(t, c, p.constants)
+    if c is None or operands is None or operands.k.size < MIN_TERMS:
+        return None
+    parts = reversed(effective_layout(p.layouts.get(t), t.rank).parts)
+    order = [a for a in dict.fromkeys(t.axes[x.axis] for x in parts) if a.size > 1]
+    if order[:1] != [operands.n]:
+        return None
+    rows = [a for a in order if a in c.a_axes] or [*c.a_axes[-1:]]  # of one row: an axis of 1
+    if not rows:
+        return None
+    return Bf16Gemm(operands, rows[0], rows[1] if len(rows) > 1 else None)
+
+
+# --- AMX ---
+
+
+def amx_options(p: Problem, g: Bf16Gemm) -> Iterator[Option]:
+    """Yield the options of all blocks of tiles."""
+    for tiles, vectors in TILE_BLOCKS:
+        if vectors * LANES <= g.operands.n.size and tiles <= _max_row_tiles(g):
+            rows = _tile_rows(g.m.size, 1 if _stacks_rows(g) else tiles)
+            yield Option.make("amx_gemm", rows=rows, tiles=tiles, vectors=vectors)
+
+
+def _stacks_rows(g: Bf16Gemm) -> bool:
+    """True if a row tile covers `m`, and tiles of a block follow each other along `other`."""
+    return g.m.size <= MAX_TILE_ROWS and g.other is not None
+
+
+def _max_row_tiles(g: Bf16Gemm) -> int:
+    if _stacks_rows(g):
+        assert g.other is not None
+        return g.other.size
+    return -(-g.m.size // MAX_TILE_ROWS)
+
+
+def _tile_rows(size: int, tiles: int) -> int:
+    """Return the rows of a tile so that blocks of so many tiles cover `size` with the fewest rows
+    computed twice."""
+    blocks = -(-size // (tiles * MAX_TILE_ROWS))
+    return -(-size // (tiles * blocks))
+
+
+def predict_amx(p: Problem, g: Bf16Gemm) -> Prediction | None:
+    """Return the block of tiles with the least estimated time."""
+    return _predict(p, g, "amx_gemm")
+
+
+def predict_dots(p: Problem, g: Bf16Gemm) -> Prediction | None:
+    """Return the register tile with the least estimated time."""
+    return _predict(p, g, "bf16_gemm")
+
+
+def _predict(p: Problem, g: Bf16Gemm, name: str) -> Prediction | None:
+    some = amx_options(p, g) if name == "amx_gemm" else dot_options(p, g)
+    best = min(((estimated_time(p, g, o), o) for o in some), key=lambda x: x[0], default=None)
+    product = match_product(p)
+    if best is None:
+        return None
+    if product is None:
+        return Prediction(best[1], GENERAL_TIME)
+    relative, direct = direct_time(p, product)
+    direct = _with_panels(direct, element_count(g.operands.contraction.b.tensor) * FLOAT_BYTES)
+    return Prediction(best[1], relative * best[0] / direct)
+
+
+def _with_panels(busy: float, panel_bytes: float) -> float:
+    """Return the time of a product that reads so many bytes of its constant."""
+    reading = panel_bytes / PANEL_BYTES_PER_FMA
+    return max(busy, reading) + HIDDEN_SHARE * min(busy, reading)
+
+
+def estimated_time(p: Problem, g: Bf16Gemm, o: Option) -> float:
+    """Return the estimated time of an option, in vector FMAs of float32."""
+    x = g.operands
+    steps = x.block_count * prod(a.size for a in x.window)
+    row_count = prod(a.size for a in x.contraction.a_axes)
+    columns = x.n.size // LANES
+    if o.algorithm == "amx_gemm":
+        along = o["rows"] * (1 if _stacks_rows(g) else o["tiles"])
+        covered = -(-g.m.size // along) * along * row_count // g.m.size
+        if _stacks_rows(g):
+            assert g.other is not None
+            covered = covered * -(-g.other.size // o["tiles"]) * o["tiles"] // g.other.size
+        each = TILE_ROW_TIME + TILE_TIME / o["rows"]
+        loads = 1 + (1 / o["tiles"] + 1 / o["vectors"]) / 2
+        busy = covered * columns * steps * each * loads / 2
+    else:
+        covered = -(-g.m.size // o["rows"]) * o["rows"] * row_count // g.m.size
+        busy = covered * columns * steps * TILE_PAIRS * p.processor.bf16_dot_time
+        busy *= 1 + (1 / o["rows"] + 1 / o["vectors"]) / 2
+    rounding = element_count(Tensor("a16", BF16, x.shape)) / LANES * ROUNDING_TIME
+    return _with_panels(busy, element_count(x.constant(1)) * BF16_BYTES) + rounding
+
+
+def schedule_bf16(p: Problem, g: Bf16Gemm, option: Option) -> Choice:
+    """Return the choice of an option."""
+    t, x = p.tensor, g.operands
+    rounded = x.rounded_input()
+    columns, vectors = x.n.size // LANES, option["vectors"]
+    in_panel = vectors if columns % vectors == 0 else 1  # the last panel overlaps the one before
+    a16, b16 = Tensor("a16", BF16, rounded.shape), x.constant(in_panel)
+    root = x.product(t, a16, b16, in_panel)
+    is_amx = option.algorithm == "amx_gemm"
+    schedules: Mapping[Tensor, Schedule] = {
+        rounded: rounding_schedule(rounded, p.threads),
+        root: (_tile_schedule if is_amx else _dot_schedule)(p, g, root, option),
+    }
+    layout = scatter_layout(t, p.layouts.get(t) or row_major(t.rank), t.axes, t.axes)
+    return Choice(
+        option, root, schedules, (), layout, producers=((rounded, a16),),
+        derived_constants={b16: (x.contraction.b.tensor, x.transform(in_panel))},
+        instructions=AMX if is_amx else AVX512_BF16,
+    )  # fmt: skip
+
+
+def schedule_symbolic_bf16(p: Problem, option: Option) -> Choice | None:
+    """Return the choice of an option for a product of symbolic sizes; None if images have these."""
+    g = recognise_bf16(p)
+    return None if g is None else schedule_bf16(p, g, option)
+
+
+def rounding_schedule(t: Tensor, threads: int) -> Schedule:
+    """Return the schedule of rounded operands: vectors along terms."""
+    inner = t.axes[-1].name
+    steps: list[Primitive] = [Split(inner, LANES), Unroll(f"{inner}.o"), Vectorize(f"{inner}.i")]
+    return (*steps, *_parallel_loops([(a.name, a.size) for a in t.axes[:-2]], threads))
+
+
+def _parallel_loops(loops: list[tuple[str, int]], threads: int) -> list[Primitive]:
+    """Return the outer loops that threads share, with as many parts as balance them."""
+    out: list[Primitive] = []
+    parts = 1
+    for name, size in loops[:MAX_PARALLEL_LOOPS]:
+        if parts >= MIN_PARTS_PER_THREAD * threads or threads == 1:
+            break
+        out.append(Parallel(name))
+        parts *= size
+    return out
+
+
+def _tile_schedule(p: Problem, g: Bf16Gemm, root: Tensor, option: Option) -> Schedule:
+    """Return the schedule of a product by AMX."""
+    m, n, tiles, vectors = g.m.name, g.operands.n.name, option["tiles"], option["vectors"]
+    steps: list[Primitive] = [Split(n, LANES), Split(f"{n}.o", vectors), Split(m, option["rows"])]
+    if _stacks_rows(g):
+        assert g.other is not None
+        steps.append(Split(g.other.name, tiles))
+        stacked, rows = f"{g.other.name}.i", [(f"{g.other.name}.o", g.other.size // tiles)]
+        rows.append((f"{m}.o", 1))
+    else:
+        steps.append(Split(f"{m}.o", tiles))
+        stacked, rows = f"{m}.o.i", [(f"{m}.o.o", -(-g.m.size // (option["rows"] * tiles)))]
+    panel = f"{n}.o.o", g.operands.n.size // (LANES * vectors)
+    *sums, pairs, pair = _summed_axes(root)
+    tile = [stacked, f"{n}.o.i", f"{m}.i", f"{n}.i"]
+    outer = _outer_loops(g, root, panel, rows)
+    steps.append(Reorder((*(x for x, _ in outer), *sums, *tile, pairs, pair)))
+    steps += [Unroll(x) for x in (*tile[:-1], pairs, pair)]
+    return (*steps, Vectorize(tile[-1]), *_parallel_loops(outer, p.threads))
+
+
+def _summed_axes(root: Tensor) -> list[str]:
+    found = reduction(root)
+    assert found is not None
+    return [a.name for a in found.axes]
+
+
+def _outer_loops(
+    g: Bf16Gemm, root: Tensor, panel: tuple[str, int], rows: list[tuple[str, int]]
+) -> list[tuple[str, int]]:
+    """Return the loops around the sum, with their extents, in the order of least traffic."""
+    own = (g.m, g.operands.n, g.other if _stacks_rows(g) else None)
+    batch = [(a.name, a.size) for a in root.axes if a not in own]
+    if element_count(g.operands.constant(1)) * BF16_BYTES > RESIDENT_BYTES:
+        return [panel, *batch, *rows]
+    return [*batch, *rows, panel]
+
+
+# --- AVX512-BF16 ---
+
+
+def dot_options(p: Problem, g: Bf16Gemm) -> Iterator[Option]:
+    """Yield the options of all register tiles."""
+    for rows, vectors in REGISTER_TILES:
+        if vectors * LANES <= g.operands.n.size and rows <= g.m.size:
+            yield Option.make("bf16_gemm", rows=rows, vectors=vectors)
+
+
+def _dot_schedule(p: Problem, g: Bf16Gemm, root: Tensor, option: Option) -> Schedule:
+    """Return the schedule of a product by AVX512-BF16."""
+    m, n, vectors = g.m.name, g.operands.n.name, option["vectors"]
+    steps: list[Primitive] = [Split(n, LANES), Split(f"{n}.o", vectors), Split(m, option["rows"])]
+    *sums, pair = _summed_axes(root)
+    tile = [f"{n}.o.i", f"{m}.i", f"{n}.i"]
+    batch = [(a.name, a.size) for a in root.axes if a not in (g.m, g.operands.n)]
+    panel = f"{n}.o.o", g.operands.n.size // (LANES * vectors)
+    rows = f"{m}.o", -(-g.m.size // option["rows"])
+    outer = [panel, *batch, rows]
+    steps.append(Reorder((*(x for x, _ in outer), *sums, *tile, pair)))
+    steps += [Unroll(x) for x in (*tile[:-1], pair)]
+    return (*steps, Vectorize(tile[-1]), *_parallel_loops(outer, p.threads))
+
+
+def recognise_amx(p: Problem) -> Bf16Gemm | None:
+    """Match a product that AMX may compute."""
+    return recognise_bf16(p) if p.bf16_instructions == AMX else None
+
+
+def recognise_dots(p: Problem) -> Bf16Gemm | None:
+    """Match a product that AVX512-BF16 may compute."""
+    return recognise_bf16(p) if p.bf16_instructions == AVX512_BF16 else None
+
+
+AMX_GEMM = Algorithm(
+    ("amx_gemm",), "GEMM and convolution in bfloat16 by AMX", recognise_amx,
+    amx_options, schedule_bf16, predict_amx, schedule_symbolic=schedule_symbolic_bf16,
+)  # fmt: skip
+BF16_GEMM = Algorithm(
+    ("bf16_gemm",), "GEMM and convolution in bfloat16 by AVX512-BF16", recognise_dots,
+    dot_options, schedule_bf16, predict_dots, schedule_symbolic=schedule_symbolic_bf16,
+)  # fmt: skip
+BF16_ALGORITHMS = frozenset((*AMX_GEMM.names, *BF16_GEMM.names))  # the names of their options

@@ -1,0 +1,214 @@
+"""A contraction with its operands rounded to bfloat16, as instructions for bfloat16 take them.
+
+    y[.., m, n] = sum(a[.., m, k] * b[k, n] for k)
+
+    a16[.., q, m, r]     = bf16(a[.., m, 32 q + r])            0 beyond the last k
+    b16[n', q, p, n, r]  = bf16(b[32 q + 2 p + r, 16 n' + n])
+    y[.., m, n] = sum(f32(a16[.., q, m, 2 p + r]) * f32(b16[n // 16, q, p, n % 16, r])
+                      for q, p < 16, r < 2)
+
+In memory b16 is in panels of some n', which the kernel reads one after the other. a16 is computed
+by a kernel of its own before, with the zeros around an image, so that rows of 32 terms are
+contiguous and neighbouring pixels have one distance. b16 is computed ahead of time. Terms of a
+window are loops between q and p. Both are rounded to the nearest, ties to even.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import gcd
+
+import numpy as np
+
+from superopt.kernels.algorithms.contraction import Contraction, input_factor
+from superopt.kernels.llvm.bf16.products import LANES, PAIR, TILE_PAIRS
+from superopt.kernels.loops.loop_nest import replace_reduction
+from superopt.kernels.loops.loop_transforms import reduction
+from superopt.kernels.loops.substitution import replace_loads, substitute_and_fold
+from superopt.te.analysis.affine import affine, interval
+from superopt.te.analysis.walk import index_axes, subexpressions
+from superopt.te.expr import index as te_index
+from superopt.te.expr.dtype import BF16, F32, to_numpy
+from superopt.te.expr.node import Axis, Const, Dim, Expr, Load
+from superopt.te.expr.tensor import Tensor, cast, compute, const, reduce_sum, select
+
+BLOCK_TERMS = TILE_PAIRS * PAIR  # of a row of a tile
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A dimension of a that the summed axis k does not index, as a dimension of a16: a's index is
+    first + step * (a16's index). index: the latter, over the result's and the window's axes."""
+
+    number: int
+    size: Dim
+    first: int
+    step: int
+    index: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Bf16Operands:
+    """The parts of a contraction. k: the axis that is summed in blocks of 32; window: others that
+    are summed. blocks_at: the dimension of a16 that is k's blocks."""
+
+    contraction: Contraction
+    n: Axis
+    k: Axis
+    window: tuple[Axis, ...]
+    dimensions: tuple[Dimension, ...]
+    blocks_at: int
+    factor: Expr
+    free_axes: Mapping[int, Axis]
+
+    @property
+    def block_count(self) -> int:
+        return -(-self.k.size // BLOCK_TERMS)
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        """The shape of a16."""
+        sizes = [d.size for d in self.dimensions]
+        at = self.blocks_at
+        return (*sizes[:at], self.block_count, *sizes[at:], BLOCK_TERMS)
+
+    def rounded_input(self) -> Tensor:
+        """Return a16."""
+
+        def element(*axes: Expr) -> Expr:
+            *outer, inner = axes
+            block = outer.pop(self.blocks_at)
+            k = te_index.as_index(block * BLOCK_TERMS + inner)
+            env: dict[Expr, Expr] = {self.k: k}
+            for d, i in zip(self.dimensions, outer, strict=True):
+                env[self.free_axes[d.number]] = te_index.as_index(i * d.step + d.first)
+            body = substitute_and_fold(self.factor, env)
+            if self.k.size % BLOCK_TERMS:
+                body = select(k < self.k.size, body, const(0, F32))
+            return cast(body, BF16)
+
+        return compute(self.shape, element, name="a16")
+
+    def product(self, t: Tensor, a16: Tensor, b16: Tensor, vectors: int) -> Tensor:
+        """Return `t`, with its sum over the rounded operands. vectors: in a panel of b16."""
+        found = reduction(t)
+        assert found is not None
+        assert t.body is not None
+
+        def term(block: Expr, *rest: Expr) -> Expr:
+            *window, p, r = rest
+            env: dict[Expr, Expr] = dict(zip(self.window, window, strict=True))
+            at = [te_index.substitute(d.index, env) for d in self.dimensions]
+            at.insert(self.blocks_at, block)
+            a = a16[(*at, te_index.as_index(p * PAIR + r))]
+            panel = te_index.as_index(self.n // (LANES * vectors))
+            vector = te_index.as_index(self.n // LANES % vectors)
+            lane = te_index.as_index(self.n % LANES)
+            b = b16[(panel, block, *window, vector, p, lane, r)]
+            return cast(a, F32) * cast(b, F32)
+
+        sizes = [x.size for x in self.window]
+        total = reduce_sum((self.block_count, *sizes, TILE_PAIRS, PAIR), term)
+        held = Tensor("sum", F32, ())
+        body = replace_loads(replace_reduction(t.body, found, held, ()), held, total)
+        return Tensor(t.name, t.dtype, t.shape, t.axes, body)
+
+    def constant(self, vectors: int) -> Tensor:
+        """Return b16, in panels of so many vectors."""
+        panels = self.n.size // (LANES * vectors)
+        window = (x.size for x in self.window)
+        inner = vectors, TILE_PAIRS, LANES, PAIR
+        return Tensor("b16", BF16, (panels, self.block_count, *window, *inner))
+
+    def transform(self, vectors: int) -> partial[np.ndarray]:
+        """Return the function that computes b16's array from b's."""
+        b = self.contraction.b
+        places = tuple(
+            slice(i.size) if isinstance(i, Axis) else int(i.value)
+            for i in b.index
+            if isinstance(i, Axis | Const)
+        )
+        order = [i for i in b.index if isinstance(i, Axis)]
+        sources = tuple(order.index(x) for x in (self.n, self.k, *self.window))
+        return partial(round_constant, places, sources, vectors)
+
+
+def round_constant(
+    places: tuple[slice | int, ...], sources: tuple[int, ...], vectors: int, b: np.ndarray
+) -> np.ndarray:
+    """Return b16's array. places: the part of b that is read; sources: its dimensions of n, of k
+    and of the window; vectors: in a panel."""
+    n_k_window = b[places].transpose(sources)
+    n, k, *window = n_k_window.shape
+    blocks = -(-k // BLOCK_TERMS)
+    out = np.zeros((n, blocks * BLOCK_TERMS, *window), to_numpy(BF16))
+    out[:, :k] = n_k_window
+    parts = out.reshape(-1, vectors, LANES, blocks, TILE_PAIRS, PAIR, *window)
+    taps = range(6, 6 + len(window))
+    return np.ascontiguousarray(parts.transpose(0, 3, *taps, 1, 4, 2, 5))
+
+
+def match_operands(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> Bf16Operands | None:
+    """Match a contraction of float32 with a constant b whose columns are a multiple of 16; None for
+    another."""
+    found = reduction(t)
+    if found is None or found.dtype != F32 or c.b.tensor not in constants or c.batch_axes:
+        return None
+    if c.a.dtype != F32 or c.b.dtype != F32 or len(c.b_axes) != 1 or c.b_axes[0].size % LANES:
+        return None
+    if not any(e == c.b for e in getattr(found.body, "args", ())):
+        return None
+    if not all(isinstance(i, Axis | Const) for i in c.b.index):
+        return None
+    k = _blocked_axis(c.a, found.axes)
+    if k is None or {i for i in c.b.index if isinstance(i, Axis)} != {c.b_axes[0], *found.axes}:
+        return None
+    window = tuple(x for x in found.axes if x != k)
+    dimensions = _dimensions(c.a, k)
+    if dimensions is None:
+        return None
+    free = input_factor(found, c.a, {k})
+    if not _free_axes(free.body) <= {k, *free.axes}:
+        return None
+    inner = {*window, *(x for d in dimensions[-1:] for x in index_axes(d.index))}
+    nested = (n for n, d in enumerate(dimensions) if index_axes(d.index) & inner)
+    axes = {d.number: free.axes[d.number] for d in dimensions}
+    at = next(nested, len(dimensions))
+    return Bf16Operands(c, c.b_axes[0], k, window, dimensions, at, free.body, axes)
+
+
+def _blocked_axis(a: Load, axes: Sequence[Axis]) -> Axis | None:
+    """Return the summed axis that alone indexes dimensions of a, the longest of these."""
+    together = {x for i in a.index if len(own := index_axes(i)) > 1 for x in own}
+    used = set().union(*map(index_axes, a.index))
+    alone = [x for x in axes if x in used and x not in together]
+    return max(alone, key=lambda x: x.size, default=None)
+
+
+def _dimensions(a: Load, k: Axis) -> tuple[Dimension, ...] | None:
+    """Return the dimensions of a that `k` does not index; None if an index is not affine."""
+    out = []
+    for number, i in enumerate(a.index):
+        if k in index_axes(i) or not index_axes(i):
+            continue
+        if isinstance(i, Axis):  # its extent may be symbolic
+            out.append(Dimension(number, i.extent, 0, 1, i))
+            continue
+        form, ends = affine(i), interval(i)
+        if form is None or ends is None:
+            return None
+        step = gcd(*(c for _, c in form.terms))
+        place = te_index.as_index(0)
+        first, last = ends
+        for axis, c in form.terms:
+            place = te_index.as_index(place + axis * (c // step))
+        place = te_index.as_index(place + (form.base - first) // step)
+        out.append(Dimension(number, (last - first) // step + 1, first, step, place))
+    return tuple(out)
+
+
+def _free_axes(e: Expr) -> set[Axis]:
+    """Return the axes in an expression, in indices and guards."""
+    return {x for x in subexpressions(e) if isinstance(x, Axis)}
