@@ -20,8 +20,6 @@ from superopt.compilation.model.repeated_call import (
     repeated_model_call,
     repeated_named_call,
 )
-from superopt.kernels.runtime.amx import bf16_instructions
-from superopt.kernels.runtime.engine import host
 
 if TYPE_CHECKING:
     from superopt.compilation.model.device import RepeatedCall
@@ -89,5 +87,10 @@ def open_device(options: CompileOptions) -> CpuDevice:
 def make_device(threads: int, precision: str) -> CpuDevice:
     """Return a device whose programs this process may run. Raises UsageError if the processor
     lacks instructions for the precision."""
-    how = bf16_instructions(host()) if precision == "bf16" else ""
-    return CpuDevice(threads, precision, how)
+    if precision != "bf16":
+        return CpuDevice(threads, precision)
+    # lazily: models that run wholly in ONNX Runtime load no LLVM
+    from superopt.kernels.runtime.amx import bf16_instructions
+    from superopt.kernels.runtime.engine import host
+
+    return CpuDevice(threads, precision, bf16_instructions(host()))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from superopt.plan.decisions import KernelDecision
+if TYPE_CHECKING:  # models from the cache load no planner
+    from superopt.plan.decisions import KernelDecision
 
 MIN_WINOGRAD_FLOAT_CLASS = (
     "E2"  # float class of Winograd convolutions: products are distributed over sums
