@@ -36,16 +36,21 @@ class Contraction:
 
 
 def match_contraction(
-    t: Tensor, constants: Collection[Tensor], vector: int = MAX_VECTOR_ELEMENTS
+    t: Tensor,
+    constants: Collection[Tensor],
+    vector: int = MAX_VECTOR_ELEMENTS,
+    of_integers: bool = False,
 ) -> Contraction | None:
     """Match the sum of products that `t` is or contains; None if there is none. vector: number of
-    neighbours in the result that read the same element of a, where groups are multiples of it."""
+    neighbours in the result that read the same element of a, where groups are multiples of it.
+    of_integers: the sum is of these, which algorithms with other sums than these must not match;
+    operands may have the same zero point for all elements."""
     found = reduction(t)
-    if found is None or found.fn != "sum" or not found.dtype.is_float:
+    if found is None or found.fn != "sum" or found.dtype.is_float == of_integers:
         return None
     match found.body:
         case Apply("mul", (x, y)):
-            some = [list(loads(e)) for e in (x, y)]
+            some = [[e for e in loads(f) if e.index or not of_integers] for f in (x, y)]
         case _:
             return None
     if any(len(ls) != 1 for ls in some):

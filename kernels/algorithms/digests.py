@@ -10,6 +10,7 @@ from superopt import te
 from superopt.kernels.algorithms.problem import MAX_WINOGRAD_TILE, Problem
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store
+from superopt.te.analysis.walk import loads
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
 from superopt.te.expr.symbolic_int import example_sizes
 from superopt.te.expr.tensor import Tensor
@@ -46,7 +47,14 @@ def _problem_digest(p: Problem, w: _Serializer) -> str:
     ]
     tile = "" if p.max_winograd_tile == MAX_WINOGRAD_TILE else f"-{p.max_winograd_tile}"
     bf16 = f"-{p.bf16_instructions}" if p.bf16_instructions else ""
+    bf16 += f"-{p.integer_instructions}" if _has_bytes(p) else ""
     return f"{w.digest()}-{p.width}{tile if p.allow_winograd else '-plain'}{bf16}"
+
+
+def _has_bytes(p: Problem) -> bool:
+    """True if the problem's tensor reads integers of 8 bits."""
+    assert p.tensor.body is not None
+    return any(e.dtype.is_int and e.dtype.bits == 8 for e in loads(p.tensor.body))
 
 
 def _layout_text(layout: Layout | ScatteredLayout | None) -> str:

@@ -35,7 +35,8 @@ class Problem:
     decide. stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py).
     is_example: at the example sizes of a symbolic problem, which is solved alike. threads: that
     share the kernel. bf16_instructions: products may be of bfloat16, with sums of float32, by these
-    instructions (llvm/bf16/products.py); empty: none may. matches: what recognisers found
+    instructions (llvm/bf16/products.py); empty: none may. integer_instructions: of products of
+    uint8 and int8. matches: what recognisers found
     (`remember_match`)."""
 
     tensor: Tensor
@@ -52,6 +53,7 @@ class Problem:
     threads: int = 1
     max_winograd_tile: int = MAX_WINOGRAD_TILE
     bf16_instructions: str = ""
+    integer_instructions: str = ""
     matches: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

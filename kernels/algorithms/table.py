@@ -13,7 +13,7 @@ from typing import Any
 from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.cpu.attention.complete_rows import ATTENTION
 from superopt.kernels.algorithms.cpu.attention.streaming import STREAMING
-from superopt.kernels.algorithms.cpu.bf16.gemm import AMX_GEMM, BF16_GEMM
+from superopt.kernels.algorithms.cpu.bf16.gemm import AMX_GEMM, AMX_INT8_GEMM, BF16_GEMM, INT8_GEMM
 from superopt.kernels.algorithms.cpu.block_scaled_gemm import BLOCK_SCALED_GEMM
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import COLLAPSED_GEMM
 from superopt.kernels.algorithms.cpu.elementwise import ELEMENTWISE, TRANSPOSE
@@ -44,7 +44,8 @@ from superopt.kernels.algorithms.gpu.window_tiles import WINDOW_TILES
 
 ALGORITHMS: Mapping[str, tuple[Algorithm[Any], ...]] = {
     "cpu": (
-        STREAMING, ATTENTION, TREE_WALK, ROW_WISE, BLOCK_SCALED_GEMM, AMX_GEMM, BF16_GEMM, GEMV,
+        STREAMING, ATTENTION, TREE_WALK, ROW_WISE, BLOCK_SCALED_GEMM, AMX_GEMM, BF16_GEMM,
+        AMX_INT8_GEMM, INT8_GEMM, GEMV,
         SMALL_N_GEMM, GEMM, COLLAPSED_GEMM, WINOGRAD, STRASSEN, GROUPED_GEMM, PLANAR_CONVOLUTION,
         REDUCTION, TRANSPOSE, ELEMENTWISE,
     ),

@@ -16,7 +16,7 @@ from superopt.kernels.llvm.bf16.amx import (
     store_tiles,
 )
 from superopt.kernels.llvm.bf16.dot_products import emit_dot_products
-from superopt.kernels.llvm.bf16.products import kernel_product, match_bf16_product
+from superopt.kernels.llvm.bf16.products import kernel_product, match_dot_product
 from superopt.kernels.llvm.builder import TextBuilder, Value
 from superopt.kernels.llvm.functions import emit_cast, emit_fma, emit_function
 from superopt.kernels.llvm.lanes import emit_fold
@@ -27,7 +27,7 @@ from superopt.kernels.llvm.values import emit_index, emit_load, emit_value
 from superopt.kernels.llvm.window_reductions import emit_window_extrema, match_window
 from superopt.kernels.llvm.writer import Writer, load_sizes, table_value
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store, Update, bound_value
-from superopt.kernels.processor import AMX
+from superopt.kernels.processor import AMX, AVX512_BF16, TILE_INSTRUCTIONS
 from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, I64, INDEX
@@ -41,7 +41,9 @@ def kernel_text(kernel: Kernel, width: int) -> str:
     """Return a function `void NAME(ptr, ..., ptr workspace, i64 chunk)`: a pointer for each
     parameter, and one to `workspace_bytes(kernel)` bytes, aligned to 64. A kernel within parallel
     loops is called once for each iteration (`chunk_count(kernel)`). width: bytes of a vector."""
-    builder = TextBuilder(has_avx512=width == AVX512_BYTES, has_bf16=bool(kernel.instructions))
+    builder = TextBuilder(
+        has_avx512=width == AVX512_BYTES, has_bf16=kernel.instructions in (AMX, AVX512_BF16)
+    )
     w = Writer(builder, width, tables=dict(kernel.tables))
     for n, p in enumerate(kernel.params):
         w.pointers[p] = f"%p{n}"
@@ -54,10 +56,15 @@ def kernel_text(kernel: Kernel, width: int) -> str:
         w.t.line(f"%local{n} = getelementptr i8, ptr %workspace, {at}")
     w.registers = {t: {} for t, scope in kernel.scratch if scope == "register"}
     w.widest_bits = _widest_element_bits(kernel, w.registers)
-    by_bf16, tiles = kernel_product(kernel), ""
-    w.prefetches = plan_prefetches(kernel, width, [] if by_bf16 is None else [by_bf16.b.tensor])
-    if by_bf16 is not None and kernel.instructions == AMX:
-        tiles = open_tiles(w, by_bf16, kernel.name)
+    dot_product, tiles = kernel_product(kernel), ""
+    w.instructions = kernel.instructions
+    w.prefetches = plan_prefetches(
+        kernel, width, [] if dot_product is None else [dot_product.b.tensor]
+    )
+    if dot_product is not None:
+        w.product_update = dot_product.update
+        if kernel.instructions in TILE_INSTRUCTIONS:
+            tiles = open_tiles(w, dot_product, kernel.name)
     loops, body = _parallel_prefix(kernel)
     _emit_chunk_counters(w, loops)
     _emit_body(w, body)
@@ -216,7 +223,9 @@ def _emit_tile_store(w: Writer, s: Store) -> None:
 
 
 def _emit_update(w: Writer, s: Update) -> None:
-    if w.t.has_bf16 and (found := match_bf16_product(s)) is not None:
+    if s is w.product_update:
+        found = match_dot_product(s)
+        assert found is not None
         emit_dot_products(w, found) if w.tile_sums is None else emit_tile_products(w, found)
         return
     match s.axes, s.over:

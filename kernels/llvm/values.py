@@ -76,9 +76,10 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
             return emit_function(w.t, "select", match_lanes(w, some), dtype)
         case Apply("log", (Apply("add", (Const(1), x) | (x, Const(1))),)) if x.dtype in (F32, F64):
             within = isinstance(x, Apply) and x.fn == "exp_below" and x.dtype == F32
-            if within:
-                return vector_math.log1p_unit_interval(w.t, emit_value(w, x, p))
-            return vector_math.log1p(w.t, emit_value(w, x, p))
+            log1p = vector_math.log1p_unit_interval if within else vector_math.log1p
+            return log1p(w.t, emit_value(w, x, p))
+        case Apply("round") if w.width > 16 and (quotient := vector_math.match_rounded_quotient(e)):
+            return vector_math.rounded_quotient(w.t, emit_value(w, quotient[0], p), quotient[1])
         case Apply("tanh", (Apply("add", (a, b)),)) if (
             both := vector_math.match_softplus(a, b)
         ) is not None:

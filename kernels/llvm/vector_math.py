@@ -20,6 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from superopt.kernels.llvm.builder import TextBuilder, Value, number
 from superopt.te.expr.dtype import BOOL, F32, I32
 from superopt.te.expr.node import Apply, Const, Expr
@@ -227,6 +229,38 @@ def sigmoid(t: TextBuilder, x: Value) -> Value:
     below = t.make(f"fcmp olt {x}, {_like(0.0, x).text}", BOOL, x.lanes)
     top = t.make(f"select {below}, {u}, {one}", F32, x.lanes)
     return t.make(f"fdiv {top}, {t.make(f'fadd {u}, {one.text}', F32, x.lanes).text}", F32, x.lanes)
+
+
+# Divisors whose reciprocals, and products with these, are neither subnormal nor infinite.
+MIN_DIVISOR, MAX_DIVISOR = 2.0**-100, 2.0**100
+
+
+def rounded_quotient(t: TextBuilder, x: Value, divisor: float) -> Value:
+    """Return x / divisor rounded to a whole number, for a constant within the limits above: exactly
+    that of a division, by multiplications, which take a quarter of its time.
+
+    With y the reciprocal rounded to nearest, and q within one ulp of the quotient, x - divisor * q
+    is exact in a fused multiply-add, and q plus y times it is the quotient rounded to nearest
+    (Markstein, Computation of elementary functions on the IBM RISC System/6000 processor, 1990,
+    theorem 3). Where the remainder is subnormal the quotient rounds to 0. Infinities stay.
+    """
+    y, minus = _like(float(np.float32(1) / np.float32(divisor)), x), _like(-divisor, x)
+    first = q = t.make(f"fmul {x}, {y.text}", F32, x.lanes)
+    for _ in range(2):
+        q = _fma(t, _fma(t, minus, q, x), y, q)
+    size = t.call(f"llvm.fabs.{x.suffix}", [first], F32)
+    finite = t.make(f"fcmp olt {size}, {_like(math.inf, x).text}", BOOL, x.lanes)
+    chosen = t.make(f"select {finite}, {q}, {first}", F32, x.lanes)
+    return t.call(f"llvm.rint.{x.suffix}", [chosen], F32)
+
+
+def match_rounded_quotient(e: Expr) -> tuple[Expr, float] | None:
+    """Return the dividend and the divisor of a rounded quotient as above."""
+    match e:
+        case Apply("round", (Apply("div", (x, Const(value=c))),), dtype) if dtype == F32 and c:
+            near = float(np.float32(float(c)))
+            return (x, near) if MIN_DIVISOR < abs(near) < MAX_DIVISOR else None
+    return None
 
 
 def polynomial(t: TextBuilder, coefficients: Sequence[float], x: Value) -> Value:

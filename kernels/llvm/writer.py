@@ -11,6 +11,7 @@ import numpy as np
 from superopt.kernels.llvm.address import TilePosition
 from superopt.kernels.llvm.builder import TextBuilder, Value, element_type, number
 from superopt.kernels.llvm.prefetch import Prefetch
+from superopt.kernels.loops.tile import Update
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, INDEX, DType
 from superopt.te.expr.node import Axis, Const, Expr, Load
@@ -55,6 +56,9 @@ class Writer:
     # vectors of constants in memory
     constants: dict[tuple[Const, int], str] = field(default_factory=dict)
     tile_sums: TileSums | None = None  # in AMX's registers
+    # the kernel's update that adds products of groups of terms, by these instructions
+    product_update: Update | None = None
+    instructions: str = ""
 
     @contextmanager
     def loop(

@@ -1,4 +1,4 @@
-"""Instructions for products of bfloat16 of a processor, and Linux's permission to use AMX."""
+"""Instructions for products of bfloat16 and of integers, and the permission to use AMX."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import sys
 from functools import cache
 
 from superopt.errors import UsageError
-from superopt.kernels.processor import AMX, AVX512_BF16
+from superopt.kernels.processor import (
+    AMX,
+    AMX_INT8,
+    AVX512_BF16,
+    AVX512_VNNI,
+    AVX_INT16,
+    TILE_INSTRUCTIONS,
+)
 from superopt.kernels.runtime.engine import Machine
 from superopt.kernels.runtime.target_cpu import VARIABLE
 
@@ -48,3 +55,20 @@ def bf16_instructions(machine: Machine) -> str:
         f"the processor lacks {missing} and AMX, whose instructions multiply bfloat16 numbers",
         f'use precision="fp32", another machine, or unset {VARIABLE}',
     )
+
+
+INTEGER_FEATURES = {
+    AMX_INT8: ("amx-tile", "amx-int8", "avx512f"),
+    AVX512_VNNI: ("avx512vnni", "avx512f"),
+    AVX_INT16: ("sse2",),
+}
+
+
+def integer_instructions(machine: Machine) -> str:
+    """Return the fastest exact instructions for products of uint8 and int8 that the machine has and
+    this process may use; empty if there are none, as on AArch64."""
+    there = {f[1:] for f in machine.features.split(",") if f.startswith("+")}
+    for name, needed in INTEGER_FEATURES.items():
+        if there.issuperset(needed) and (name not in TILE_INSTRUCTIONS or request_amx()):
+            return name
+    return ""

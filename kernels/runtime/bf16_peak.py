@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from superopt.kernels.llvm.bf16.products import (
+    BF16_DOT,
     LANES,
     MAX_TILE_ROWS,
-    PAIR,
     PALETTE_BYTES,
     ROW_BYTES,
-    TILE_PAIRS,
+    TILE_GROUPS,
     TILE_REGISTERS,
 )
 from superopt.kernels.processor import AMX
@@ -19,8 +19,8 @@ CHAINS = {True: 4, False: 12}  # independent sums, by whether they are AMX's til
 def step_operations(instructions: str) -> int:
     """Return the floating-point operations of a step of the loop."""
     is_amx = instructions == AMX
-    sums = MAX_TILE_ROWS * LANES * TILE_PAIRS if is_amx else LANES
-    return 2 * PAIR * sums * CHAINS[is_amx]
+    sums = MAX_TILE_ROWS * LANES * TILE_GROUPS if is_amx else LANES
+    return 2 * BF16_DOT.group * sums * CHAINS[is_amx]
 
 
 def bf16_spin_text(instructions: str) -> str:
@@ -56,7 +56,7 @@ def _amx_lines() -> list[str]:
 
 
 def _dot_lines() -> list[str]:
-    total, wide = f"<{LANES} x float>", f"<{LANES * PAIR} x bfloat>"
+    total, wide = f"<{LANES} x float>", f"<{LANES * BF16_DOT.group} x bfloat>"
     name = "@llvm.x86.avx512bf16.dpbf16ps.512"
     chains = range(CHAINS[False])
     stores = (f"  store volatile {total} %b{k}, ptr %out" for k in chains)

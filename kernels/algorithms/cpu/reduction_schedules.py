@@ -96,12 +96,13 @@ def schedule_reduction(
     layouts: Mapping[Tensor, Layout | ScatteredLayout],
     constants: Collection[Tensor],
     option: Option,
+    is_example: bool = False,
 ) -> tuple[Schedule, tuple[Tensor, ...]]:
-    """Return a schedule, and the constants that are packed for it."""
+    """Return a schedule, and the constants that are packed for it. is_example: see Problem."""
     found = reduction(t)
     assert found is not None
     if option.algorithm == "horizontal_reduction":
-        return _lane_reduction_schedule(t, found, option["lanes"]), ()
+        return _lane_reduction_schedule(t, found, option["lanes"], is_example), ()
     n, m, block = _vector_axes(t, layouts)
     read = [x for x in loads(found.body) if x.tensor.shape]
     over = sorted(found.axes, key=lambda a: _selects_within_group(read, n, a))
@@ -184,9 +185,11 @@ def _packed_constants(read: list[Load], lane: Axis, constants: Collection[Tensor
     ]
 
 
-def _lane_reduction_schedule(t: Tensor, reduction_expr: Reduce, lanes: int) -> Schedule:
+def _lane_reduction_schedule(
+    t: Tensor, reduction_expr: Reduce, lanes: int, is_example: bool
+) -> Schedule:
     return (
-        *lane_reduction(reduction_expr, lanes),
+        *lane_reduction(reduction_expr, lanes, is_example),
         *(Parallel(name) for name in parallel_loops(t.axes)),
     )
 
@@ -247,7 +250,7 @@ def ranked_options(p: Problem, ranked: Ranked) -> list[Option]:
 
 def schedule_single_reduction(p: Problem, ranked: Ranked, option: Option) -> Choice:
     """Return the choice of an option."""
-    how, packed = schedule_reduction(p.tensor, p.layouts, p.constants, option)
+    how, packed = schedule_reduction(p.tensor, p.layouts, p.constants, option, p.is_example)
     return Choice(option, p.tensor, {p.tensor: how}, packed)
 
 

@@ -112,10 +112,15 @@ def _vectors(last: Axis, lanes: int) -> list[Primitive]:
     return [Split(last.name, lanes), Vectorize(f"{last.name}.i")]
 
 
-def lane_reduction(reduction_expr: Reduce, max_terms: int = MAX_BLOCK_TERMS) -> list[Primitive]:
+def lane_reduction(
+    reduction_expr: Reduce, max_terms: int = MAX_BLOCK_TERMS, is_example: bool = False
+) -> list[Primitive]:
     """Return primitives that reduce across lanes: all terms, or a divisor of a long sum. Contiguous
-    axes are fused."""
+    axes are fused; of the example of a symbolic sum only two, since the vectors of a product of
+    several symbolic sizes would be computed term by term."""
     *outer, last = reduction_expr.axes
+    if is_example:
+        outer = outer[-1:]
     steps: list[Primitive] = []
     name, extent = last.name, last.size
     while outer and all(

@@ -1,19 +1,20 @@
-"""Products of bfloat16 by AMX. Tile registers are numbered here, not allocated by LLVM, which would
+"""Products by AMX. Tile registers are numbered here, not allocated by LLVM, which would
 spill them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from superopt.kernels.llvm.address import LoopTerms
 from superopt.kernels.llvm.bf16.products import (
-    BF16_BYTES,
+    LANES,
     PALETTE_BYTES,
     ROW_BYTES,
     TILE_BYTES,
-    TILE_PAIRS,
-    Bf16Product,
+    TILE_GROUPS,
+    DotProduct,
 )
 from superopt.kernels.llvm.values import emit_pointer, emit_prefetch
 from superopt.kernels.llvm.writer import TileSums, Writer
@@ -23,7 +24,7 @@ from superopt.te.expr.node import Axis, Const, Load
 from superopt.te.expr.tensor import Tensor
 
 
-def open_tiles(w: Writer, p: Bf16Product, kernel_name: str) -> str:
+def open_tiles(w: Writer, p: DotProduct, kernel_name: str) -> str:
     """Configure AMX's tiles where the kernel begins, for this thread, and let its sums be read from
     memory. Return the module's text of the configuration."""
     t = w.t
@@ -31,12 +32,13 @@ def open_tiles(w: Writer, p: Bf16Product, kernel_name: str) -> str:
     w.tile_sums = TileSums(p.update.buffer, p.tile_count, memory)
     t.entry.append(f"  {memory} = alloca [{p.tile_count * TILE_BYTES} x i8], align 64")
     slots = w.registers[p.update.buffer] = {}
+    lanes = min(LANES, w.width * 8 // w.widest_bits)
     for n, outer in enumerate(p.outer_positions()):
-        for row in range(p.m.size):
+        for row, begin in product(range(p.m.size), range(0, LANES, lanes)):
             slot = f"%{t.fresh('sum')}"
-            at = n * TILE_BYTES + row * ROW_BYTES
+            at = n * TILE_BYTES + row * ROW_BYTES + begin * ROW_BYTES // LANES
             t.entry.append(f"  {slot} = getelementptr i8, ptr {memory}, i64 {at}")
-            slots[(*outer.values(), row, 0)] = slot
+            slots[(*outer.values(), row, begin)] = slot
     bytes_text = ", ".join(f"i8 {x}" for x in p.palette())
     name = f"@{kernel_name}.tiles"
     t.entry.append(f"  %before = alloca [{PALETTE_BYTES} x i8], align 64")
@@ -62,10 +64,10 @@ def emit_tile_zeros(w: Writer, s: Store) -> None:
     w.tile_sums.around = next((a for a in reversed(w.loops) if a.extent != 1), None)
 
 
-def emit_tile_products(w: Writer, p: Bf16Product) -> None:
-    """Emit the update by TDPBF16PS. What the loop around the sum reads once does not replace the
-    other operand in the L1 cache: 128 x 768 x 768 takes 91 us instead of 123."""
-    assert p.pairs is not None
+def emit_tile_products(w: Writer, p: DotProduct) -> None:
+    """Emit the update by TDPBF16PS or TDPBUSD. What the loop around the sum reads once does not
+    replace the other operand in the L1 cache: 128 x 768 x 768 takes 91 us instead of 123."""
+    assert p.groups is not None
     assert w.tile_sums is not None
     around = w.tile_sums.around
     of_a, of_b = p.tile_registers(p.a), p.tile_registers(p.b)
@@ -82,22 +84,22 @@ def emit_tile_products(w: Writer, p: Bf16Product) -> None:
         number = of[at.loop_terms, at.constant]
         if number not in loaded:
             loaded.add(number)
-            stride = p.stride(load, axis) * BF16_BYTES if axis.size > 1 else ROW_BYTES
+            stride = p.stride(load, axis) * p.type.bytes if axis.size > 1 else ROW_BYTES
             pointer = emit_pointer(w, load.tensor, at.loop_terms, at.constant)
             args = f"i8 {number}, ptr {pointer}, i64 {stride}"
             is_read_once = any(around in index_axes(i) for i in load.index)
             name = "tileloaddt164" if is_read_once else "tileloadd64"
             _call(w, name, args, "i8, ptr, i64")
             if load.tensor in w.prefetches:
-                for row in range(TILE_PAIRS):
-                    line = at.constant + row * ROW_BYTES // BF16_BYTES
+                for row in range(TILE_GROUPS):
+                    line = at.constant + row * ROW_BYTES // p.type.bytes
                     emit_prefetch(w, load.tensor, replace(at, constant=line))
         return number
 
     for n, outer in enumerate(p.outer_positions()):
-        b = load_tile(p.b, of_b, p.pairs, outer)
+        b = load_tile(p.b, of_b, p.groups, outer)
         a = load_tile(p.a, of_a, p.m, outer)
-        _call(w, "tdpbf16ps", f"i8 {n}, i8 {a}, i8 {b}", "i8, i8, i8")
+        _call(w, p.type.amx, f"i8 {n}, i8 {a}, i8 {b}", "i8, i8, i8")
 
 
 def store_tiles(w: Writer, read: Sequence[Tensor]) -> None:

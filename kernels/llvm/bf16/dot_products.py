@@ -1,47 +1,117 @@
-"""Products of bfloat16 by AVX512-BF16."""
+"""Products of groups of terms by vector instructions.
+
+AVX512-BF16  VDPBF16PS adds two products of bfloat16 to each float32 sum
+AVX512-VNNI  VPDPBUSD adds four products of uint8 and int8 to each int32 sum, modulo 2^32
+others       VPMADDWD adds two products of int16: the even and the odd bytes of a group are
+             widened, whose sums fit. (VPMADDUBSW would saturate at 16 bits.)
+"""
 
 from __future__ import annotations
 
 from superopt.kernels.llvm.address import Address, TilePosition
-from superopt.kernels.llvm.bf16.products import LANES, PAIR, Bf16Product
-from superopt.kernels.llvm.builder import Value
+from superopt.kernels.llvm.bf16.products import LANES, DotProduct
+from superopt.kernels.llvm.builder import Value, number
 from superopt.kernels.llvm.values import emit_pointer
 from superopt.kernels.llvm.writer import Writer, register_slot
-from superopt.te.expr.dtype import BF16, F32
+from superopt.kernels.processor import AVX512_BF16, AVX512_VNNI
+from superopt.te.expr.dtype import BF16, F32, I16, I32
+
+PMADDWD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes
+VNNI_NAME, BF16_NAME = "avx512.vpdpbusd", "avx512bf16.dpbf16ps"
 
 
-def emit_dot_products(w: Writer, p: Bf16Product) -> None:
-    """Emit the update by VDPBF16PS: each vector of sums adds a pair of a times 16 pairs of b."""
-    t, s = w.t, p.update
-    wide, total = Value("", BF16, LANES * PAIR).type, Value("", F32, LANES).type
-    name = "llvm.x86.avx512bf16.dpbf16ps.512"
-    t.declared.add(f"declare {total} @{name}({total}, {wide}, {wide})")
-    vectors: dict[Address, str] = {}
-    scalars: dict[Address, str] = {}
+def emit_dot_products(w: Writer, p: DotProduct) -> None:
+    """Emit the update: each vector of sums adds a group of a times its groups of b. Vectors have
+    the lanes of the kernel's other vectors."""
+    s = p.update
+    lanes = min(LANES, max(w.width * 8 // w.widest_bits, 1))
+    vectors: dict[tuple[Address, int], list[str]] = {}
+    groups: dict[Address, list[str]] = {}
+    total = Value("", p.type.total, lanes).type
     for outer in p.outer_positions():
         for row in range(p.m.size):
             at = {**outer, p.m: row}
             b, a = p.address(p.b, outer), p.address(p.a, at)
-            if b not in vectors:
-                pointer = emit_pointer(w, p.b.tensor, b.loop_terms, b.constant)
-                vectors[b] = _emit(w, f"load {wide}, ptr {pointer}, align 4")
-            if a not in scalars:
+            if a not in groups:
                 pointer = emit_pointer(w, p.a.tensor, a.loop_terms, a.constant)
-                scalars[a] = _emit_pair(w, pointer, wide)
-            here = TilePosition({**p.position(at).axis_values}, p.n, LANES)
-            slot, _ = register_slot(w, s.buffer, s.index, here)
-            old = _emit(w, f"load {total}, ptr {slot}")
-            args = f"{total} {old}, {wide} {scalars[a]}, {wide} {vectors[b]}"
-            t.line(f"store {total} {_emit(w, f'call {total} @{name}({args})')}, ptr {slot}")
+                groups[a] = _operand(w, _broadcast(w, pointer, lanes), lanes, is_signed=False)
+            for begin in range(0, LANES, lanes):
+                if (b, begin) not in vectors:
+                    place = b.constant + begin * p.type.group
+                    pointer = emit_pointer(w, p.b.tensor, b.loop_terms, place)
+                    text = _emit(w, f"load {_ints(lanes)}, ptr {pointer}, align 4")
+                    vectors[b, begin] = _operand(w, text, lanes, is_signed=True)
+                values = {**p.position(at).axis_values, p.n: begin}
+                slot, _ = register_slot(w, s.buffer, s.index, TilePosition(values, p.n, lanes))
+                new = _emit(w, f"load {total}, ptr {slot}")
+                for x, y in zip(groups[a], vectors[b, begin], strict=True):
+                    new = _emit_product(w, new, x, y, lanes)
+                w.t.line(f"store {total} {new}, ptr {slot}")
 
 
-def _emit_pair(w: Writer, pointer: str, wide: str) -> str:
-    """Emit a pair, broadcast to a vector."""
+def _operand(w: Writer, groups: str, lanes: int, is_signed: bool) -> list[str]:
+    """Return the vectors that instructions take of a vector of groups."""
+    if w.instructions == AVX512_VNNI:
+        return [groups]
+    if w.instructions == AVX512_BF16:
+        return [_emit(w, f"bitcast {_ints(lanes)} {groups} to {_pairs(lanes)}")]
+    shorts = Value("", I16, 2 * lanes).type
+    both = _emit(w, f"bitcast {_ints(lanes)} {groups} to {shorts}")
+    eight = number(8, I16, 2 * lanes).text
+    shift = "ashr" if is_signed else "lshr"
+    odd = _emit(w, f"{shift} {shorts} {both}, {eight}")
+    moved = _emit(w, f"shl {shorts} {both}, {eight}")
+    return [_emit(w, f"{shift} {shorts} {moved}, {eight}"), odd]
+
+
+def _emit_product(w: Writer, total: str, a: str, b: str, lanes: int) -> str:
+    """Emit the sum of `total` and the products of groups."""
+    ints = _ints(lanes)
+    if w.instructions == AVX512_BF16:
+        sums, pairs = Value("", F32, lanes).type, _pairs(lanes)
+        name = f"{BF16_NAME}.{32 * lanes}"
+        return _call(w, name, sums, [(sums, total), (pairs, a), (pairs, b)])
+    if w.instructions == AVX512_VNNI:
+        name = f"{VNNI_NAME}.{32 * lanes}"
+        return _call(w, name, ints, [(ints, total), (ints, a), (ints, b)])
+    shorts = Value("", I16, 2 * lanes).type
+    if lanes in PMADDWD:
+        found = _call(w, PMADDWD[lanes], ints, [(shorts, a), (shorts, b)])
+    else:  # beside elements of 64 bits
+        four = Value("", I16, 8).type
+        both = [(four, _resize(w, x, shorts, 8)) for x in (a, b)]
+        found = _resize(w, _call(w, PMADDWD[4], _ints(4), both), _ints(4), lanes)
+    return _emit(w, f"add {ints} {total}, {found}")
+
+
+def _resize(w: Writer, x: str, kind: str, count: int) -> str:
+    """Emit the first elements of a vector, or a vector that begins with its elements."""
+    size = int(kind[1 : kind.index(" ")])
+    mask = ", ".join(f"i32 {k}" if k < size else "i32 poison" for k in range(count))
+    return _emit(w, f"shufflevector {kind} {x}, {kind} poison, <{count} x i32> <{mask}>")
+
+
+def _ints(lanes: int) -> str:
+    return Value("", I32, lanes).type
+
+
+def _pairs(lanes: int) -> str:
+    return Value("", BF16, 2 * lanes).type
+
+
+def _call(w: Writer, name: str, kind: str, args: list[tuple[str, str]]) -> str:
+    kinds = ", ".join(k for k, _ in args)
+    w.t.declared.add(f"declare {kind} @llvm.x86.{name}({kinds})")
+    return _emit(w, f"call {kind} @llvm.x86.{name}({', '.join(f'{k} {x}' for k, x in args)})")
+
+
+def _broadcast(w: Writer, pointer: str, lanes: int) -> str:
+    """Emit a group, broadcast to a vector."""
+    ints = _ints(lanes)
     one = _emit(w, f"load i32, ptr {pointer}, align 4")
-    ints = f"<{LANES} x i32>"
     first = _emit(w, f"insertelement {ints} poison, i32 {one}, i64 0")
-    every = _emit(w, f"shufflevector {ints} {first}, {ints} poison, {ints} zeroinitializer")
-    return _emit(w, f"bitcast {ints} {every} to {wide}")
+    zeros = f"<{lanes} x i32> zeroinitializer"
+    return _emit(w, f"shufflevector {ints} {first}, {ints} poison, {zeros}")
 
 
 def _emit(w: Writer, text: str) -> str:

@@ -1,11 +1,12 @@
-"""Products of bfloat16 numbers in a kernel's tile form, for AVX512-BF16 and AMX.
+"""Products of groups of terms in a kernel's tile form: pairs of bfloat16 with sums in float32, or
+four products of uint8 and int8 with sums in int32.
 
     total[.., m, n] sum= f32(a[.., 2 p + q]) * f32(b[.., p, n, q])    over p < 16, q < 2: AMX
-                                                                      over q < 2: AVX512-BF16
+                                                                      over q < 2: vectors
 
-Pairs q are contiguous in both operands. AMX multiplies a tile of up to 16 rows of a, 64 bytes each,
-by a tile of 16 rows of b with 16 pairs each; its sums stay in tile registers until they are read.
-AVX512-BF16 broadcasts a pair of a and multiplies it by a vector of 16 pairs of b.
+Groups are contiguous in both operands. AMX multiplies a tile of up to 16 rows of a, 64 bytes each,
+by a tile of 16 rows of b with 16 groups each; its sums stay in tile registers until they are read.
+Vector instructions broadcast a group of a and multiply it by a vector of 16 groups of b.
 """
 
 from __future__ import annotations
@@ -17,30 +18,67 @@ from math import prod
 
 from superopt.kernels.llvm.address import Address, LoopTerms, TilePosition, address
 from superopt.kernels.loops.tile import Kernel, Update, flat_statements
-from superopt.kernels.processor import AMX
-from superopt.te.expr.dtype import BF16, F32
+from superopt.kernels.processor import (
+    AMX,
+    AMX_INT8,
+    AVX512_BF16,
+    AVX512_VNNI,
+    AVX_INT16,
+    TILE_INSTRUCTIONS,
+)
+from superopt.te.expr.dtype import BF16, F32, I8, I32, U8, DType
 from superopt.te.expr.node import Apply, Axis, Load
 
-LANES, PAIR = 16, 2  # float32 elements of a vector and of a tile's row, terms of a pair
-MAX_TILE_ROWS, TILE_PAIRS, TILE_REGISTERS = 16, 16, 8
+LANES = 16  # sums of a vector and of a tile's row
+MAX_TILE_ROWS, TILE_GROUPS, TILE_REGISTERS = 16, 16, 8
 ROW_BYTES, TILE_BYTES = 64, 1024
 PALETTE_BYTES = 64  # of a tile configuration
-BF16_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Bf16Product:
-    """An update that instructions for bfloat16 compute: total[outer.., m, n] += a * b, summed over
-    `pairs` (None with AVX512-BF16) and `pair`."""
+class DotType:
+    """The types of instructions that multiply groups of terms: of a, of b, and of the sums. group:
+    terms of one sum that are adjacent in both operands. amx: the instruction for tiles."""
 
+    a: DType
+    b: DType
+    total: DType
+    group: int
+    amx: str
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of an element of a or b."""
+        return self.a.bits // 8
+
+    @property
+    def tile_terms(self) -> int:
+        """The terms of a row of an AMX tile."""
+        return TILE_GROUPS * self.group
+
+
+BF16_DOT = DotType(BF16, BF16, F32, 2, "tdpbf16ps")
+INT8_DOT = DotType(U8, I8, I32, 4, "tdpbusd")
+DOT_TYPES: Mapping[str, DotType] = {
+    AMX: BF16_DOT, AVX512_BF16: BF16_DOT,
+    AMX_INT8: INT8_DOT, AVX512_VNNI: INT8_DOT, AVX_INT16: INT8_DOT,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DotProduct:
+    """An update that instructions for groups of terms compute: total[outer.., m, n] += a * b,
+    summed over `groups` (AMX only, else None) and `term`."""
+
+    type: DotType
     update: Update
     a: Load
     b: Load
     outer: tuple[Axis, ...]
     m: Axis
     n: Axis
-    pairs: Axis | None
-    pair: Axis
+    groups: Axis | None
+    term: Axis
 
     def position(self, values: Mapping[Axis, int]) -> TilePosition:
         """Return the position with these values of axes, and 0 of all others."""
@@ -83,7 +121,7 @@ class Bf16Product:
         """Return the bytes of AMX's tile configuration: palette 1, bytes of a row from 16 on, rows
         from 48 on (Intel SDM, volume 1, chapter 18)."""
         a, b = (len(self.tile_registers(x)) for x in (self.a, self.b))
-        rows = [self.m.size] * (self.tile_count + a) + [TILE_PAIRS] * b
+        rows = [self.m.size] * (self.tile_count + a) + [TILE_GROUPS] * b
         if len(rows) > TILE_REGISTERS:
             raise NotImplementedError(f"{len(rows)} AMX tiles in {self.update}")
         out = [0] * PALETTE_BYTES
@@ -93,8 +131,8 @@ class Bf16Product:
         return out
 
 
-def match_bf16_product(s: object) -> Bf16Product | None:
-    """Match an update that instructions for bfloat16 compute."""
+def match_dot_product(s: object) -> DotProduct | None:
+    """Match an update that instructions for groups of terms compute."""
     match s:
         case Update(buffer, _, "sum", Apply("mul", (x, y)), (*outer, m, n), over) if over:
             some = [e.args[0] for e in (x, y) if isinstance(e, Apply) and e.fn == "cast"]
@@ -103,20 +141,24 @@ def match_bf16_product(s: object) -> Bf16Product | None:
     a, b = some if len(some) == 2 else (None, None)
     if not (isinstance(a, Load) and isinstance(b, Load)) or len(over) > 2:
         return None
-    is_bf16 = a.dtype == b.dtype == BF16 and buffer.dtype == F32
-    pairs = over[0] if len(over) == 2 else None
-    found = Bf16Product(s, a, b, tuple(outer), m, n, pairs, over[-1])
-    fits = n.size == LANES and found.pair.size == PAIR and (pairs is None or _fits_tiles(found))
-    return found if is_bf16 and fits and _has_strides(found) else None
+    types = a.dtype, b.dtype, buffer.dtype
+    kind = next((x for x in (BF16_DOT, INT8_DOT) if (x.a, x.b, x.total) == types), None)
+    if kind is None:
+        return None
+    groups = over[0] if len(over) == 2 else None
+    found = DotProduct(kind, s, a, b, tuple(outer), m, n, groups, over[-1])
+    fits = n.size == LANES and found.term.size == kind.group
+    fits &= groups is None or _fits_tiles(found)
+    return found if fits and _has_strides(found) else None
 
 
-def _fits_tiles(p: Bf16Product) -> bool:
-    assert p.pairs is not None
-    return p.pairs.size == TILE_PAIRS and p.m.size <= MAX_TILE_ROWS
+def _fits_tiles(p: DotProduct) -> bool:
+    assert p.groups is not None
+    return p.groups.size == TILE_GROUPS and p.m.size <= MAX_TILE_ROWS
 
 
-def _has_strides(p: Bf16Product) -> bool:
-    """True if pairs are contiguous, and rows of each tile have one stride."""
+def _has_strides(p: DotProduct) -> bool:
+    """True if groups are contiguous, and rows of each tile have one stride."""
     inner = (p.m, p.n, *p.update.over)
     for load in (p.a, p.b):
         for outer in p.outer_positions():
@@ -125,9 +167,9 @@ def _has_strides(p: Bf16Product) -> bool:
             if any(f is None for f in some) or len({f.loop_terms for f in some if f}) > 1:
                 return False
     steps: dict[Axis, tuple[int | None, int | None]]
-    steps = {p.pair: (1, 1), p.n: (0, PAIR), p.m: (None, 0)}
-    if p.pairs is not None:
-        steps[p.pairs] = (PAIR, None)
+    steps = {p.term: (1, 1), p.n: (0, p.type.group), p.m: (None, 0)}
+    if p.groups is not None:
+        steps[p.groups] = (p.type.group, None)
     for axis, wanted in steps.items():
         for load, step in zip((p.a, p.b), wanted, strict=True):
             if step is not None and p.stride(load, axis) != step:
@@ -135,15 +177,17 @@ def _has_strides(p: Bf16Product) -> bool:
     return True
 
 
-def kernel_product(kernel: Kernel) -> Bf16Product | None:
-    """Return the product of a kernel for AMX or AVX512-BF16; None if it has none, as kernels that
-    round operands. Raises NotImplementedError for a product that its instructions do not compute.
+def kernel_product(kernel: Kernel) -> DotProduct | None:
+    """Return the product of a kernel with such instructions; None if it has none, as kernels that
+    prepare operands. Raises NotImplementedError for a product that its instructions do not compute.
     """
     updates = [s for s in flat_statements(kernel.body) if isinstance(s, Update)]
     if not kernel.instructions or not updates:
         return None
-    found = match_bf16_product(updates[0])
-    is_amx = found is not None and found.pairs is not None
-    if len(updates) > 1 or found is None or is_amx != (kernel.instructions == AMX):
+    found = match_dot_product(updates[0])
+    has_tiles = kernel.instructions in TILE_INSTRUCTIONS
+    fits = found is not None and found.type is DOT_TYPES[kernel.instructions]
+    fits &= found is not None and (found.groups is not None) == has_tiles
+    if len(updates) > 1 or not fits:
         raise NotImplementedError(f"{kernel.instructions} does not compute {updates[0]}")
     return found

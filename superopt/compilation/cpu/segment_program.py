@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.ir import graph as ir_graph
 from superopt.kernels.loops.option import Option
+from superopt.kernels.runtime.amx import integer_instructions
 from superopt.kernels.runtime.engine import Machine
 from superopt.plan.decisions import leave_out
 from superopt.plan.graph.lower_loops import lower_loops
@@ -73,6 +74,7 @@ def plan_segment_program(
             states=states,
             threads=1 if repeated else threads,  # the kernels of a loop's step run on one
             bf16_instructions=bf16_instructions,
+            integer_instructions=integer_instructions(machine),
         )
         return plan_program(given, sizes, leave_out(settings, allowed.left_out))
 

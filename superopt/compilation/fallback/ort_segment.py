@@ -37,7 +37,7 @@ from superopt.plan.graph.partition import (
     INTEGER_PRODUCT_REASON,
     Segment,
     Units,
-    has_integer_products,
+    has_slow_integer_products,
 )
 from superopt.te.expr import index
 from superopt.te.expr.dtype import STRING
@@ -271,5 +271,9 @@ def _is_planned(t: TensorType, sizes: Mapping[str, int]) -> bool:
 def integer_product_fallbacks(model: Model, in_runtime: bool) -> dict[ir_graph.Node, str]:
     """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model.
     in_runtime: whether models with products of integers run there."""
-    whole = in_runtime and has_integer_products(model.graph) and ort.installed_version() is not None
+    whole = (
+        in_runtime
+        and has_slow_integer_products(model.graph)
+        and ort.installed_version() is not None
+    )
     return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}

@@ -18,6 +18,7 @@ from superopt.kernels.loops.schedule import IllegalSchedule
 from superopt.plan.graph.recurrent_layer import is_recurrent, unsupported_layer_reason
 from superopt.plan.graph.scan_loop import is_scan_or_loop, loop_body, unsupported_loop_reason
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
+from superopt.plan.lowering.integer_products import INTEGER_PRODUCT_OPS
 from superopt.te.analysis.bind_sizes import evaluate_shape
 from superopt.te.expr import index
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, DType
@@ -27,14 +28,9 @@ from superopt.te.expr.tensor import TensorType
 # The least cost of kernels between nodes in onnxruntime: two more calls, and arrays.
 SWITCH_US = 20.0
 TOO_SMALL_REASON = "it has too little work to leave the surrounding onnxruntime segment"
-INTEGER_PRODUCT_REASON = "onnxruntime multiplies integers; kernels would multiply floats"
+INTEGER_PRODUCT_REASON = "onnxruntime multiplies these integers faster"
 # Errors for a node without a kernel: unsupported, too deep, empty tensors, no schedule.
 NO_KERNEL_ERRORS = (NotImplementedError, RecursionError, ZeroDivisionError, IllegalSchedule)
-INTEGER_PRODUCT_OPS = frozenset(
-    ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm")
-)
-FLOAT_PRODUCT_OPS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
-
 # For each node, the nodes that together replace one node of the file.
 Units = Mapping[ir_graph.Node, Collection[ir_graph.Node]]
 NO_UNITS: Units = MappingProxyType({})
@@ -150,23 +146,22 @@ def _is_cut_too_short(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
     return False
 
 
-def has_integer_products(graph: ir_graph.Graph) -> bool:
-    """True if the graph multiplies 8-bit integers, or floats that were dequantized from these."""
-    return any(
-        n.op.name in INTEGER_PRODUCT_OPS or _is_quantized_product(n) for n in ir_graph.nodes(graph)
-    )
+def has_slow_integer_products(graph: ir_graph.Graph) -> bool:
+    """True if the graph has products of 8-bit integers whose kernels are slow: of groups, or by
+    weights or zero points of weights that are not constant."""
+    return any(_is_slow_integer_product(n) for n in ir_graph.nodes(graph))
 
 
-def _is_quantized_product(n: ir_graph.Node) -> bool:
-    made = [None if v is None else ir_graph.producer(v) for v in n.inputs[:2]]
-    return n.op.name in FLOAT_PRODUCT_OPS and all(
-        p is not None and p.op.name == "DequantizeLinear" and _is_int8(p.inputs[0]) for p in made
-    )
-
-
-def _is_int8(v: ir_graph.Value | None) -> bool:
-    dtype = None if v is None else v.type.dtype
-    return dtype is not None and dtype.is_int and dtype.bits == 8
+def _is_slow_integer_product(n: ir_graph.Node) -> bool:
+    if n.op.name not in INTEGER_PRODUCT_OPS:
+        return False
+    if "Conv" in n.op.name and n.attr("group") != 1:
+        return True
+    given = dict(zip(n.op.inputs, n.inputs, strict=False))
+    weights = "b" if n.op.name.endswith("MatMul") or n.op.name == "MatMulInteger" else "w"
+    zero = given.get(f"{weights}_zero_point")
+    constants = [given[weights], *([] if zero is None else [zero])]
+    return not all(v is not None and is_constant(v, {}) for v in constants)
 
 
 def _has_known_shape(t: TensorType, sizes: Mapping[str, int]) -> bool:

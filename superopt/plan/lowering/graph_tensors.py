@@ -12,6 +12,7 @@ from superopt.ir import graph
 from superopt.ir.op import expression
 from superopt.plan.lowering.dilated_conv_split import split_windows
 from superopt.plan.lowering.growing_states import GrowingState, new_parts
+from superopt.plan.lowering.integer_products import INTEGER_PRODUCT_OPS, split_integer_product
 from superopt.plan.lowering.nbits_weights import has_constant_nbits_weights, nbits_product
 from superopt.plan.lowering.polyphase import StridedPart, split_phases
 from superopt.plan.lowering.scatter_into import ScatterInto
@@ -153,6 +154,13 @@ class GraphTensors:
                 )
             else:
                 self.by_value[v] = change.tensor(t)
+            if n.op.name in INTEGER_PRODUCT_OPS and isinstance(
+                given_sum := self.by_value[v], Tensor
+            ):
+                self.by_value[v] = split = split_integer_product(
+                    given_sum, self.constants, self.add_constant
+                )
+                self.nodes[split] = n
         for x in change.tensors.values():
             if isinstance(x, Tensor) and x not in self.copies and x not in given.values():
                 self.nodes[x] = n
@@ -160,15 +168,16 @@ class GraphTensors:
     def nbits_tensor(self, n: graph.Node) -> Tensor:
         """Return a product with weights of few bits that are constants."""
 
-        def add(
-            name: str, dtype: DType, shape: tuple[int, ...], load: Callable[[], np.ndarray]
-        ) -> Tensor:
-            out = Tensor(f"{name}{len(self.constants)}", dtype, shape)
-            self.constants[out] = load
-            return out
-
         given = [None if v is None else self.leaf(v) for v in (n.inputs[0], *n.inputs[5:])]
-        return nbits_product(n, *given, add=add)
+        return nbits_product(n, *given, add=self.add_constant)
+
+    def add_constant(
+        self, name: str, dtype: DType, shape: tuple[Dim, ...], load: Callable[[], np.ndarray]
+    ) -> Tensor:
+        """Return a new constant tensor."""
+        out = Tensor(f"{name}{len(self.constants)}", dtype, shape)
+        self.constants[out] = load
+        return out
 
     def replace_operands(self, change: OperandReplacer, part: StridedPart) -> Tensor:
         out = change.tensor(part.tensor)

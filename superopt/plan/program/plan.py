@@ -32,7 +32,8 @@ class Settings:
     allow_dilated_winograd: use Winograd for dilated convolutions, too, in tiles of every d-th
     element. processor: whose costs decide. states: outputs in the memory of inputs.
     threads: that share each kernel. fuses_operators: False: each operator's result is in memory, to
-    measure what fusion gains. bf16_instructions: of products in bfloat16; see Problem.
+    measure what fusion gains. bf16_instructions: of products in bfloat16, and
+    integer_instructions: of uint8 and int8; see Problem.
     """
 
     vector_bytes: int
@@ -45,6 +46,7 @@ class Settings:
     threads: int = 1
     fuses_operators: bool = True
     bf16_instructions: str = ""
+    integer_instructions: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,7 @@ def _make_problem(
         s.target.storage_dtype is not None,
         threads=s.threads,
         bf16_instructions=s.bf16_instructions,
+        integer_instructions=s.integer_instructions,
     )
 
 

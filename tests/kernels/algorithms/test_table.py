@@ -20,7 +20,7 @@ from superopt.kernels.algorithms.table import ALGORITHMS, algorithm_table
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.schedule import PRIMITIVES, parse_schedule, schedule_text
 from superopt.kernels.processor import AVX2
-from superopt.kernels.runtime.amx import NEEDED_FEATURES
+from superopt.kernels.runtime.amx import INTEGER_FEATURES, NEEDED_FEATURES
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.simplify import simplify_graph
@@ -58,6 +58,8 @@ GRAPHS = {
     "convolution of few channels": """(float[1, 4, 28, 64] x, float[8, 4, 3, 3] w)
         => (float[1, 8, 28, 64] y) { a = Relu(x) b = Conv<pads = [1, 1, 1, 1]>(a, w)
         y = Relu(b) }""",
+    "integers": """(uint8[64, 128] x, int8[128, 64] w) => (int32[64, 64] y)
+        { y = MatMulInteger(x, w) }""",
     "attention": """(float[1, 12, 512, 64] q, float[1, 12, 512, 64] k, float[1, 12, 512, 64] v)
         => (float[1, 12, 512, 64] y) { t = Transpose<perm = [0, 1, 3, 2]>(k) s = MatMul(q, t)
         p = Softmax<axis = 3>(s) y = MatMul(p, v) }""",
@@ -85,6 +87,7 @@ def problems(target: str) -> dict[str, Problem]:
         models["bits with zeros"] = NBitsProduct(1024, 96, zero="packed").model([1])
         settings = [Settings(32, processor=AVX2), Settings(64)]
         settings += [Settings(64, bf16_instructions=name) for name in NEEDED_FEATURES]
+        settings += [Settings(64, integer_instructions=name) for name in INTEGER_FEATURES]
     else:
         settings = [Settings(64, allow_winograd=False, target=gpu_target(storage_dtype=F16))]
     out = {}

@@ -11,6 +11,7 @@ import pytest
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.llvm.functions import CHEAP_EXPONENTS
 from superopt.kernels.loops.lower import lower_kernel
+from superopt.kernels.loops.schedule import parse_schedule
 from superopt.kernels.runtime.cpu import load_kernel, object_code
 from superopt.kernels.runtime.engine import native_machine, psabi_machine
 from superopt.kernels.runtime.target_cpu import LEVELS, missing_features
@@ -130,6 +131,48 @@ def test_of_what_may_be_above_zero() -> None:
     for top in tops:
         y = compute((8, 8), lambda i, j, top=top: apply("exp", a[i, j] - top[i]))
         assert "exp_below(" not in str(lower_kernel("k", [a], [y]))
+
+
+@pytest.mark.parametrize(
+    "divisor",
+    [
+        1.0,
+        -1.0,
+        3.0,
+        0.1,
+        0.0078431377,
+        255.0,
+        1.9999999,
+        1.0000001,
+        -0.003921569,
+        1e-9,
+        2e29,
+        5e-30,
+    ],
+)
+def test_rounded_quotients_are_those_of_divisions(divisor: float) -> None:
+    """Bit by bit: of all magnitudes, around ties, and of special numbers."""
+    rng = np.random.default_rng(1)
+    c = np.float32(divisor)
+    bits = rng.integers(0, 1 << 32, 200_000, dtype=np.uint32).view(np.float32)
+    near = (rng.integers(-600, 600, 200_000) + 0.5).astype(np.float32) * c
+    steps = rng.integers(-3, 4, near.size)
+    ties = (near.view(np.int32) + steps.astype(np.int32)).view(np.float32)
+    x = np.concatenate([bits, near, ties, np.array(SPECIAL, np.float32)])
+    x = x[: x.size // 64 * 64]
+    a = Tensor("x", F32, x.shape)
+    y = compute(a.shape, lambda i: apply("round", a[i] / const(float(c), F32)), name="y")
+    schedule = parse_schedule("split(i0, 16); vectorize(i0.i)")
+    out = np.zeros_like(x)
+    kernel = lower_kernel("k", [a], [y], {y: schedule})
+    assert "fdiv" not in kernel_text(kernel, 32)
+    assert "fdiv" in kernel_text(kernel, 16)  # without a fused multiply-add
+    load_kernel(kernel)(x, out)
+    with np.errstate(all="ignore"):
+        wanted = np.rint(x / c)
+    np.testing.assert_array_equal(out, wanted)
+    finite = np.isfinite(wanted) & (wanted == 0)
+    assert (np.signbit(out) == np.signbit(wanted))[finite].all()
 
 
 def test_powers() -> None:

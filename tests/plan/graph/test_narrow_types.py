@@ -1,4 +1,4 @@
-"""Small floats are computed as float32; models of eight-bit integers run in onnxruntime."""
+"""Small floats are computed as float32; products of dequantized integers as those of integers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
+from superopt.ir.graph import nodes
+from superopt.onnx_io.import_.importer import import_model
+from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.partition import INTEGER_PRODUCT_REASON
+from superopt.plan.graph.simplify import simplify_graph
 from superopt.te.analysis.walk import reductions
 from superopt.te.expr.dtype import F16, F32
 from tests.support.compilation.forms import node, program_of
@@ -135,20 +139,33 @@ def test_integers_of_32_bits_are_no_such_model() -> None:
     (w,) = (t for t in wide.graph.initializer if t.name == "w8")
     w.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(w).astype(np.int32), "w8"))
     del wide.graph.node[0].input[2]  # it has no zero point
-    exe = superopt.compile(wide)
     x = {"x": np.random.default_rng(0).standard_normal((2, 16)).astype(np.float32)}
-    near(exe.run(x), reference(m, x))
-    assert INTEGER_PRODUCT_REASON not in {why for _, why in exe.fallback_nodes({"n": 2})}
+    near(superopt.compile(wide).run(x), reference(m, x))
+    assert not any("Integer" in op for op in planned_ops(wide))
 
 
-def test_products_of_integers_run_in_onnxruntime() -> None:
+def planned_ops(m: onnx.ModelProto) -> list[str]:
+    return [n.op.name for n in nodes(simplify_graph(import_model(read_model(m)).graph))]
+
+
+def test_products_of_dequantized_integers_are_of_integers() -> None:
     m = quantized(weights_only=False)
+    assert "MatMulInteger" in planned_ops(m)
     exe = superopt.compile(m)
     for n in (1, 3):
         x = {"x": np.random.default_rng(n).standard_normal((n, 16)).astype(np.float32)}
         near(exe.run(x), reference(m, x))
-        assert {why for _, why in exe.fallback_nodes({"n": n})} == {INTEGER_PRODUCT_REASON}
+        assert not exe.fallback_nodes({"n": n})
     x = {"x": np.ones((2, 16), np.float32)}
     only = superopt.compile(quantized(weights_only=True))
+    assert "MatMulInteger" not in planned_ops(quantized(weights_only=True))
     near(only.run(x), reference(quantized(weights_only=True), x))
-    assert not only.fallback_nodes({"n": 2})
+
+
+def test_products_of_two_variable_matrices_of_integers_run_in_onnxruntime() -> None:
+    m = made(
+        [node("MatMulInteger", ["x", "z"], ["y"])],
+        {"x": (TensorProto.UINT8, [3, 8]), "z": (TensorProto.INT8, [8, 4])},
+        {"y": TensorProto.INT32}, {},
+    )  # fmt: skip
+    assert {why for _, why in superopt.compile(m).fallback_nodes({})} == {INTEGER_PRODUCT_REASON}

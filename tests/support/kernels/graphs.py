@@ -2,7 +2,7 @@
 
 import numpy as np
 import onnx
-from onnx import numpy_helper, parser
+from onnx import helper, numpy_helper, parser
 
 
 def graph_model(text: str) -> onnx.ModelProto:
@@ -12,8 +12,10 @@ def graph_model(text: str) -> onnx.ModelProto:
     m.graph.CopyFrom(parser.parse_graph("g " + text))
     for v in [*m.graph.input]:
         if v.name.startswith("w"):
-            shape = [d.dim_value for d in v.type.tensor_type.shape.dim]
-            m.graph.initializer.append(numpy_helper.from_array(_drawn(shape, v.name), v.name))
+            kind = v.type.tensor_type
+            drawn = _drawn([d.dim_value for d in kind.shape.dim], v.name)
+            drawn = drawn.astype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+            m.graph.initializer.append(numpy_helper.from_array(drawn, v.name))
             m.graph.input.remove(v)
     return m
 

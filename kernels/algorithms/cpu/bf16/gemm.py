@@ -1,13 +1,15 @@
-"""GEMM and convolutions in bfloat16 with float32 sums, by AMX or AVX512-BF16.
+"""GEMM and convolutions by AMX and by instructions that multiply groups of terms: of bfloat16 with
+float32 sums, and of uint8 and int8 with int32 sums.
 
-    amx_gemm    blocks of TILES times VECTORS tile registers, each of ROWS times 16 sums
-    bf16_gemm   register tiles of ROWS times VECTORS vectors of 16 sums
+    amx_gemm, amx_int8_gemm   blocks of TILES times VECTORS tile registers, of ROWS times 16 sums
+    bf16_gemm, int8_gemm      register tiles of ROWS times VECTORS vectors of 16 sums
 
-A problem has them only if it allows bfloat16 (Problem.bf16_instructions). Panels of b follow each
-other in memory. Rows are read again for each panel if b is larger than half of the L2 cache, else
-all panels for each block of rows. No block of the sum is needed: 32 rows of a and 32 columns of b
-with 3,072 terms are 400 KB together. oneDNN and BLIS block AMX alike: two by two tiles, which four
-loads feed, so that loads (8 cycles each) take half as long as products (16 cycles each).
+A problem has those of bfloat16 only if it allows them (Problem.bf16_instructions). Panels of b
+follow each other in memory. Rows are read again for each panel if b is larger than half of the L2
+cache, else all panels for each block of rows. No block of the sum is needed: 32 rows of a and 32
+columns of b with 3,072 terms are 400 KB together. oneDNN and BLIS block AMX alike: two by two
+tiles, which four loads feed, so that loads (8 cycles each) take half as long as products (16 cycles
+each).
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from math import prod
 from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
 from superopt.kernels.algorithms.contraction import element_count, match_contraction
 from superopt.kernels.algorithms.cpu.bf16.operands import (
-    Bf16Operands,
+    DotOperands,
     match_operands,
 )
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
 from superopt.kernels.algorithms.cpu.gemm import match_product
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.bf16.products import BF16_BYTES, LANES, MAX_TILE_ROWS, TILE_PAIRS
+from superopt.kernels.llvm.bf16.products import DOT_TYPES, LANES, MAX_TILE_ROWS
 from superopt.kernels.loops.layout import effective_layout, row_major
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -39,8 +41,8 @@ from superopt.kernels.loops.schedule import (
     Vectorize,
 )
 from superopt.kernels.loops.substitution import scatter_layout
-from superopt.kernels.processor import AMX, AVX512_BF16
-from superopt.te.expr.dtype import BF16, F32
+from superopt.kernels.processor import AMX, AMX_INT8, AVX512_BF16, TILE_INSTRUCTIONS
+from superopt.te.expr.dtype import F32
 from superopt.te.expr.node import Axis
 from superopt.te.expr.tensor import Tensor
 
@@ -51,7 +53,9 @@ MAX_PARALLEL_LOOPS = 3
 MIN_PARTS_PER_THREAD = 4
 # Of AMX: row tiles and column tiles of a block, in the order of preference.
 TILE_BLOCKS = ((2, 2), (1, 2), (2, 1), (1, 1))
-REGISTER_TILES = ((6, 4), (8, 3), (12, 2), (4, 4), (4, 2), (1, 4), (1, 1))
+REGISTER_TILES = (
+    (6, 4), (8, 3), (12, 2), (4, 4), (4, 2), (6, 1), (4, 1), (2, 1), (1, 4), (1, 2), (1, 1),
+)  # fmt: skip
 # In vector FMAs of float32, half a cycle each, on a Xeon (family 6, model 167): a product of tiles
 # from L2 takes 1.5 cycles for each row and 2 more (7 rows 12.6 cycles, 14 rows 20, 16 rows 25), and
 # a vector of a 4 cycles to round and store. The last-level cache gives 6.5 bytes.
@@ -62,52 +66,70 @@ HIDDEN_SHARE = 0.3  # of the time of what is not the bottleneck, that is not hid
 
 
 @dataclass(frozen=True, slots=True)
-class Bf16Gemm:
-    """A product with the axis of its rows, and another one of these if it has some (an image's
-    height)."""
+class DotGemm:
+    """A product with its instructions, the axis of its rows, and another one of these if it has
+    some (an image's height)."""
 
-    operands: Bf16Operands
+    instructions: str
+    operands: DotOperands
     m: Axis
     other: Axis | None
 
 
 @remember_match
-def recognise_bf16(p: Problem) -> Bf16Gemm | None:
+def recognise_bf16(p: Problem) -> DotGemm | None:
     """Match a product of float32 with a constant that may be computed in bfloat16."""
+    return _recognise(p, p.bf16_instructions)
+
+
+@remember_match
+def recognise_int8(p: Problem) -> DotGemm | None:
+    """Match a product of uint8 with a constant of int8."""
+    return _recognise(p, p.integer_instructions)
+
+
+def _recognise(p: Problem, instructions: str) -> DotGemm | None:
     t = p.tensor
-    if not p.bf16_instructions or t.dtype != F32 or p.row_axes:
+    if not instructions or p.row_axes:
         return None
-    c = match_contraction(t, p.constants, p.lanes)
-    operands = None if c is None else match_operands(t, c, p.constants)
-    if c is None or operands is None or operands.k.size < MIN_TERMS:
+    kind = DOT_TYPES[instructions]
+    of_integers = not kind.total.is_float
+    if not of_integers and t.dtype != F32:
+        return None
+    c = match_contraction(t, p.constants, LANES if of_integers else p.lanes, of_integers)
+    uses_tiles = instructions in TILE_INSTRUCTIONS
+    operands = None if c is None else match_operands(t, c, p.constants, kind, uses_tiles)
+    if c is None or operands is None or (operands.k.size < MIN_TERMS and not of_integers):
         return None
     parts = reversed(effective_layout(p.layouts.get(t), t.rank).parts)
     order = [a for a in dict.fromkeys(t.axes[x.axis] for x in parts) if a.size > 1]
     if order[:1] != [operands.n]:
         return None
     rows = [a for a in order if a in c.a_axes] or [*c.a_axes[-1:]]  # of one row: an axis of 1
+    if not rows and of_integers:  # a general algorithm would not use these instructions
+        rows = [a for a in t.axes if a != operands.n][-1:]
     if not rows:
         return None
-    return Bf16Gemm(operands, rows[0], rows[1] if len(rows) > 1 else None)
+    return DotGemm(instructions, operands, rows[0], rows[1] if len(rows) > 1 else None)
 
 
 # --- AMX ---
 
 
-def amx_options(p: Problem, g: Bf16Gemm) -> Iterator[Option]:
+def amx_options(p: Problem, g: DotGemm) -> Iterator[Option]:
     """Yield the options of all blocks of tiles."""
     for tiles, vectors in TILE_BLOCKS:
         if vectors * LANES <= g.operands.n.size and tiles <= _max_row_tiles(g):
             rows = _tile_rows(g.m.size, 1 if _stacks_rows(g) else tiles)
-            yield Option.make("amx_gemm", rows=rows, tiles=tiles, vectors=vectors)
+            yield Option.make(_name(g), rows=rows, tiles=tiles, vectors=vectors)
 
 
-def _stacks_rows(g: Bf16Gemm) -> bool:
+def _stacks_rows(g: DotGemm) -> bool:
     """True if a row tile covers `m`, and tiles of a block follow each other along `other`."""
     return g.m.size <= MAX_TILE_ROWS and g.other is not None
 
 
-def _max_row_tiles(g: Bf16Gemm) -> int:
+def _max_row_tiles(g: DotGemm) -> int:
     if _stacks_rows(g):
         assert g.other is not None
         return g.other.size
@@ -121,18 +143,19 @@ def _tile_rows(size: int, tiles: int) -> int:
     return -(-size // (tiles * blocks))
 
 
-def predict_amx(p: Problem, g: Bf16Gemm) -> Prediction | None:
-    """Return the block of tiles with the least estimated time."""
-    return _predict(p, g, "amx_gemm")
+def _name(g: DotGemm) -> str:
+    names = {AMX: "amx_gemm", AVX512_BF16: "bf16_gemm", AMX_INT8: "amx_int8_gemm"}
+    return names.get(g.instructions, "int8_gemm")
 
 
-def predict_dots(p: Problem, g: Bf16Gemm) -> Prediction | None:
-    """Return the register tile with the least estimated time."""
-    return _predict(p, g, "bf16_gemm")
+def options_of(p: Problem, g: DotGemm) -> Iterator[Option]:
+    """Yield the options of all blocks of tiles, or of all register tiles."""
+    yield from amx_options(p, g) if g.instructions in TILE_INSTRUCTIONS else dot_options(p, g)
 
 
-def _predict(p: Problem, g: Bf16Gemm, name: str) -> Prediction | None:
-    some = amx_options(p, g) if name == "amx_gemm" else dot_options(p, g)
+def predict(p: Problem, g: DotGemm) -> Prediction | None:
+    """Return the option with the least estimated time."""
+    some = options_of(p, g)
     best = min(((estimated_time(p, g, o), o) for o in some), key=lambda x: x[0], default=None)
     product = match_product(p)
     if best is None:
@@ -150,13 +173,13 @@ def _with_panels(busy: float, panel_bytes: float) -> float:
     return max(busy, reading) + HIDDEN_SHARE * min(busy, reading)
 
 
-def estimated_time(p: Problem, g: Bf16Gemm, o: Option) -> float:
+def estimated_time(p: Problem, g: DotGemm, o: Option) -> float:
     """Return the estimated time of an option, in vector FMAs of float32."""
     x = g.operands
     steps = x.block_count * prod(a.size for a in x.window)
     row_count = prod(a.size for a in x.contraction.a_axes)
-    columns = x.n.size // LANES
-    if o.algorithm == "amx_gemm":
+    columns, groups = x.n.size // LANES, x.block_terms // x.type.group
+    if g.instructions in TILE_INSTRUCTIONS:
         along = o["rows"] * (1 if _stacks_rows(g) else o["tiles"])
         covered = -(-g.m.size // along) * along * row_count // g.m.size
         if _stacks_rows(g):
@@ -167,43 +190,47 @@ def estimated_time(p: Problem, g: Bf16Gemm, o: Option) -> float:
         busy = covered * columns * steps * each * loads / 2
     else:
         covered = -(-g.m.size // o["rows"]) * o["rows"] * row_count // g.m.size
-        busy = covered * columns * steps * TILE_PAIRS * p.processor.bf16_dot_time
+        busy = covered * columns * steps * groups * p.processor.bf16_dot_time
         busy *= 1 + (1 / o["rows"] + 1 / o["vectors"]) / 2
-    rounding = element_count(Tensor("a16", BF16, x.shape)) / LANES * ROUNDING_TIME
-    return _with_panels(busy, element_count(x.constant(1)) * BF16_BYTES) + rounding
+    rounding = element_count(Tensor("a", x.type.a, x.shape)) / LANES * ROUNDING_TIME
+    return _with_panels(busy, element_count(x.constant(1)) * x.type.bytes) + rounding
 
 
-def schedule_bf16(p: Problem, g: Bf16Gemm, option: Option) -> Choice:
+def schedule_groups(p: Problem, g: DotGemm, option: Option) -> Choice:
     """Return the choice of an option."""
     t, x = p.tensor, g.operands
-    rounded = x.rounded_input()
+    grouped = x.grouped_input()
     columns, vectors = x.n.size // LANES, option["vectors"]
     in_panel = vectors if columns % vectors == 0 else 1  # the last panel overlaps the one before
-    a16, b16 = Tensor("a16", BF16, rounded.shape), x.constant(in_panel)
-    root = x.product(t, a16, b16, in_panel)
-    is_amx = option.algorithm == "amx_gemm"
+    a, b = Tensor(grouped.name, grouped.dtype, grouped.shape), x.constant(in_panel)
+    root = x.product(t, a, b, in_panel)
+    is_amx = g.instructions in TILE_INSTRUCTIONS
     schedules: Mapping[Tensor, Schedule] = {
-        rounded: rounding_schedule(rounded, p.threads),
+        grouped: grouping_schedule(grouped, p.threads),
         root: (_tile_schedule if is_amx else _dot_schedule)(p, g, root, option),
     }
     layout = scatter_layout(t, p.layouts.get(t) or row_major(t.rank), t.axes, t.axes)
     return Choice(
-        option, root, schedules, (), layout, producers=((rounded, a16),),
-        derived_constants={b16: (x.contraction.b.tensor, x.transform(in_panel))},
-        instructions=AMX if is_amx else AVX512_BF16,
+        option, root, schedules, (), layout, producers=((grouped, a),),
+        derived_constants={b: (x.contraction.b.tensor, x.transform(in_panel))},
+        instructions=g.instructions,
     )  # fmt: skip
 
 
-def schedule_symbolic_bf16(p: Problem, option: Option) -> Choice | None:
+def schedule_symbolic(p: Problem, option: Option) -> Choice | None:
     """Return the choice of an option for a product of symbolic sizes; None if images have these."""
-    g = recognise_bf16(p)
-    return None if g is None else schedule_bf16(p, g, option)
+    g = recognise_int8(p) if "int8" in option.algorithm else recognise_bf16(p)
+    return None if g is None else schedule_groups(p, g, option)
 
 
-def rounding_schedule(t: Tensor, threads: int) -> Schedule:
-    """Return the schedule of rounded operands: vectors along terms."""
+def grouping_schedule(t: Tensor, threads: int) -> Schedule:
+    """Return the schedule of grouped operands: vectors along terms, of a block of channels."""
     inner = t.axes[-1].name
-    steps: list[Primitive] = [Split(inner, LANES), Unroll(f"{inner}.o"), Vectorize(f"{inner}.i")]
+    steps: list[Primitive] = [
+        Split(inner, min(t.axes[-1].size, LANES)),
+        Unroll(f"{inner}.o"),
+        Vectorize(f"{inner}.i"),
+    ]
     return (*steps, *_parallel_loops([(a.name, a.size) for a in t.axes[:-2]], threads))
 
 
@@ -219,7 +246,7 @@ def _parallel_loops(loops: list[tuple[str, int]], threads: int) -> list[Primitiv
     return out
 
 
-def _tile_schedule(p: Problem, g: Bf16Gemm, root: Tensor, option: Option) -> Schedule:
+def _tile_schedule(p: Problem, g: DotGemm, root: Tensor, option: Option) -> Schedule:
     """Return the schedule of a product by AMX."""
     m, n, tiles, vectors = g.m.name, g.operands.n.name, option["tiles"], option["vectors"]
     steps: list[Primitive] = [Split(n, LANES), Split(f"{n}.o", vectors), Split(m, option["rows"])]
@@ -247,12 +274,12 @@ def _summed_axes(root: Tensor) -> list[str]:
 
 
 def _outer_loops(
-    g: Bf16Gemm, root: Tensor, panel: tuple[str, int], rows: list[tuple[str, int]]
+    g: DotGemm, root: Tensor, panel: tuple[str, int], rows: list[tuple[str, int]]
 ) -> list[tuple[str, int]]:
     """Return the loops around the sum, with their extents, in the order of least traffic."""
     own = (g.m, g.operands.n, g.other if _stacks_rows(g) else None)
     batch = [(a.name, a.size) for a in root.axes if a not in own]
-    if element_count(g.operands.constant(1)) * BF16_BYTES > RESIDENT_BYTES:
+    if element_count(g.operands.constant(1)) * g.operands.type.bytes > RESIDENT_BYTES:
         return [panel, *batch, *rows]
     return [*batch, *rows, panel]
 
@@ -260,14 +287,17 @@ def _outer_loops(
 # --- AVX512-BF16 ---
 
 
-def dot_options(p: Problem, g: Bf16Gemm) -> Iterator[Option]:
+def dot_options(p: Problem, g: DotGemm) -> Iterator[Option]:
     """Yield the options of all register tiles."""
+    registers = LANES * 4 // p.width  # of a vector of sums
     for rows, vectors in REGISTER_TILES:
-        if vectors * LANES <= g.operands.n.size and rows <= g.m.size:
-            yield Option.make("bf16_gemm", rows=rows, vectors=vectors)
+        is_held = (rows * vectors + vectors + 1) * registers <= p.processor.vector_registers
+        fits = vectors * LANES <= g.operands.n.size and rows <= g.m.size
+        if fits and (is_held or rows * vectors == 1):
+            yield Option.make(_name(g), rows=rows, vectors=vectors)
 
 
-def _dot_schedule(p: Problem, g: Bf16Gemm, root: Tensor, option: Option) -> Schedule:
+def _dot_schedule(p: Problem, g: DotGemm, root: Tensor, option: Option) -> Schedule:
     """Return the schedule of a product by AVX512-BF16."""
     m, n, vectors = g.m.name, g.operands.n.name, option["vectors"]
     steps: list[Primitive] = [Split(n, LANES), Split(f"{n}.o", vectors), Split(m, option["rows"])]
@@ -282,22 +312,32 @@ def _dot_schedule(p: Problem, g: Bf16Gemm, root: Tensor, option: Option) -> Sche
     return (*steps, Vectorize(tile[-1]), *_parallel_loops(outer, p.threads))
 
 
-def recognise_amx(p: Problem) -> Bf16Gemm | None:
-    """Match a product that AMX may compute."""
-    return recognise_bf16(p) if p.bf16_instructions == AMX else None
+def _recognise_bf16_tiles(p: Problem) -> DotGemm | None:
+    return recognise_bf16(p) if p.bf16_instructions in TILE_INSTRUCTIONS else None
 
 
-def recognise_dots(p: Problem) -> Bf16Gemm | None:
-    """Match a product that AVX512-BF16 may compute."""
-    return recognise_bf16(p) if p.bf16_instructions == AVX512_BF16 else None
+def _recognise_bf16_vectors(p: Problem) -> DotGemm | None:
+    return None if p.bf16_instructions in TILE_INSTRUCTIONS else recognise_bf16(p)
 
 
-AMX_GEMM = Algorithm(
-    ("amx_gemm",), "GEMM and convolution in bfloat16 by AMX", recognise_amx,
-    amx_options, schedule_bf16, predict_amx, schedule_symbolic=schedule_symbolic_bf16,
-)  # fmt: skip
-BF16_GEMM = Algorithm(
-    ("bf16_gemm",), "GEMM and convolution in bfloat16 by AVX512-BF16", recognise_dots,
-    dot_options, schedule_bf16, predict_dots, schedule_symbolic=schedule_symbolic_bf16,
+def _recognise_int8_tiles(p: Problem) -> DotGemm | None:
+    return recognise_int8(p) if p.integer_instructions in TILE_INSTRUCTIONS else None
+
+
+def _recognise_int8_vectors(p: Problem) -> DotGemm | None:
+    return None if p.integer_instructions in TILE_INSTRUCTIONS else recognise_int8(p)
+
+
+AMX_GEMM, BF16_GEMM, AMX_INT8_GEMM, INT8_GEMM = (
+    Algorithm(
+        (name,), computes, recognise, options_of, schedule_groups, predict,
+        schedule_symbolic=schedule_symbolic,
+    )
+    for name, computes, recognise in (
+        ("amx_gemm", "GEMM and convolution in bfloat16 by AMX", _recognise_bf16_tiles),
+        ("bf16_gemm", "GEMM and convolution in bfloat16 by AVX512-BF16", _recognise_bf16_vectors),
+        ("amx_int8_gemm", "GEMM and convolution of uint8 and int8 by AMX", _recognise_int8_tiles),
+        ("int8_gemm", "GEMM and convolution of uint8 and int8", _recognise_int8_vectors),
+    )
 )  # fmt: skip
 BF16_ALGORITHMS = frozenset((*AMX_GEMM.names, *BF16_GEMM.names))  # the names of their options

@@ -1,4 +1,5 @@
-"""A contraction with its operands rounded to bfloat16, as instructions for bfloat16 take them.
+"""A contraction with its operands in groups of terms, as instructions for bfloat16 and uint8 take
+them. For bfloat16:
 
     y[.., m, n] = sum(a[.., m, k] * b[k, n] for k)
 
@@ -11,6 +12,9 @@ In memory b16 is in panels of some n', which the kernel reads one after the othe
 by a kernel of its own before, with the zeros around an image, so that rows of 32 terms are
 contiguous and neighbouring pixels have one distance. b16 is computed ahead of time. Terms of a
 window are loops between q and p. Both are rounded to the nearest, ties to even.
+
+Operands of integers are the same with uint8, int8 and int32, in groups r < 4. Their rows have 64
+terms for AMX, and fewer for vector instructions if there are fewer.
 """
 
 from __future__ import annotations
@@ -23,40 +27,44 @@ from math import gcd
 import numpy as np
 
 from superopt.kernels.algorithms.contraction import Contraction, input_factor
-from superopt.kernels.llvm.bf16.products import LANES, PAIR, TILE_PAIRS
+from superopt.kernels.llvm.bf16.products import LANES, DotType
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.substitution import replace_loads, substitute_and_fold
 from superopt.te.analysis.affine import affine, interval
 from superopt.te.analysis.walk import index_axes, subexpressions
 from superopt.te.expr import index as te_index
-from superopt.te.expr.dtype import BF16, F32, to_numpy
-from superopt.te.expr.node import Axis, Const, Dim, Expr, Load
+from superopt.te.expr.dtype import F32, I8, U8, to_numpy
+from superopt.te.expr.node import Apply, Axis, Const, Dim, Expr, Load
 from superopt.te.expr.tensor import Tensor, cast, compute, const, reduce_sum, select
-
-BLOCK_TERMS = TILE_PAIRS * PAIR  # of a row of a tile
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
     """A dimension of a that the summed axis k does not index, as a dimension of a16: a's index is
-    first + step * (a16's index). index: the latter, over the result's and the window's axes."""
+    first + step * (a16's index) + folded * f. index: the second one, over the result's and the
+    window's axes; f: the folded axis."""
 
     number: int
     size: Dim
     first: int
     step: int
     index: Expr
+    folded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Bf16Operands:
-    """The parts of a contraction. k: the axis that is summed in blocks of 32; window: others that
-    are summed. blocks_at: the dimension of a16 that is k's blocks."""
+class DotOperands:
+    """The parts of a contraction. block_terms: of a block of a's row. k: the axis that is summed in
+    blocks; folded: one that is summed with it, k of k f in turn, where k is short; window: others
+    that are summed. blocks_at: the dimension of a16 that is k's blocks."""
 
+    type: DotType
+    block_terms: int
     contraction: Contraction
     n: Axis
     k: Axis
+    folded: Axis | None
     window: tuple[Axis, ...]
     dimensions: tuple[Dimension, ...]
     blocks_at: int
@@ -64,54 +72,65 @@ class Bf16Operands:
     free_axes: Mapping[int, Axis]
 
     @property
+    def terms(self) -> int:
+        """The terms that are summed in blocks."""
+        return self.k.size * (1 if self.folded is None else self.folded.size)
+
+    @property
     def block_count(self) -> int:
-        return -(-self.k.size // BLOCK_TERMS)
+        return -(-self.terms // self.block_terms)
 
     @property
     def shape(self) -> tuple[Dim, ...]:
         """The shape of a16."""
         sizes = [d.size for d in self.dimensions]
         at = self.blocks_at
-        return (*sizes[:at], self.block_count, *sizes[at:], BLOCK_TERMS)
+        return (*sizes[:at], self.block_count, *sizes[at:], self.block_terms)
 
-    def rounded_input(self) -> Tensor:
+    def grouped_input(self) -> Tensor:
         """Return a16."""
 
         def element(*axes: Expr) -> Expr:
             *outer, inner = axes
             block = outer.pop(self.blocks_at)
-            k = te_index.as_index(block * BLOCK_TERMS + inner)
+            term = te_index.as_index(block * self.block_terms + inner)
+            short = self.folded is not None
+            k = te_index.as_index(term % self.k.size) if short else term
+            f = te_index.as_index(term // self.k.size)
             env: dict[Expr, Expr] = {self.k: k}
             for d, i in zip(self.dimensions, outer, strict=True):
-                env[self.free_axes[d.number]] = te_index.as_index(i * d.step + d.first)
+                at = te_index.as_index(i * d.step + d.first)
+                env[self.free_axes[d.number]] = te_index.as_index(at + f * d.folded)
             body = substitute_and_fold(self.factor, env)
-            if self.k.size % BLOCK_TERMS:
-                body = select(k < self.k.size, body, const(0, F32))
-            return cast(body, BF16)
+            if self.terms % self.block_terms:
+                body = select(term < self.terms, body, const(0, body.dtype))
+            return cast(body, self.type.a)
 
-        return compute(self.shape, element, name="a16")
+        return compute(self.shape, element, name=f"a{self.type.a.bits}")
 
     def product(self, t: Tensor, a16: Tensor, b16: Tensor, vectors: int) -> Tensor:
-        """Return `t`, with its sum over the rounded operands. vectors: in a panel of b16."""
+        """Return `t`, with its sum over the grouped operands. vectors: in a panel of b16."""
         found = reduction(t)
         assert found is not None
         assert t.body is not None
 
         def term(block: Expr, *rest: Expr) -> Expr:
             *window, p, r = rest
+            group, total = self.type.group, self.type.total
             env: dict[Expr, Expr] = dict(zip(self.window, window, strict=True))
             at = [te_index.substitute(d.index, env) for d in self.dimensions]
             at.insert(self.blocks_at, block)
-            a = a16[(*at, te_index.as_index(p * PAIR + r))]
+            a = a16[(*at, te_index.as_index(p * group + r))]
             panel = te_index.as_index(self.n // (LANES * vectors))
             vector = te_index.as_index(self.n // LANES % vectors)
             lane = te_index.as_index(self.n % LANES)
             b = b16[(panel, block, *window, vector, p, lane, r)]
-            return cast(a, F32) * cast(b, F32)
+            return cast(a, total) * cast(b, total)
 
         sizes = [x.size for x in self.window]
-        total = reduce_sum((self.block_count, *sizes, TILE_PAIRS, PAIR), term)
-        held = Tensor("sum", F32, ())
+        groups = self.block_terms // self.type.group
+        total = reduce_sum((self.block_count, *sizes, groups, self.type.group), term)
+        held = Tensor("sum", self.type.total, ())
         body = replace_loads(replace_reduction(t.body, found, held, ()), held, total)
         return Tensor(t.name, t.dtype, t.shape, t.axes, body)
 
@@ -119,8 +138,9 @@ class Bf16Operands:
         """Return b16, in panels of so many vectors."""
         panels = self.n.size // (LANES * vectors)
         window = (x.size for x in self.window)
-        inner = vectors, TILE_PAIRS, LANES, PAIR
-        return Tensor("b16", BF16, (panels, self.block_count, *window, *inner))
+        kind = self.type
+        inner = vectors, self.block_terms // kind.group, LANES, kind.group
+        return Tensor(f"b{kind.b.bits}", kind.b, (panels, self.block_count, *window, *inner))
 
     def transform(self, vectors: int) -> partial[np.ndarray]:
         """Return the function that computes b16's array from b's."""
@@ -131,34 +151,51 @@ class Bf16Operands:
             if isinstance(i, Axis | Const)
         )
         order = [i for i in b.index if isinstance(i, Axis)]
-        sources = tuple(order.index(x) for x in (self.n, self.k, *self.window))
-        return partial(round_constant, places, sources, vectors)
+        folded = () if self.folded is None else (self.folded,)
+        sources = tuple(order.index(x) for x in (self.n, *folded, self.k, *self.window))
+        return partial(
+            group_constant, self.type, self.block_terms, places, sources, len(folded), vectors
+        )
 
 
-def round_constant(
-    places: tuple[slice | int, ...], sources: tuple[int, ...], vectors: int, b: np.ndarray
+def group_constant(
+    kind: DotType,
+    block_terms: int,
+    places: tuple[slice | int, ...],
+    sources: tuple[int, ...],
+    folded: int,
+    vectors: int,
+    b: np.ndarray,
 ) -> np.ndarray:
-    """Return b16's array. places: the part of b that is read; sources: its dimensions of n, of k
-    and of the window; vectors: in a panel."""
+    """Return b16's array. places: the part of b that is read; sources: its dimensions of n, of so
+    many `folded` axes, of k and of the window; vectors: in a panel."""
     n_k_window = b[places].transpose(sources)
+    if folded:
+        n_k_window = n_k_window.reshape(len(n_k_window), -1, *n_k_window.shape[folded + 2 :])
     n, k, *window = n_k_window.shape
-    blocks = -(-k // BLOCK_TERMS)
-    out = np.zeros((n, blocks * BLOCK_TERMS, *window), to_numpy(BF16))
+    blocks = -(-k // block_terms)
+    out = np.zeros((n, blocks * block_terms, *window), to_numpy(kind.b))
     out[:, :k] = n_k_window
-    parts = out.reshape(-1, vectors, LANES, blocks, TILE_PAIRS, PAIR, *window)
+    groups = block_terms // kind.group
+    parts = out.reshape(-1, vectors, LANES, blocks, groups, kind.group, *window)
     taps = range(6, 6 + len(window))
     return np.ascontiguousarray(parts.transpose(0, 3, *taps, 1, 4, 2, 5))
 
 
-def match_operands(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> Bf16Operands | None:
-    """Match a contraction of float32 with a constant b whose columns are a multiple of 16; None for
-    another."""
+def match_operands(
+    t: Tensor, c: Contraction, constants: Collection[Tensor], kind: DotType, uses_tiles: bool
+) -> DotOperands | None:
+    """Match a contraction with a constant b whose columns are a multiple of 16; None for another.
+    uses_tiles: of AMX."""
     found = reduction(t)
-    if found is None or found.dtype != F32 or c.b.tensor not in constants or c.batch_axes:
+    if found is None or found.dtype != kind.total or c.b.tensor not in constants or c.batch_axes:
         return None
-    if c.a.dtype != F32 or c.b.dtype != F32 or len(c.b_axes) != 1 or c.b_axes[0].size % LANES:
+    given = ((F32,), F32) if kind.total == F32 else ((I8, U8), kind.b)
+    if c.a.dtype not in given[0] or c.b.dtype != given[1]:
         return None
-    if not any(e == c.b for e in getattr(found.body, "args", ())):
+    if len(c.b_axes) != 1 or c.b_axes[0].size % LANES:
+        return None
+    if not any(_uncast(e) == c.b for e in getattr(found.body, "args", ())):
         return None
     if not all(isinstance(i, Axis | Const) for i in c.b.index):
         return None
@@ -166,7 +203,11 @@ def match_operands(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> 
     if k is None or {i for i in c.b.index if isinstance(i, Axis)} != {c.b_axes[0], *found.axes}:
         return None
     window = tuple(x for x in found.axes if x != k)
-    dimensions = _dimensions(c.a, k)
+    folded = None
+    if window and 2 * k.size <= kind.tile_terms and kind.total != F32:
+        *inner_window, folded = window
+        window = tuple(inner_window)
+    dimensions = _dimensions(c.a, k, folded)
     if dimensions is None:
         return None
     free = input_factor(found, c.a, {k})
@@ -176,7 +217,16 @@ def match_operands(t: Tensor, c: Contraction, constants: Collection[Tensor]) -> 
     nested = (n for n, d in enumerate(dimensions) if index_axes(d.index) & inner)
     axes = {d.number: free.axes[d.number] for d in dimensions}
     at = next(nested, len(dimensions))
-    return Bf16Operands(c, c.b_axes[0], k, window, dimensions, at, free.body, axes)
+    terms = kind.tile_terms
+    if not uses_tiles:
+        own = k.size * (1 if folded is None else folded.size)
+        terms = min(terms, -(-own // kind.group) * kind.group)
+    n = c.b_axes[0]
+    return DotOperands(kind, terms, c, n, k, folded, window, dimensions, at, free.body, axes)
+
+
+def _uncast(e: Expr) -> Expr:
+    return e.args[0] if isinstance(e, Apply) and e.fn == "cast" else e
 
 
 def _blocked_axis(a: Load, axes: Sequence[Axis]) -> Axis | None:
@@ -187,14 +237,22 @@ def _blocked_axis(a: Load, axes: Sequence[Axis]) -> Axis | None:
     return max(alone, key=lambda x: x.size, default=None)
 
 
-def _dimensions(a: Load, k: Axis) -> tuple[Dimension, ...] | None:
-    """Return the dimensions of a that `k` does not index; None if an index is not affine."""
+def _dimensions(a: Load, k: Axis, folded: Axis | None) -> tuple[Dimension, ...] | None:
+    """Return the dimensions of a that `k` does not index; None if an index is not affine, or
+    `folded` indexes one with no other axis."""
     out = []
     for number, i in enumerate(a.index):
         if k in index_axes(i) or not index_axes(i):
             continue
+        step_f = 0
+        if folded is not None and folded in index_axes(i):
+            whole = affine(i)
+            if whole is None or len(whole.terms) < 2:
+                return None
+            step_f = whole.coefficient(folded)
+            i = te_index.as_index(i - folded * step_f)
         if isinstance(i, Axis):  # its extent may be symbolic
-            out.append(Dimension(number, i.extent, 0, 1, i))
+            out.append(Dimension(number, i.extent, 0, 1, i, step_f))
             continue
         form, ends = affine(i), interval(i)
         if form is None or ends is None:
@@ -205,7 +263,7 @@ def _dimensions(a: Load, k: Axis) -> tuple[Dimension, ...] | None:
         for axis, c in form.terms:
             place = te_index.as_index(place + axis * (c // step))
         place = te_index.as_index(place + (form.base - first) // step)
-        out.append(Dimension(number, (last - first) // step + 1, first, step, place))
+        out.append(Dimension(number, (last - first) // step + 1, first, step, place, step_f))
     return tuple(out)
 
 

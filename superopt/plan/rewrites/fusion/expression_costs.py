@@ -55,6 +55,8 @@ def _expression_length(e: Expr, length: Mapping[Tensor, int]) -> int:
     match e:
         case Apply(_, args):
             return 1 + sum(_expression_length(a, length) for a in args)
+        case Reduce(_, _, Apply("mul") as body):  # its operands are stored
+            return 1 + _expression_length(body, {})
         case Reduce(_, _, body):
             return 1 + _expression_length(body, length)
         case Load(t, _):

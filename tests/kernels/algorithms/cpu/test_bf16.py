@@ -20,7 +20,7 @@ from superopt.kernels.algorithms.contraction import match_contraction
 from superopt.kernels.algorithms.cpu.bf16.gemm import recognise_bf16
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, build_choice, options
-from superopt.kernels.llvm.bf16.products import match_bf16_product
+from superopt.kernels.llvm.bf16.products import match_dot_product
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Update, flat_statements
@@ -196,9 +196,9 @@ def test_products_are_recognised_in_kernels(instructions: str) -> None:
     (p,) = products("3 x 3", instructions)
     kernel = build_kernels(p, build_choice(p, bf16_options(p)[0]))[-1].kernel
     updates = [s for s in flat_statements(kernel.body) if isinstance(s, Update)]
-    found = match_bf16_product(updates[0])
+    found = match_dot_product(updates[0])
     assert found is not None
-    assert (found.pairs is not None) == (instructions == AMX)
+    assert (found.groups is not None) == (instructions == AMX)
     other = replace(kernel, instructions=next(x for x in INSTRUCTIONS if x != instructions))
     with pytest.raises(NotImplementedError, match="does not compute"):
         kernel_text(other, 64)
