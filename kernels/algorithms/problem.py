@@ -35,9 +35,8 @@ class Problem:
     decide. stores_half: floats are stored as fp16 or bf16 on request (triton/narrow_stores.py).
     is_example: at the example sizes of a symbolic problem, which is solved alike. threads: that
     share the kernel. bf16_instructions: products may be of bfloat16, with sums of float32, by these
-    instructions (llvm/bf16/products.py); empty: none may. integer_instructions: of products of
-    uint8 and int8. matches: what recognisers found
-    (`remember_match`)."""
+    instructions (llvm/dot_products/products.py); empty: none may. integer_instructions: of products
+    of uint8 and int8. matches: what recognisers found (`remember_match`)."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | ScatteredLayout]

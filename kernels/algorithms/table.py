@@ -13,9 +13,14 @@ from typing import Any
 from superopt.kernels.algorithms.algorithm import Algorithm
 from superopt.kernels.algorithms.cpu.attention.complete_rows import ATTENTION
 from superopt.kernels.algorithms.cpu.attention.streaming import STREAMING
-from superopt.kernels.algorithms.cpu.bf16.gemm import AMX_GEMM, AMX_INT8_GEMM, BF16_GEMM, INT8_GEMM
 from superopt.kernels.algorithms.cpu.block_scaled_gemm import BLOCK_SCALED_GEMM
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import COLLAPSED_GEMM
+from superopt.kernels.algorithms.cpu.dot_products.gemm import (
+    AMX_GEMM,
+    AMX_INT8_GEMM,
+    BF16_GEMM,
+    INT8_GEMM,
+)
 from superopt.kernels.algorithms.cpu.elementwise import ELEMENTWISE, TRANSPOSE
 from superopt.kernels.algorithms.cpu.gemm import GEMM
 from superopt.kernels.algorithms.cpu.gemv import GEMV

@@ -8,16 +8,16 @@ from itertools import product
 from math import prod
 
 from superopt.kernels.llvm.address import TilePosition
-from superopt.kernels.llvm.bf16.amx import (
+from superopt.kernels.llvm.builder import TextBuilder, Value
+from superopt.kernels.llvm.dot_products.amx import (
     close_tiles,
     emit_tile_products,
     emit_tile_zeros,
     open_tiles,
     store_tiles,
 )
-from superopt.kernels.llvm.bf16.dot_products import emit_dot_products
-from superopt.kernels.llvm.bf16.products import kernel_product, match_dot_product
-from superopt.kernels.llvm.builder import TextBuilder, Value
+from superopt.kernels.llvm.dot_products.products import kernel_product, match_dot_product
+from superopt.kernels.llvm.dot_products.vectors import emit_dot_products
 from superopt.kernels.llvm.functions import emit_cast, emit_fma, emit_function
 from superopt.kernels.llvm.lanes import emit_fold
 from superopt.kernels.llvm.prefetch import plan_prefetches

@@ -130,8 +130,8 @@ class Kernel:
     texts of vendor/cudnn.py and vendor/sdpa.py. programs: on a GPU, the number of persistent
     programs that share the iterations of parallel loops; 0: one for each. sizes: the names of the
     symbolic sizes, which are another parameter: a pointer to their values. instructions: those for
-    bfloat16 that it uses, "amx" or "avx512_bf16" (llvm/bf16/products.py); empty for none. passes:
-    the input of each lowering pass, by name, for printing.
+    groups of terms that it uses (kernels/processor.py); empty for none. passes: the
+    input of each lowering pass, by name, for printing.
     """
 
     name: str

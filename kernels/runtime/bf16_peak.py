@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from superopt.kernels.llvm.bf16.products import (
+from superopt.kernels.llvm.dot_products.products import (
     BF16_DOT,
     LANES,
     MAX_TILE_ROWS,

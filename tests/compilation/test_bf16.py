@@ -12,7 +12,7 @@ import pytest
 
 import superopt
 from superopt.api.model_files import compile_model
-from superopt.compilation.cpu.device import make_device
+from superopt.compilation.cpu.device import CpuDevice
 from superopt.compilation.cpu.program_cache import open_program_cache
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.model.compiler import Compiler
@@ -104,7 +104,7 @@ def test_caches_hold_instructions_apart(monkeypatch: pytest.MonkeyPatch) -> None
     options = CompileOptions(precision="bf16")
 
     def key() -> str:
-        device = make_device(1, "bf16")
+        device = CpuDevice(1, "bf16")
         return open_program_cache(options, device, "digest", missing_compiler).key
 
     permitted = key()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,8 +34,8 @@ from superopt.ir import graph
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Kernel
-from superopt.kernels.runtime.amx import bf16_instructions
-from superopt.kernels.runtime.cpu import Machine
+from superopt.kernels.runtime.amx import bf16_instructions, integer_instructions
+from superopt.kernels.runtime.cpu import Machine, checkable_target
 from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
 from superopt.onnx_io.import_.size_relation import Guards
@@ -170,6 +170,11 @@ class CpuCodeGenerator(CodeGenerator):
         return chosen, TuningReport(kernels, sum(part.seconds for part in parts))
 
     def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
+        target, _ = checkable_target(self.machine)
+        if integer_instructions(target) != integer_instructions(self.machine):  # not by AMX
+            fresh: Any = {"sized_compilers": {}, "plan_cache": {}}
+            other = replace(exe.compiler, generator=replace(self, machine=target), **fresh)
+            exe = other.executable(exe.shape_policy.specialize)
         return export_library(exe, self.machine, self.object_folder, path, shapes)
 
     def saved_fields(self) -> Mapping[str, Any]:

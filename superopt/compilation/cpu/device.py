@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CpuDevice(Device):
     """A CPU. threads: of kernels. precision: "bf16": products of float32 values are computed in
-    bfloat16 where that is faster, by these instructions (kernels/processor.py)."""
+    bfloat16 where that is faster."""
 
     name: ClassVar[str] = "cpu"
     has_size_classes: ClassVar[bool] = True
@@ -40,7 +40,6 @@ class CpuDevice(Device):
     rounds_operands: ClassVar[bool] = True
     threads: int = 1
     precision: str = "fp32"
-    bf16_instructions: str = ""
 
     @property
     def kernel_threads(self) -> int:
@@ -80,17 +79,5 @@ def _repeated_native_call(
 
 
 def open_device(options: CompileOptions) -> CpuDevice:
-    """Return the device of these options. Raises UsageError if it lacks the precision."""
-    return make_device(options.threads, options.precision)
-
-
-def make_device(threads: int, precision: str) -> CpuDevice:
-    """Return a device whose programs this process may run. Raises UsageError if the processor
-    lacks instructions for the precision."""
-    if precision != "bf16":
-        return CpuDevice(threads, precision)
-    # lazily: models that run wholly in ONNX Runtime load no LLVM
-    from superopt.kernels.runtime.amx import bf16_instructions
-    from superopt.kernels.runtime.engine import host
-
-    return CpuDevice(threads, precision, bf16_instructions(host()))
+    """Return the device of these options."""
+    return CpuDevice(options.threads, options.precision)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from superopt.compilation.cpu.code_generator import CpuCodeGenerator
-from superopt.compilation.cpu.device import CpuDevice, make_device
+from superopt.compilation.cpu.device import CpuDevice
 from superopt.compilation.frontend.allowed_transforms import ALL_TRANSFORMS, AllowedTransforms
 from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
@@ -15,6 +15,7 @@ from superopt.compilation.model.saved_model import SavedModel
 from superopt.cost import tuning_records
 from superopt.cost.cache_folders import objects_folder
 from superopt.cost.store import Store
+from superopt.kernels.runtime.amx import bf16_instructions
 from superopt.kernels.runtime.cpu import Machine, host
 from superopt.kernels.runtime.memory_limit import require_address_space
 from superopt.loading.readable_model import (
@@ -53,6 +54,14 @@ def compile_model(
     return out
 
 
+def _make_device(threads: int, precision: str) -> CpuDevice:
+    """Return a device whose programs this process may run. Raises UsageError if the processor
+    lacks instructions for the precision."""
+    if precision == "bf16":
+        bf16_instructions(host())
+    return CpuDevice(threads, precision)
+
+
 def tuned_compiler(
     source: Source,
     threads: int,
@@ -77,7 +86,7 @@ def tuned_compiler(
         log = tuning_records.stored_rewrites(held, target, lambda: given.source.sha256)
     if log is not None and rewrite is not None and allowed.winograd:
         given = rewritten_model(given, log, rewrite)
-    device = make_device(threads, precision)
+    device = _make_device(threads, precision)
     generator = CpuCodeGenerator(device, machine, objects_folder(), allowed)
     return make_compiler(given, generator, chosen, {})
 
@@ -100,7 +109,7 @@ def load_saved(
     same = saved.vector_bytes == machine.width
     options, constants = (saved.options, saved.constants) if same else ({}, {})
     count = threads or saved.threads
-    device = make_device(count, saved.precision)
+    device = _make_device(count, saved.precision)
     generator = CpuCodeGenerator(device, machine, objects_folder(), saved.allowed)
     given = make_readable(saved.source, count)
     out = make_compiler(given, generator, options, constants).executable()

@@ -17,7 +17,7 @@ from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.cost.machine import this_machine
 from superopt.errors import UsageError
 from superopt.ir import graph
-from superopt.kernels.algorithms.cpu.bf16.gemm import BF16_ALGORITHMS
+from superopt.kernels.algorithms.cpu.dot_products.gemm import BF16_ALGORITHMS
 from superopt.kernels.algorithms.space import build_choice
 from superopt.kernels.llvm import operation_count
 from superopt.kernels.llvm.calls import Call, Loop

@@ -45,6 +45,7 @@ from superopt.cost.cache_folders import store_path
 from superopt.cost.disk_cache import record_written
 from superopt.kernels.llvm.numpy_entry import object_offsets
 from superopt.kernels.runtime import file_cache as files
+from superopt.kernels.runtime.amx import bf16_instructions, integer_instructions
 from superopt.kernels.runtime.engine import LLVMLITE_VERSION, Machine, host
 from superopt.plan.program.image import ProgramImage
 from superopt.plan.program.size_formulas import SizeFormulas
@@ -64,7 +65,8 @@ Replan = Callable[[dict[str, str]], "tuple[Segment, Program]"]
 def open_program_cache(
     options: CompileOptions, device: CpuDevice, digest: str, load_compiler: Callable[[], Compiler]
 ) -> CpuProgramCache:
-    """Return the cached programs of a model whose files have this digest."""
+    """Return the cached programs of a model whose files have this digest. Raises UsageError if the
+    processor lacks the precision."""
     machine = host()
     about = (
         entries.FORMAT_VERSION,
@@ -73,7 +75,8 @@ def open_program_cache(
         options.allowed.float_class,
         options.allowed.partial_rules,
         options.precision,
-        device.bf16_instructions,
+        bf16_instructions(machine) if options.precision == "bf16" else "",
+        integer_instructions(machine),  # asks for the permission to use AMX, too
         machine.cpu,
         machine.features,
         machine.width,

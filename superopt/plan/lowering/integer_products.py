@@ -9,7 +9,7 @@
     w' = w - v if that is in int8, with u = 0; else w - 128 for uint8, with u = v - 128.
 
 All sums are modulo 2^32, in which both sides are equal. Processors multiply uint8 by int8
-(kernels/llvm/bf16/dot_products.py).
+(kernels/llvm/dot_products/vectors.py).
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ from onnx import numpy_helper
 from superopt.errors import UsageError
 from superopt.kernels.algorithms.build import build_kernels, input_buffers
 from superopt.kernels.algorithms.contraction import match_contraction
-from superopt.kernels.algorithms.cpu.bf16.gemm import recognise_bf16
+from superopt.kernels.algorithms.cpu.dot_products.gemm import recognise_bf16
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, build_choice, options
-from superopt.kernels.llvm.bf16.products import match_dot_product
 from superopt.kernels.llvm.codegen import kernel_text
+from superopt.kernels.llvm.dot_products.products import match_dot_product
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Update, flat_statements
 from superopt.kernels.processor import AMX, AVX512_BF16, XEON, ZEN5

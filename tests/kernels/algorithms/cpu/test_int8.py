@@ -17,7 +17,7 @@ import superopt
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import Graph
 from superopt.kernels.algorithms.build import build_kernels, input_buffers
-from superopt.kernels.algorithms.cpu.bf16.gemm import recognise_int8
+from superopt.kernels.algorithms.cpu.dot_products.gemm import recognise_int8
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, build_choice, options
 from superopt.kernels.llvm.codegen import kernel_text

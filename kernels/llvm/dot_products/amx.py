@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from superopt.kernels.llvm.address import LoopTerms
-from superopt.kernels.llvm.bf16.products import (
+from superopt.kernels.llvm.dot_products.products import (
     LANES,
     PALETTE_BYTES,
     ROW_BYTES,

@@ -20,14 +20,14 @@ from math import prod
 
 from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
 from superopt.kernels.algorithms.contraction import element_count, match_contraction
-from superopt.kernels.algorithms.cpu.bf16.operands import (
+from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
+from superopt.kernels.algorithms.cpu.dot_products.operands import (
     DotOperands,
     match_operands,
 )
-from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
 from superopt.kernels.algorithms.cpu.gemm import match_product
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.bf16.products import DOT_TYPES, LANES, MAX_TILE_ROWS
+from superopt.kernels.llvm.dot_products.products import DOT_TYPES, LANES, MAX_TILE_ROWS
 from superopt.kernels.loops.layout import effective_layout, row_major
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -15,6 +19,7 @@ from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
+from tests.support.compilation.exporting import CC, HERE, OK, InC
 
 U8, S8, FLOAT, INT32 = TensorProto.UINT8, TensorProto.INT8, TensorProto.FLOAT, TensorProto.INT32
 DTYPES = {U8: np.uint8, S8: np.int8}
@@ -186,3 +191,30 @@ def test_dynamic_quantization_of_any_number_of_rows(specialize: str) -> None:
     for n in (1, 2, 7, 33, 64):
         x = {"x": rng.standard_normal((n, 96)).astype(np.float32)}
         np.testing.assert_allclose(exe.run(x)["y"], defined(net, x), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.skipif(CC is None or not HERE, reason="needs Linux on x86-64 and a C compiler")
+def test_c_gets_the_same_bits(tmp_path: Path) -> None:
+    """Exported code cannot ask the system for AMX's registers: it uses other instructions."""
+    exe = superopt.compile(residual_network())
+    x = {"x": np.random.default_rng(0).standard_normal((1, 3, 16, 16)).astype(np.float32)}
+    opened = InC(exe.export(tmp_path / "m"))
+    assert opened.error == OK
+    np.testing.assert_array_equal(opened.run(x)["y"], exe.run(x)["y"])
+    opened.close()
+
+
+def test_another_process_runs_the_program_from_the_cache(tmp_path: Path) -> None:
+    """It asks for the permission to use AMX before it runs the code."""
+    path = tmp_path / "m.onnx"
+    onnx.save(residual_network(), path)
+    child = (
+        "import sys, numpy as np, superopt; "
+        "x = np.linspace(-1, 1, 768, dtype=np.float32).reshape(1, 3, 16, 16); "
+        "print(superopt.compile(sys.argv[1]).run({'x': x})['y'].ravel().tolist())"
+    )
+    command = [sys.executable, "-c", child, str(path)]
+    first, second = (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    )
+    assert first == second != ""

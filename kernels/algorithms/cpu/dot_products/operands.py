@@ -27,7 +27,7 @@ from math import gcd
 import numpy as np
 
 from superopt.kernels.algorithms.contraction import Contraction, input_factor
-from superopt.kernels.llvm.bf16.products import LANES, DotType
+from superopt.kernels.llvm.dot_products.products import LANES, DotType
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.substitution import replace_loads, substitute_and_fold

@@ -9,8 +9,8 @@ others       VPMADDWD adds two products of int16: the even and the odd bytes of 
 from __future__ import annotations
 
 from superopt.kernels.llvm.address import Address, TilePosition
-from superopt.kernels.llvm.bf16.products import LANES, DotProduct
 from superopt.kernels.llvm.builder import Value, number
+from superopt.kernels.llvm.dot_products.products import LANES, DotProduct
 from superopt.kernels.llvm.values import emit_pointer
 from superopt.kernels.llvm.writer import Writer, register_slot
 from superopt.kernels.processor import AVX512_BF16, AVX512_VNNI

@@ -1,1 +1,0 @@
-"""Products of bfloat16 with float32 sums on the CPU."""

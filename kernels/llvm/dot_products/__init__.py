@@ -1,0 +1,1 @@
+"""Products of groups of terms, of bfloat16 or 8-bit integers: AMX tiles, and vectors."""
