@@ -204,6 +204,23 @@ def test_c_gets_the_same_bits(tmp_path: Path) -> None:
     opened.close()
 
 
+@pytest.mark.skipif(CC is None or not HERE, reason="needs Linux on x86-64 and a C compiler")
+@pytest.mark.parametrize("sizes", [{"n": 5}, None])
+def test_c_gets_the_same_bits_for_rows(sizes: dict[str, int] | None, tmp_path: Path) -> None:
+    """For one number of rows, and for all."""
+    w = whole_range(S8, (64, 32), 1)
+    net = model([helper.make_node("MatMulInteger", ["x", "w"], ["y"])], {"x": (U8, ["n", 64])},
+                INT32, {"w": w})  # fmt: skip
+    exe = superopt.compile(net)
+    opened = InC(exe.export(tmp_path / "m", shapes=sizes))
+    assert opened.error == OK
+    x = {"x": whole_range(U8, (5, 64), 2)}
+    got = np.zeros((5, 32), np.int32)
+    assert opened.call([x["x"]], [got], [] if sizes else [5]) == OK
+    np.testing.assert_array_equal(got, defined(net, x))
+    opened.close()
+
+
 def test_another_process_runs_the_program_from_the_cache(tmp_path: Path) -> None:
     """It asks for the permission to use AMX before it runs the code."""
     path = tmp_path / "m.onnx"

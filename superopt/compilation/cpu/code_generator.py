@@ -39,7 +39,7 @@ from superopt.kernels.runtime.cpu import Machine, checkable_target
 from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
 from superopt.onnx_io.import_.size_relation import Guards
-from superopt.plan.graph.partition import Segment
+from superopt.plan.graph.partition import Segment, has_quantized_products
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
 from superopt.plan.program.execute import load_program, pack_program_constants, start_image
 from superopt.plan.program.image import ProgramImage, load_image
@@ -171,11 +171,19 @@ class CpuCodeGenerator(CodeGenerator):
 
     def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
         target, _ = checkable_target(self.machine)
-        if integer_instructions(target) != integer_instructions(self.machine):  # not by AMX
-            fresh: Any = {"sized_compilers": {}, "plan_cache": {}}
-            other = replace(exe.compiler, generator=replace(self, machine=target), **fresh)
-            exe = other.executable(exe.shape_policy.specialize)
+        same = integer_instructions(target) == integer_instructions(self.machine)
+        if not same and has_quantized_products(exe.compiler.model.graph):
+            exe = self._compile_for(target, exe)
         return export_library(exe, self.machine, self.object_folder, path, shapes)
+
+    def _compile_for(self, machine: Machine, exe: Executable) -> Executable:
+        """Return the executable of the same model for another machine, at the same sizes."""
+        fresh: Any = {"sized_compilers": {}, "plan_cache": {}}
+        other = replace(exe.compiler, generator=replace(self, machine=machine), **fresh)
+        made = other.executable(exe.shape_policy.specialize)
+        for sizes in exe.variants:
+            made.variant(dict(sizes))
+        return made
 
     def saved_fields(self) -> Mapping[str, Any]:
         device = self.device

@@ -146,6 +146,14 @@ def _is_cut_too_short(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
     return False
 
 
+def has_quantized_products(graph: ir_graph.Graph) -> bool:
+    """True if the graph may multiply 8-bit integers: it has such operators, or dequantizes."""
+    return any(
+        n.op.name in INTEGER_PRODUCT_OPS or n.op.name == "DequantizeLinear"
+        for n in ir_graph.nodes(graph)
+    )
+
+
 def has_slow_integer_products(graph: ir_graph.Graph) -> bool:
     """True if the graph has products of 8-bit integers whose kernels are slow: of groups, or by
     weights or zero points of weights that are not constant."""
