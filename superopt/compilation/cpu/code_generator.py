@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from superopt.compilation.cpu.device import CpuDevice
 from superopt.compilation.cpu.explain_kernel import explain_kernel
@@ -57,7 +57,6 @@ class CpuCodeGenerator(CodeGenerator):
     machine: Machine
     object_folder: Path | None
     allowed: AllowedTransforms = ALL_TRANSFORMS
-    prefers_integer_runtime: ClassVar[bool] = True
 
     @property
     def threads(self) -> int:
@@ -71,6 +70,10 @@ class CpuCodeGenerator(CodeGenerator):
     def bf16_instructions(self) -> str:
         """The instructions of products in bfloat16; empty if all are in float32."""
         return bf16_instructions(self.machine) if self.device.precision == "bf16" else ""
+
+    @property
+    def runtime_integer_products(self) -> str:
+        return "slow" if integer_instructions(self.machine) else "all"
 
     def plan_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Program:
         return plan_segment_program(

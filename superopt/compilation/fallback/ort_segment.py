@@ -37,6 +37,7 @@ from superopt.plan.graph.partition import (
     INTEGER_PRODUCT_REASON,
     Segment,
     Units,
+    has_quantized_products,
     has_slow_integer_products,
 )
 from superopt.te.expr import index
@@ -268,12 +269,11 @@ def _is_planned(t: TensorType, sizes: Mapping[str, int]) -> bool:
     return all(index.symbols(d) <= sizes.keys() for d in t.shape)
 
 
-def integer_product_fallbacks(model: Model, in_runtime: bool) -> dict[ir_graph.Node, str]:
+def integer_product_fallbacks(model: Model, which: str) -> dict[ir_graph.Node, str]:
     """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model.
-    in_runtime: whether models with products of integers run there."""
-    whole = (
-        in_runtime
-        and has_slow_integer_products(model.graph)
-        and ort.installed_version() is not None
-    )
-    return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}
+    which: products of 8-bit integers that have slow kernels; see CodeGenerator."""
+    if which == "none" or ort.installed_version() is None:
+        return {}
+    is_slow = has_slow_integer_products if which == "slow" else has_quantized_products
+    nodes = ir_graph.nodes(model.graph) if is_slow(model.graph) else ()
+    return dict.fromkeys(nodes, INTEGER_PRODUCT_REASON)

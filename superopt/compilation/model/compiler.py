@@ -149,8 +149,8 @@ class Compiler:
 
     def with_model(self, model: Model) -> Compiler:
         """Return the compiler of this model with other sizes."""
-        in_runtime = self.generator.prefers_integer_runtime and not self.prefer_kernels
-        own = integer_product_fallbacks(model, in_runtime)
+        which = "none" if self.prefer_kernels else self.generator.runtime_integer_products
+        own = integer_product_fallbacks(model, which)
         fresh: Any = {"sized_compilers": {}, "plan_cache": {}}
         return replace(self, model=model, fallback_reasons=own, is_sized=True, **fresh)
 
@@ -385,7 +385,7 @@ def make_compiler(
     model = import_model(readable.source)
     given = GivenModel(readable.original, generator.device.fallback_threads)
     if readable.session is None:
-        reasons = integer_product_fallbacks(model, generator.prefers_integer_runtime)
+        reasons = integer_product_fallbacks(model, generator.runtime_integer_products)
         return Compiler(model, given, generator, tuned_options, packed_constants, reasons)
     reasons = dict.fromkeys(ir_graph.nodes(model.graph), readable.fallback_reason)
     return Compiler(model, given, generator, {}, {}, reasons, session=readable.session)

@@ -202,14 +202,18 @@ class CodeGenerator(ABC):
 
     allowed: the allowed transforms. segment_threads: of parts in ONNX Runtime. max_unrolled_steps:
     of recurrent layers, for a target without loops; None for one with loops.
-    prefers_integer_runtime: run models with integer products in ONNX Runtime.
+    runtime_integer_products: models with these products of 8-bit integers run in ONNX Runtime:
+    "none", "slow" ones, or "all".
     """
 
     device: Device
     allowed: AllowedTransforms
     segment_threads: int = 1
     max_unrolled_steps: ClassVar[int | None] = None
-    prefers_integer_runtime: ClassVar[bool] = False
+
+    @property
+    def runtime_integer_products(self) -> str:
+        return "none"
 
     @abstractmethod
     def plan_segment(self, c: Compiler, s: Segment, sizes: Mapping[str, int]) -> Program:

@@ -155,8 +155,8 @@ def has_quantized_products(graph: ir_graph.Graph) -> bool:
 
 
 def has_slow_integer_products(graph: ir_graph.Graph) -> bool:
-    """True if the graph has products of 8-bit integers whose kernels are slow: of groups, or by
-    weights or zero points of weights that are not constant."""
+    """True if the graph has products of 8-bit integers whose kernels are slow: of groups, of
+    batches of weights, or by weights or zero points of weights that are not constant."""
     return any(_is_slow_integer_product(n) for n in ir_graph.nodes(graph))
 
 
@@ -169,7 +169,10 @@ def _is_slow_integer_product(n: ir_graph.Node) -> bool:
     weights = "b" if n.op.name.endswith("MatMul") or n.op.name == "MatMulInteger" else "w"
     zero = given.get(f"{weights}_zero_point")
     constants = [given[weights], *([] if zero is None else [zero])]
-    return not all(v is not None and is_constant(v, {}) for v in constants)
+    if not all(v is not None and is_constant(v, {}) for v in constants):
+        return True
+    held = given[weights]
+    return weights == "b" and held is not None and len(held.type.shape or ()) > 2
 
 
 def _has_known_shape(t: TensorType, sizes: Mapping[str, int]) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
+from superopt.compilation.cpu import code_generator
 from superopt.ir.graph import nodes
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
@@ -160,6 +161,23 @@ def test_products_of_dequantized_integers_are_of_integers() -> None:
     only = superopt.compile(quantized(weights_only=True))
     assert "MatMulInteger" not in planned_ops(quantized(weights_only=True))
     near(only.run(x), reference(quantized(weights_only=True), x))
+
+
+def test_products_of_batches_of_weights_run_in_onnxruntime() -> None:
+    w = np.random.default_rng(0).integers(-100, 100, (2, 8, 4)).astype(np.int8)
+    m = made(
+        [node("MatMulInteger", ["x", "w"], ["y"])], {"x": (TensorProto.UINT8, [2, 3, 8])},
+        {"y": TensorProto.INT32}, {"w": w},
+    )  # fmt: skip
+    assert {why for _, why in superopt.compile(m).fallback_nodes({})} == {INTEGER_PRODUCT_REASON}
+
+
+def test_processors_without_instructions_for_integers_leave_them_to_onnxruntime(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(code_generator, "integer_instructions", lambda machine: "")
+    exe = superopt.compile(quantized(weights_only=False), specialize="eager")
+    assert {why for _, why in exe.fallback_nodes({"n": 2})} == {INTEGER_PRODUCT_REASON}
 
 
 def test_products_of_two_variable_matrices_of_integers_run_in_onnxruntime() -> None:
