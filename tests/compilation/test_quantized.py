@@ -15,8 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import superopt
 from superopt.ir.evaluate import evaluate
+from superopt.ir.graph import nodes
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
+from superopt.plan.lowering.graph_tensors import GraphTensors
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
 from tests.support.compilation.exporting import CC, HERE, OK, InC
@@ -103,6 +105,21 @@ def test_convolutions_are_exact(
     assert not exe.fallback_nodes({})
     x = {"x": whole_range(of_x, (2, inner, size, size), seed + 3)}
     np.testing.assert_array_equal(exe.run(x)["y"], defined(net, x))
+
+
+def test_programs_of_all_sizes_share_the_weights() -> None:
+    known = {"w": whole_range(U8, (32, 16), 0), "v": whole_range(U8, (16,), 1)}
+    net = model([helper.make_node("MatMulInteger", ["x", "w", "", "v"], ["y"])],
+                {"x": (U8, ["n", 32])}, INT32, known)  # fmt: skip
+    graph = import_model(read_model(net)).graph
+    found = []
+    for n in (3, 5):
+        tensors = GraphTensors({"n": n})
+        for node in nodes(graph):
+            tensors.add(node)
+        found.append([load for t, load in tensors.constants.items() if t.name[0] != "x"])
+    assert len(found[0]) == 2  # weights, and their zero points less 128
+    assert all(a is b for a, b in zip(*found, strict=True))
 
 
 def test_sums_wrap_around() -> None:

@@ -173,7 +173,7 @@ class _Splitter:
         def difference(x: np.ndarray) -> np.ndarray:
             return np.asarray(x.astype(np.int32) - along_columns(zeros(), x.ndim))
 
-        recipe = ("signed", axis, w.zero if not isinstance(w.zero, Tensor) else id(zero))
+        recipe = ("signed", axis, zero)
         exact = difference(load())
         if exact.size == 0 or (exact.min() >= -SIGN_OFFSET and exact.max() < SIGN_OFFSET):
             return derive_constant(load, recipe, lambda x: difference(x).astype(np.int8)), None
