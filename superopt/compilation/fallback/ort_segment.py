@@ -272,8 +272,8 @@ def _is_planned(t: TensorType, sizes: Mapping[str, int]) -> bool:
 def integer_product_fallbacks(model: Model, which: str) -> dict[ir_graph.Node, str]:
     """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model.
     which: products of 8-bit integers that have slow kernels; see CodeGenerator."""
-    if which == "none" or ort.installed_version() is None:
+    if which == "none":
         return {}
     is_slow = has_slow_integer_products if which == "slow" else has_quantized_products
-    nodes = ir_graph.nodes(model.graph) if is_slow(model.graph) else ()
-    return dict.fromkeys(nodes, INTEGER_PRODUCT_REASON)
+    whole = is_slow(model.graph) and ort.installed_version() is not None  # which loads it
+    return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}
