@@ -6,7 +6,7 @@ import pytest
 
 from superopt.kernels.processor import AMX
 from superopt.kernels.runtime.amx import NEEDED_FEATURES, request_amx
-from superopt.kernels.runtime.engine import Machine, native_machine, psabi_machine
+from superopt.kernels.runtime.engine import Machine, host, psabi_machine
 
 # Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants.
 GRAPHS = {
@@ -45,7 +45,7 @@ GRAPHS = {
 
 def lacks(instructions: str) -> str:
     """Why this processor cannot run the instructions; empty if it can."""
-    there = {f[1:] for f in native_machine().features.split(",") if f.startswith("+")}
+    there = {f[1:] for f in host().features.split(",") if f.startswith("+")}
     missing = [f for f in NEEDED_FEATURES[instructions] if f not in there]
     if not missing and instructions == AMX and not request_amx():
         return "the system does not permit AMX"

@@ -29,7 +29,7 @@ from superopt.kernels.runtime.amx import (
     request_amx,
 )
 from superopt.kernels.runtime.cpu import create_target_machine, optimized_text
-from superopt.kernels.runtime.engine import Machine, native_machine, psabi_machine
+from superopt.kernels.runtime.engine import Machine, host, native_machine, psabi_machine
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.simplify import simplify_graph
@@ -85,7 +85,7 @@ INT8_CODE = re.compile(r"\b(tdpbusd|vpdpbusd|v?pmaddwd|v?pmaddubsw)\b")
 
 def lacks(instructions: str, width: int) -> str:
     """Why this processor cannot run the instructions; empty if it can."""
-    there = {f[1:] for f in native_machine().features.split(",") if f.startswith("+")}
+    there = {f[1:] for f in host().features.split(",") if f.startswith("+")}
     needed = (*INTEGER_FEATURES[instructions], {64: "avx512bw", 32: "avx2", 16: "sse2"}[width])
     missing = [f for f in needed if f not in there]
     if not missing and instructions == AMX_INT8 and not request_amx():
@@ -146,10 +146,10 @@ def test_results_are_exact(
     name: str, instructions: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of each option equal those of a loop over int32, on operands of the whole range."""
-    if why := lacks(instructions, width):
-        pytest.skip(why)
     if width < native_machine().width:
         monkeypatch.setenv("SUPEROPT_TARGET_CPU", LEVELS[width])
+    if why := lacks(instructions, width):
+        pytest.skip(why)
     rng = np.random.default_rng(5)
     found = [p for p in plan_problems(name, instructions, width) if recognise_int8(p)]
     assert len(found) == 1, name
