@@ -32,7 +32,7 @@ from superopt.kernels.runtime.cpu import (
     object_code,
     optimized_text,
 )
-from superopt.kernels.runtime.engine import Machine, psabi_machine
+from superopt.kernels.runtime.engine import Machine, native_machine, psabi_machine
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
 from superopt.plan.graph.simplify import simplify_graph
