@@ -96,7 +96,7 @@ def fold_transposes(path: Path) -> None:
     onnx.save(m, path)
 
 
-def defined(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def reference_outputs(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the outputs of onnxruntime without optimizations."""
     import onnxruntime
 
@@ -111,7 +111,7 @@ def measure(path: Path, threads: int, seconds: float) -> list[float]:
     """Return the medians of NAMES in ms, and the values of COLUMNS."""
     session = ort.load_session(path, threads)
     feeds = drawn(session, 0, SIZES)
-    wanted = defined(path, feeds)
+    wanted = reference_outputs(path, feeds)
     exe = superopt.compile(path, threads=threads, specialize="eager")
     peer = openvino.prepare(path, feeds, threads, "f32")
     runs: list[Callable[[], object]] = [lambda: exe.run(feeds), bind_run(session, feeds), peer]

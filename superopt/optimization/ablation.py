@@ -165,16 +165,16 @@ class _AblationJob:
         request = self.request
         threads, feed = request.threads, timing_inputs(self.original)
 
-        def timed(m: Model) -> TimedModel:
+        def load_timed(m: Model) -> TimedModel:
             return TimedModel(OrtSession(m[0], threads), m[1])
 
         def show(done: float) -> None:
             request.progress(Event("ablate", "the result without each part", done))
 
         size = self.original.model.source.size_bytes
-        some = [timed(m) for m in models]
+        some = [load_timed(m) for m in models]
         return time_beside(
-            timed(self.result), some, size, feed, request, request.ablation_seconds, show
+            load_timed(self.result), some, size, feed, request, request.ablation_seconds, show
         )
 
     def _row(self, p: _Part, ratios: Mapping[Model, SpeedupInterval | str]) -> AblatedPart:

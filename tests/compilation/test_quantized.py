@@ -42,7 +42,7 @@ def model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def defined(m: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
+def definition_result(m: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.ndarray:
     """What the operators' expressions give."""
     (out,) = evaluate(import_model(read_model(m)).graph, feeds)
     return np.asarray(out)
@@ -78,7 +78,7 @@ def test_matrix_products_are_exact(
     exe = superopt.compile(net)
     assert not exe.fallback_nodes({})
     x = {"x": whole_range(of_x, (m, k), seed + 3)}
-    np.testing.assert_array_equal(exe.run(x)["y"], defined(net, x))
+    np.testing.assert_array_equal(exe.run(x)["y"], definition_result(net, x))
 
 
 @settings(max_examples=12, deadline=None)
@@ -104,7 +104,7 @@ def test_convolutions_are_exact(
     exe = superopt.compile(net)
     assert not exe.fallback_nodes({})
     x = {"x": whole_range(of_x, (2, inner, size, size), seed + 3)}
-    np.testing.assert_array_equal(exe.run(x)["y"], defined(net, x))
+    np.testing.assert_array_equal(exe.run(x)["y"], definition_result(net, x))
 
 
 def test_programs_of_all_sizes_share_the_weights() -> None:
@@ -140,7 +140,7 @@ def residual_network() -> onnx.ModelProto:
     known: dict[str, np.ndarray] = {}
     nodes: list[onnx.NodeProto] = []
 
-    def quantized(x: str, scale: float) -> str:
+    def quantize(x: str, scale: float) -> str:
         known[f"{x}s"], known[f"{x}z"] = np.float32(scale), np.uint8(110)
         nodes.append(helper.make_node("QuantizeLinear", [x, f"{x}s", f"{x}z"], [f"{x}q"]))
         nodes.append(helper.make_node("DequantizeLinear", [f"{x}q", f"{x}s", f"{x}z"], [f"{x}d"]))
@@ -160,13 +160,13 @@ def residual_network() -> onnx.ModelProto:
         nodes.append(helper.make_node("Conv", [x, w, f"{out}b"], [f"{out}c"], pads=[1] * 4))
         nodes.append(helper.make_node("Relu", [f"{out}c"], [out]))
 
-    conv(quantized("x", 0.02), "a", 24, 3)
-    conv(quantized("a", 0.1), "b", 24, 24)
-    nodes.append(helper.make_node("Add", ["ad", quantized("b", 0.3)], ["c"]))
-    nodes.append(helper.make_node("MaxPool", [quantized("c", 0.3)], ["p"], kernel_shape=[2, 2],
+    conv(quantize("x", 0.02), "a", 24, 3)
+    conv(quantize("a", 0.1), "b", 24, 24)
+    nodes.append(helper.make_node("Add", ["ad", quantize("b", 0.3)], ["c"]))
+    nodes.append(helper.make_node("MaxPool", [quantize("c", 0.3)], ["p"], kernel_shape=[2, 2],
                                   strides=[2, 2]))  # fmt: skip
-    nodes.append(helper.make_node("GlobalAveragePool", [quantized("p", 0.3)], ["g"]))
-    nodes.append(helper.make_node("Flatten", [quantized("g", 0.3)], ["f"]))
+    nodes.append(helper.make_node("GlobalAveragePool", [quantize("p", 0.3)], ["g"]))
+    nodes.append(helper.make_node("Flatten", [quantize("g", 0.3)], ["f"]))
     known["gemmb"] = rng.standard_normal(10).astype(np.float32)
     nodes.append(helper.make_node("Gemm", ["f", weights("gemm", (10, 24)), "gemmb"], ["h"],
                                   transB=1))  # fmt: skip
@@ -207,7 +207,7 @@ def test_dynamic_quantization_of_any_number_of_rows(specialize: str) -> None:
     exe = superopt.compile(net, specialize=specialize)
     for n in (1, 2, 7, 33, 64):
         x = {"x": rng.standard_normal((n, 96)).astype(np.float32)}
-        np.testing.assert_allclose(exe.run(x)["y"], defined(net, x), rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(exe.run(x)["y"], definition_result(net, x), rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.skipif(CC is None or not HERE, reason="needs Linux on x86-64 and a C compiler")
@@ -234,7 +234,7 @@ def test_c_gets_the_same_bits_for_rows(sizes: dict[str, int] | None, tmp_path: P
     x = {"x": whole_range(U8, (5, 64), 2)}
     got = np.zeros((5, 32), np.int32)
     assert opened.call([x["x"]], [got], [] if sizes else [5]) == OK
-    np.testing.assert_array_equal(got, defined(net, x))
+    np.testing.assert_array_equal(got, definition_result(net, x))
     opened.close()
 
 

@@ -179,14 +179,14 @@ class _Splitter:
             return derive_constant(load, recipe, lambda x: difference(x).astype(np.int8)), None
         offset = SIGN_OFFSET if unsigned else 0
 
-        def shifted(x: np.ndarray) -> np.ndarray:
+        def shift_signs(x: np.ndarray) -> np.ndarray:
             return (x.astype(np.int32) - offset).astype(np.int8)
 
         def rest(x: np.ndarray) -> np.ndarray:
             return zeros() - np.int32(offset)
 
         return (
-            derive_constant(load, (*recipe, "shifted"), shifted),
+            derive_constant(load, (*recipe, "shifted"), shift_signs),
             derive_constant(load, (*recipe, "rest"), rest),
         )
 
@@ -233,10 +233,10 @@ def _padded_columns(array: Loader, axis: int, more: int) -> Loader:
     if not more:
         return array
 
-    def padded(x: np.ndarray) -> np.ndarray:
+    def pad_columns(x: np.ndarray) -> np.ndarray:
         return np.pad(x, [(0, more if d == axis else 0) for d in range(x.ndim)])
 
-    return derive_constant(array, ("padded", axis, more), padded)
+    return derive_constant(array, ("padded", axis, more), pad_columns)
 
 
 def _wider_tensor(t: Tensor, column: Axis, sums: Expr, columns: int) -> Tensor:
