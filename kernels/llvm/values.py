@@ -25,6 +25,8 @@ from superopt.kernels.llvm.functions import (
     emit_cast,
     emit_function,
     emit_power,
+    emit_rounded_integer,
+    is_within_int32,
     match_bit_field,
 )
 from superopt.kernels.llvm.gathers import emit_gather, emit_scalar_loads
@@ -42,7 +44,7 @@ from superopt.kernels.llvm.writer import (
 from superopt.te.analysis import affine
 from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
-from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, U32
+from superopt.te.expr.dtype import BOOL, F32, F64, I32, INDEX, U32
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Size
 from superopt.te.expr.tensor import Tensor
 
@@ -86,6 +88,8 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
             return vector_math.tanh_of_softplus(
                 w.t, *match_lanes(w, [emit_value(w, e, p) for e in both])
             )
+        case Apply("cast", (Apply("round", (x,)),), dtype) if dtype == I32 and is_within_int32(x):
+            return emit_rounded_integer(w.t, emit_value(w, x, p))
         case Apply("sub" | "cast") if w.t.has_avx512 and (field := match_bit_field(e)) is not None:
             return emit_bit_field(w.t, field, emit_value(w, field.bits, p))
         case Apply("exp_below", (Apply("neg", (Apply("abs"),)) as x,)):

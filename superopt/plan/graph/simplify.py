@@ -11,7 +11,8 @@ from superopt.plan.graph.batched_gemm import batch_gemms
 from superopt.plan.graph.channels_first import convert_to_channels_first
 from superopt.plan.graph.dft_matmul import lower_dft_to_matmul
 from superopt.plan.graph.promote_fp32 import promote_to_fp32
-from superopt.plan.graph.quantized_products import lower_quantized_products
+from superopt.plan.graph.quantized.products import lower_quantized_products
+from superopt.plan.graph.quantized.requantize import merge_requantization
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
 from superopt.plan.graph.subpixel_deconv import lower_to_subpixel_conv
 from superopt.rules.lang.rule import Rule
@@ -21,6 +22,7 @@ from superopt.rules.match.matcher import Match, matches
 from superopt.rules.match.rewrite import Refusal, rewrite
 
 PROMOTION_FLOAT_CLASS = "E2"  # the float class that allows unrounded intermediate results
+REQUANTIZATION_FLOAT_CLASS = "E1"  # that allows another order of scaling and adding
 # Padding is merged into the convolution; batch normalisation is folded into the weights before it,
 # and what remains is a scale and a shift.
 ALWAYS_APPLIED_RULES = {
@@ -69,6 +71,8 @@ def simplify_graph(
         else graph,
         lazy=True,
     ).graph
+    if is_cpu and float_class >= REQUANTIZATION_FLOAT_CLASS:
+        graph = merge_requantization(graph)
     graph = fold_constants(convert_to_channels_first(lower_dft_to_matmul(graph)), lazy=True).graph
     if not applies_rules:
         return graph

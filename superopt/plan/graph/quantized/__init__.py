@@ -1,0 +1,1 @@
+"""Graphs of quantized models."""
