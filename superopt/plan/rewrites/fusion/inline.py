@@ -19,6 +19,7 @@ from superopt.plan.rewrites.fusion.expression_costs import (
     is_cheap,
     large_expressions,
 )
+from superopt.plan.rewrites.fusion.narrow_results import narrow_results
 from superopt.plan.rewrites.reductions.shared_values import share_exponentials
 from superopt.te.analysis.affine import affine
 from superopt.te.analysis.inline import Inliner, substitute_axes
@@ -61,7 +62,7 @@ def inline_tensors(
     written = parts or {}
     current = {t: t for t in topological_order(outputs, written)}
     stay = {*outputs, *materialized, *(t for some in written.values() for t in some)}
-    stay |= large_expressions(current)
+    stay |= large_expressions(current) | narrow_results(current)
     stay |= _padded_slices(current) if reorder_operands is not None else set()
     dear = reorder_operands is not None
     current = share_exponentials(inline_to_fixpoint(current, stay, (), dear))
