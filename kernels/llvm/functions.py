@@ -290,21 +290,6 @@ def _emit_float_to_int(t: TextBuilder, x: Value, dtype: DType) -> Value:
     return t.make(f"freeze {out}", dtype, x.lanes)
 
 
-def is_within_int32(e: Expr) -> bool:
-    """True for a float32 that constants limit to int32, or NaN."""
-    match e:
-        case Apply("min", (Apply("max", (_, Const(low))), Const(high))) if e.dtype == F32:
-            return -(2.0**31) <= float(low) and float(high) < 2.0**31
-    return False
-
-
-def emit_rounded_integer(t: TextBuilder, x: Value) -> Value:
-    """Emit a float32 as the nearest int32, ties to even, in one instruction. Out of range it is
-    arbitrary."""
-    out = t.call(f"llvm.lrint.{Value('', I32, x.lanes).suffix}.{x.suffix}", [x], I32)
-    return t.make(f"freeze {out}", I32, x.lanes)
-
-
 def constant_like(value: Number, v: Value) -> Value:
     """Return a constant of a value's type."""
     return number(value, v.dtype, v.lanes)

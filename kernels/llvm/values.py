@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superopt.kernels.llvm import vector_math
+from superopt.kernels.llvm import requantization, vector_math
 from superopt.kernels.llvm.address import (
     Address,
     LoopTerms,
@@ -23,10 +23,9 @@ from superopt.kernels.llvm.functions import (
     CHEAP_EXPONENTS,
     emit_bit_field,
     emit_cast,
+    emit_fma,
     emit_function,
     emit_power,
-    emit_rounded_integer,
-    is_within_int32,
     match_bit_field,
 )
 from superopt.kernels.llvm.gathers import emit_gather, emit_scalar_loads
@@ -44,7 +43,7 @@ from superopt.kernels.llvm.writer import (
 from superopt.te.analysis import affine
 from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
-from superopt.te.expr.dtype import BOOL, F32, F64, I32, INDEX, U32
+from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, U32
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Size
 from superopt.te.expr.tensor import Tensor
 
@@ -88,8 +87,10 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
             return vector_math.tanh_of_softplus(
                 w.t, *match_lanes(w, [emit_value(w, e, p) for e in both])
             )
-        case Apply("cast", (Apply("round", (x,)),), dtype) if dtype == I32 and is_within_int32(x):
-            return emit_rounded_integer(w.t, emit_value(w, x, p))
+        case Apply("cast") if (inner := requantization.match_rounded_integer(e)) is not None:
+            return requantization.emit_rounded_integer(w.t, _emit_limited_sum(w, inner, p))
+        case Apply("cast") if (inner := requantization.match_narrowed_integer(e)) is not None:
+            return emit_cast(w.t, emit_value(w, inner, p), F32)
         case Apply("sub" | "cast") if w.t.has_avx512 and (field := match_bit_field(e)) is not None:
             return emit_bit_field(w.t, field, emit_value(w, field.bits, p))
         case Apply("exp_below", (Apply("neg", (Apply("abs"),)) as x,)):
@@ -101,6 +102,24 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
                 w.t, fn, match_lanes(w, [emit_value(w, a, p) for a in args]), dtype
             )
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
+
+
+def _emit_limited_sum(w: Writer, e: Expr, p: TilePosition) -> Value:
+    """Emit what is rounded to an integer; sums of scaled integers by fused multiply-adds."""
+    match e:
+        case Apply("min" | "max" as fn, (x, Const() as limit)):
+            some = [_emit_limited_sum(w, x, p), emit_value(w, limit, p)]
+            return emit_function(w.t, fn, match_lanes(w, some), e.dtype)
+    return _emit_fused_sum(w, e, p) if requantization.is_integer_sum(e) else emit_value(w, e, p)
+
+
+def _emit_fused_sum(w: Writer, e: Expr, p: TilePosition) -> Value:
+    match e:
+        case Apply("add", (Apply("mul", (x, y)), rest) | (rest, Apply("mul", (x, y)))):
+            some = [emit_value(w, x, p), emit_value(w, y, p), _emit_fused_sum(w, rest, p)]
+            a, b, c = match_lanes(w, some)
+            return emit_fma(w.t, a, b, c)
+    return emit_value(w, e, p)
 
 
 def _emit_and(w: Writer, a: Value, b: Value) -> Value:

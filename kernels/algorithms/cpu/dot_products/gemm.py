@@ -49,6 +49,7 @@ from superopt.te.expr.tensor import Tensor
 MIN_TERMS = 16  # of the blocked sum
 FLOAT_BYTES = 4
 RESIDENT_BYTES = 1 << 20  # of b that stays in L2 beside a's rows
+UNROLLED_PIXELS = 16
 MAX_PARALLEL_LOOPS = 3
 MIN_PARTS_PER_THREAD = 4
 # Of AMX: row tiles and column tiles of a block, in the order of preference.
@@ -206,7 +207,7 @@ def schedule_groups(p: Problem, g: DotGemm, option: Option) -> Choice:
     root = x.product(t, a, b, in_panel)
     is_amx = g.instructions in TILE_INSTRUCTIONS
     schedules: Mapping[Tensor, Schedule] = {
-        grouped: grouping_schedule(grouped, p.threads),
+        grouped: (_grouping_schedule if x.folded is None else _row_schedule)(grouped, x, p.threads),
         root: (_tile_schedule if is_amx else _dot_schedule)(p, g, root, option),
     }
     layout = scatter_layout(t, p.layouts.get(t) or row_major(t.rank), t.axes, t.axes)
@@ -223,15 +224,27 @@ def schedule_symbolic(p: Problem, option: Option) -> Choice | None:
     return None if g is None else schedule_groups(p, g, option)
 
 
-def grouping_schedule(t: Tensor, threads: int) -> Schedule:
+def _grouping_schedule(t: Tensor, x: DotOperands, threads: int) -> Schedule:
     """Return the schedule of grouped operands: vectors along terms, of a block of channels."""
     inner = t.axes[-1].name
     steps: list[Primitive] = [
-        Split(inner, min(t.axes[-1].size, LANES)),
+        Split(inner, min(x.block_terms, LANES)),
         Unroll(f"{inner}.o"),
         Vectorize(f"{inner}.i"),
     ]
     return (*steps, *_parallel_loops([(a.name, a.size) for a in t.axes[:-2]], threads))
+
+
+def _row_schedule(t: Tensor, x: DotOperands, threads: int) -> Schedule:
+    """Return the schedule of overlapping rows: a vector of channels for each of some pixels."""
+    inner = t.axes[-1].name
+    steps: list[Primitive] = [
+        Split(inner, x.channel_stride),
+        Split(f"{inner}.o", min(UNROLLED_PIXELS, t.axes[-1].size // x.channel_stride)),
+        Unroll(f"{inner}.o.i"),
+        Vectorize(f"{inner}.i"),
+    ]
+    return (*steps, *_parallel_loops([(a.name, a.size) for a in t.axes[:-1]], threads))
 
 
 def _parallel_loops(loops: list[tuple[str, int]], threads: int) -> list[Primitive]:

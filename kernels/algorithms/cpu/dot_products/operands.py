@@ -15,6 +15,13 @@ window are loops between q and p. Both are rounded to the nearest, ties to even.
 
 Operands of integers are the same with uint8, int8 and int32, in groups r < 4. Their rows have 64
 terms for AMX, and fewer for vector instructions if there are fewer.
+
+Where an image has few channels k, a row of the window is summed with them, as terms k' f + k with
+k' a multiple of 4. Rows of neighbouring pixels then overlap in memory:
+
+    y[.., w] = sum(a[.., s w + f, k] * b[f, k] for f, k)
+    a8[.., k' v + k] = a[.., v, k]                                 0 beyond k, and behind the last v
+    y[.., w] = sum(a8[.., s k' w + 64 q + 4 p + r] * b8[q, p, r])  b8 is 0 beyond the last term
 """
 
 from __future__ import annotations
@@ -42,22 +49,22 @@ from superopt.te.expr.tensor import Tensor, cast, compute, const, reduce_sum, se
 @dataclass(frozen=True, slots=True)
 class Dimension:
     """A dimension of a that the summed axis k does not index, as a dimension of a16: a's index is
-    first + step * (a16's index) + folded * f. index: the second one, over the result's and the
-    window's axes; f: the folded axis."""
+    first + step * (a16's index), and f more if it is `folded`. index: the second one, over the
+    result's and the window's axes; f: the folded axis."""
 
     number: int
     size: Dim
     first: int
     step: int
     index: Expr
-    folded: int = 0
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DotOperands:
     """The parts of a contraction. block_terms: of a block of a's row. k: the axis that is summed in
-    blocks; folded: one that is summed with it, k of k f in turn, where k is short; window: others
-    that are summed. blocks_at: the dimension of a16 that is k's blocks."""
+    blocks; folded: one that is summed with it where k is short; window: others that are summed.
+    blocks_at: the dimension of a16 that is k's blocks, if none is folded."""
 
     type: DotType
     block_terms: int
@@ -72,41 +79,89 @@ class DotOperands:
     free_axes: Mapping[int, Axis]
 
     @property
+    def channel_stride(self) -> int:
+        """The terms from one element of the folded axis to the next."""
+        group = self.type.group
+        return self.k.size if self.folded is None else -(-self.k.size // group) * group
+
+    @property
     def terms(self) -> int:
         """The terms that are summed in blocks."""
-        return self.k.size * (1 if self.folded is None else self.folded.size)
+        return self.k.size if self.folded is None else self.channel_stride * self.folded.size
 
     @property
     def block_count(self) -> int:
         return -(-self.terms // self.block_terms)
 
     @property
+    def row(self) -> Dimension:
+        """The dimension that the folded axis indexes."""
+        return next(d for d in self.dimensions if d.folded)
+
+    @property
+    def row_length(self) -> int:
+        """The pixels of a row of overlapping terms that are read."""
+        assert self.folded is not None
+        assert isinstance(self.row.size, int)
+        return self.row.step * (self.row.size - 1) + self.folded.size
+
+    @property
     def shape(self) -> tuple[Dim, ...]:
-        """The shape of a16."""
+        """The shape of a16, or of a8."""
+        if self.folded is not None:
+            others = [d.size for d in self.dimensions if not d.folded]
+            unread = self.block_count * self.block_terms - self.terms
+            return (*others, self.row_length * self.channel_stride + unread)
         sizes = [d.size for d in self.dimensions]
         at = self.blocks_at
         return (*sizes[:at], self.block_count, *sizes[at:], self.block_terms)
 
     def grouped_input(self) -> Tensor:
-        """Return a16."""
+        """Return a16, or a8."""
+        if self.folded is not None:
+            return compute(self.shape, self._overlapping_element, name=f"a{self.type.a.bits}")
 
         def element(*axes: Expr) -> Expr:
             *outer, inner = axes
             block = outer.pop(self.blocks_at)
-            term = te_index.as_index(block * self.block_terms + inner)
-            short = self.folded is not None
-            k = te_index.as_index(term % self.k.size) if short else term
-            f = te_index.as_index(term // self.k.size)
+            k = te_index.as_index(block * self.block_terms + inner)
             env: dict[Expr, Expr] = {self.k: k}
             for d, i in zip(self.dimensions, outer, strict=True):
-                at = te_index.as_index(i * d.step + d.first)
-                env[self.free_axes[d.number]] = te_index.as_index(at + f * d.folded)
+                env[self.free_axes[d.number]] = te_index.as_index(i * d.step + d.first)
             body = substitute_and_fold(self.factor, env)
-            if self.terms % self.block_terms:
-                body = select(term < self.terms, body, const(0, body.dtype))
+            if self.k.size % self.block_terms:
+                body = select(k < self.k.size, body, const(0, body.dtype))
             return cast(body, self.type.a)
 
         return compute(self.shape, element, name=f"a{self.type.a.bits}")
+
+    def _overlapping_element(self, *axes: Expr) -> Expr:
+        """Return an element of a8."""
+        *outer, inner = axes
+        pixel = te_index.as_index(inner // self.channel_stride)
+        k = te_index.as_index(inner % self.channel_stride)
+        env: dict[Expr, Expr] = {
+            self.k: k,
+            self.free_axes[self.row.number]: te_index.as_index(pixel + self.row.first),
+        }
+        for d, i in zip((d for d in self.dimensions if not d.folded), outer, strict=True):
+            env[self.free_axes[d.number]] = te_index.as_index(i * d.step + d.first)
+        body = substitute_and_fold(self.factor, env)
+        if self.channel_stride > self.k.size:
+            body = select(k < self.k.size, body, const(0, body.dtype))
+        if self.shape[-1] != self.row_length * self.channel_stride:
+            body = select(pixel < self.row_length, body, const(0, body.dtype))
+        return cast(body, self.type.a)
+
+    def _row_index(self, block: Expr, env: Mapping[Expr, Expr], term: Expr) -> tuple[Expr, ...]:
+        """Return the index of a term of a block in a16, or in a8."""
+        at = [te_index.substitute(d.index, env) for d in self.dimensions if not d.folded]
+        if self.folded is None:
+            at.insert(self.blocks_at, block)
+            return (*at, te_index.as_index(term))
+        pixel = te_index.substitute(self.row.index, env) * self.row.step
+        begin = pixel * self.channel_stride + block * self.block_terms
+        return (*at, te_index.as_index(begin + term))
 
     def product(self, t: Tensor, a16: Tensor, b16: Tensor, vectors: int) -> Tensor:
         """Return `t`, with its sum over the grouped operands. vectors: in a panel of b16."""
@@ -118,9 +173,7 @@ class DotOperands:
             *window, p, r = rest
             group, total = self.type.group, self.type.total
             env: dict[Expr, Expr] = dict(zip(self.window, window, strict=True))
-            at = [te_index.substitute(d.index, env) for d in self.dimensions]
-            at.insert(self.blocks_at, block)
-            a = a16[(*at, te_index.as_index(p * group + r))]
+            a = a16[self._row_index(block, env, p * group + r)]
             panel = te_index.as_index(self.n // (LANES * vectors))
             vector = te_index.as_index(self.n // LANES % vectors)
             lane = te_index.as_index(self.n % LANES)
@@ -154,8 +207,9 @@ class DotOperands:
         folded = () if self.folded is None else (self.folded,)
         sources = tuple(order.index(x) for x in (self.n, *folded, self.k, *self.window))
         return partial(
-            group_constant, self.type, self.block_terms, places, sources, len(folded), vectors
-        )
+            group_constant, self.type, self.block_terms, places, sources,
+            self.channel_stride if folded else 0, vectors,
+        )  # fmt: skip
 
 
 def group_constant(
@@ -163,15 +217,18 @@ def group_constant(
     block_terms: int,
     places: tuple[slice | int, ...],
     sources: tuple[int, ...],
-    folded: int,
+    channel_stride: int,
     vectors: int,
     b: np.ndarray,
 ) -> np.ndarray:
-    """Return b16's array. places: the part of b that is read; sources: its dimensions of n, of so
-    many `folded` axes, of k and of the window; vectors: in a panel."""
+    """Return b16's array. places: the part of b that is read; sources: its dimensions of n, of the
+    folded axis if `channel_stride` is not 0, of k and of the window; vectors: in a panel."""
     n_k_window = b[places].transpose(sources)
-    if folded:
-        n_k_window = n_k_window.reshape(len(n_k_window), -1, *n_k_window.shape[folded + 2 :])
+    if channel_stride:
+        n, f, k, *window = n_k_window.shape
+        spread = np.zeros((n, f, channel_stride, *window), b.dtype)
+        spread[:, :, :k] = n_k_window
+        n_k_window = spread.reshape(n, f * channel_stride, *window)
     n, k, *window = n_k_window.shape
     blocks = -(-k // block_terms)
     out = np.zeros((n, blocks * block_terms, *window), to_numpy(kind.b))
@@ -205,8 +262,8 @@ def match_operands(
     window = tuple(x for x in found.axes if x != k)
     folded = None
     if window and 2 * k.size <= kind.tile_terms and kind.total != F32:
-        *inner_window, folded = window
-        window = tuple(inner_window)
+        folded = window[-1] if _overlaps(c.a, window[-1]) else None
+        window = window if folded is None else window[:-1]
     dimensions = _dimensions(c.a, k, folded)
     if dimensions is None:
         return None
@@ -219,8 +276,8 @@ def match_operands(
     at = next(nested, len(dimensions))
     terms = kind.tile_terms
     if not uses_tiles:
-        own = k.size * (1 if folded is None else folded.size)
-        terms = min(terms, -(-own // kind.group) * kind.group)
+        own = -(-k.size // kind.group) * kind.group
+        terms = min(terms, own if folded is None else own * folded.size)
     n = c.b_axes[0]
     return DotOperands(kind, terms, c, n, k, folded, window, dimensions, at, free.body, axes)
 
@@ -237,22 +294,25 @@ def _blocked_axis(a: Load, axes: Sequence[Axis]) -> Axis | None:
     return max(alone, key=lambda x: x.size, default=None)
 
 
+def _overlaps(a: Load, folded: Axis) -> bool:
+    """True if an axis steps over the pixels of a dimension of fixed size, beside another axis."""
+    (only, *more) = [affine(i) for i in a.index if folded in index_axes(i)] or [None]
+    if only is None or more or only.coefficient(folded) != 1:
+        return False
+    return len(only.terms) > 1 and all(isinstance(x.extent, int) for x, _ in only.terms)
+
+
 def _dimensions(a: Load, k: Axis, folded: Axis | None) -> tuple[Dimension, ...] | None:
-    """Return the dimensions of a that `k` does not index; None if an index is not affine, or
-    `folded` indexes one with no other axis."""
+    """Return the dimensions of a that `k` does not index; None if an index is not affine."""
     out = []
     for number, i in enumerate(a.index):
         if k in index_axes(i) or not index_axes(i):
             continue
-        step_f = 0
-        if folded is not None and folded in index_axes(i):
-            whole = affine(i)
-            if whole is None or len(whole.terms) < 2:
-                return None
-            step_f = whole.coefficient(folded)
-            i = te_index.as_index(i - folded * step_f)
+        is_row = folded is not None and folded in index_axes(i)
+        if folded is not None and is_row:
+            i = te_index.as_index(i - folded)
         if isinstance(i, Axis):  # its extent may be symbolic
-            out.append(Dimension(number, i.extent, 0, 1, i, step_f))
+            out.append(Dimension(number, i.extent, 0, 1, i, is_row))
             continue
         form, ends = affine(i), interval(i)
         if form is None or ends is None:
@@ -263,7 +323,7 @@ def _dimensions(a: Load, k: Axis, folded: Axis | None) -> tuple[Dimension, ...] 
         for axis, c in form.terms:
             place = te_index.as_index(place + axis * (c // step))
         place = te_index.as_index(place + (form.base - first) // step)
-        out.append(Dimension(number, (last - first) // step + 1, first, step, place, step_f))
+        out.append(Dimension(number, (last - first) // step + 1, first, step, place, is_row))
     return tuple(out)
 
 

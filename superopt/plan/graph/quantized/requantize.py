@@ -132,12 +132,11 @@ def _requantized(n: ir_graph.Node, step: _Step, counts: Mapping[Value, int]) -> 
     if total is None or not total.terms or len(total.terms) > MAX_TERMS:
         return None
     scale = make_scalar(step.scale)
-    out: Value | None = None
+    out = None if total.offset is None else make_node("Div", [total.offset, scale])
     for leaf, factor in total.terms:
         one = make_scalar(1.0) if factor is None else factor
-        out = _plus(out, make_node("Mul", [leaf, make_node("Div", [one, scale])]))
-    if total.offset is not None:
-        out = _plus(out, make_node("Div", [total.offset, scale]))
+        term = make_node("Mul", [leaf, make_node("Div", [one, scale])])
+        out = term if out is None else make_node("Add", [out, term])
     assert out is not None
     if out.type.shape != n.type.shape:
         return None
@@ -237,6 +236,3 @@ def _dequantized_sum(
     whole = along_axis(make_node("Cast", [zero], to=F32), after)
     return _Sum((term,), make_node("Mul", [make_node("Mul", [whole, scale]), make_scalar(-1.0)]))
 
-
-def _plus(x: Value | None, y: Value) -> Value:
-    return y if x is None else make_node("Add", [x, y])
