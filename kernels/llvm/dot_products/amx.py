@@ -13,7 +13,6 @@ from superopt.kernels.llvm.dot_products.products import (
     PALETTE_BYTES,
     ROW_BYTES,
     TILE_BYTES,
-    TILE_GROUPS,
     DotProduct,
 )
 from superopt.kernels.llvm.values import emit_pointer, emit_prefetch
@@ -91,7 +90,7 @@ def emit_tile_products(w: Writer, p: DotProduct) -> None:
             name = "tileloaddt164" if is_read_once else "tileloadd64"
             _call(w, name, args, "i8, ptr, i64")
             if load.tensor in w.prefetches:
-                for row in range(TILE_GROUPS):
+                for row in range(p.groups.size):
                     line = at.constant + row * ROW_BYTES // p.type.bytes
                     emit_prefetch(w, load.tensor, replace(at, constant=line))
         return number

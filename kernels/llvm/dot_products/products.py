@@ -120,14 +120,17 @@ class DotProduct:
     def palette(self) -> list[int]:
         """Return the bytes of AMX's tile configuration: palette 1, bytes of a row from 16 on, rows
         from 48 on (Intel SDM, volume 1, chapter 18)."""
+        assert self.groups is not None
         a, b = (len(self.tile_registers(x)) for x in (self.a, self.b))
-        rows = [self.m.size] * (self.tile_count + a) + [TILE_GROUPS] * b
-        if len(rows) > TILE_REGISTERS:
-            raise NotImplementedError(f"{len(rows)} AMX tiles in {self.update}")
+        shapes = [(self.m.size, ROW_BYTES)] * self.tile_count
+        shapes += [(self.m.size, self.groups.size * self.type.group * self.type.bytes)] * a
+        shapes += [(self.groups.size, ROW_BYTES)] * b
+        if len(shapes) > TILE_REGISTERS:
+            raise NotImplementedError(f"{len(shapes)} AMX tiles in {self.update}")
         out = [0] * PALETTE_BYTES
         out[0] = 1
-        for n, r in enumerate(rows):
-            out[16 + 2 * n], out[48 + n] = ROW_BYTES, r
+        for n, (rows, row_bytes) in enumerate(shapes):
+            out[16 + 2 * n], out[48 + n] = row_bytes, rows
         return out
 
 
@@ -154,7 +157,7 @@ def match_dot_product(s: object) -> DotProduct | None:
 
 def _fits_tiles(p: DotProduct) -> bool:
     assert p.groups is not None
-    return p.groups.size == TILE_GROUPS and p.m.size <= MAX_TILE_ROWS
+    return p.groups.size <= TILE_GROUPS and p.m.size <= MAX_TILE_ROWS
 
 
 def _has_strides(p: DotProduct) -> bool:

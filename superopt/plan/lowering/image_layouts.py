@@ -17,6 +17,7 @@ from superopt.te.expr.symbolic_int import example_sizes, extent, is_in_range, le
 from superopt.te.expr.tensor import Tensor
 
 CHANNEL_BLOCK = 16  # channels
+NARROW_CHANNEL_BLOCK = 64  # of 8 bits: as many as instructions multiply and add at a time
 MAX_BORDER = 64  # elements on each side of an image of symbolic size
 MIN_VECTOR_CHANNELS = 8  # fewer channels do not fill a vector
 
@@ -40,8 +41,9 @@ def blocked_layouts(
         c = t.sizes[1]
         begins = [extent(x.begin[1]) for x in parts.get(t, ())]
         space = [Part(d, border=borders[d]) for d in range(2, t.rank)]
-        if not any(n % CHANNEL_BLOCK for n in (c, *begins)):
-            channels = Part(1, CHANNEL_BLOCK), Part(1, CHANNEL_BLOCK, is_inner=True)
+        block = NARROW_CHANNEL_BLOCK if t.dtype.bits == 8 else CHANNEL_BLOCK
+        if not any(n % block for n in (c, *begins)):
+            channels = Part(1, block), Part(1, block, is_inner=True)
             out[t] = Layout((Part(0), channels[0], *space, channels[1]))
         elif t in planar:
             out[t] = Layout((Part(0), Part(1), *space))

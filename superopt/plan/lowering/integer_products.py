@@ -53,6 +53,9 @@ class _Data:
         x, z = cast(self.load, I32), self.zero
         if self.is_signed:
             x, z = x + SIGN_OFFSET, z + SIGN_OFFSET
+        elif self.guard is not None and isinstance(z, Const) and not z.value:
+            # an image may have a border of zeros in memory
+            return cast(select(self.guard, self.load, const(0, U8)), I32), z
         return (x if self.guard is None else select(self.guard, x, z)), z
 
 

@@ -14,7 +14,7 @@ each).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -50,6 +50,7 @@ MIN_TERMS = 16  # of the blocked sum
 FLOAT_BYTES = 4
 RESIDENT_BYTES = 1 << 20  # of b that stays in L2 beside a's rows
 UNROLLED_PIXELS = 16
+NARROW_CHANNEL_BLOCK = 64  # of images of 8 bits (plan/lowering/image_layouts.py)
 MAX_PARALLEL_LOOPS = 3
 MIN_PARTS_PER_THREAD = 4
 # Of AMX: row tiles and column tiles of a block, in the order of preference.
@@ -99,7 +100,10 @@ def _recognise(p: Problem, instructions: str) -> DotGemm | None:
         return None
     c = match_contraction(t, p.constants, LANES if of_integers else p.lanes, of_integers)
     uses_tiles = instructions in TILE_INSTRUCTIONS
-    operands = None if c is None else match_operands(t, c, p.constants, kind, uses_tiles)
+    operands = (
+        None if c is None
+        else match_operands(t, c, p.constants, kind, uses_tiles, p.layouts.get(c.a.tensor))
+    )  # fmt: skip
     if c is None or operands is None or (operands.k.size < MIN_TERMS and not of_integers):
         return None
     parts = reversed(effective_layout(p.layouts.get(t), t.rank).parts)
@@ -193,26 +197,33 @@ def estimated_time(p: Problem, g: DotGemm, o: Option) -> float:
         covered = -(-g.m.size // o["rows"]) * o["rows"] * row_count // g.m.size
         busy = covered * columns * steps * groups * p.processor.bf16_dot_time
         busy *= 1 + (1 / o["rows"] + 1 / o["vectors"]) / 2
-    rounding = element_count(Tensor("a", x.type.a, x.shape)) / LANES * ROUNDING_TIME
+    rounding = 0.0
+    if x.in_place is None:
+        rounding = element_count(Tensor("a", x.type.a, x.shape)) / LANES * ROUNDING_TIME
     return _with_panels(busy, element_count(x.constant(1)) * x.type.bytes) + rounding
 
 
 def schedule_groups(p: Problem, g: DotGemm, option: Option) -> Choice:
     """Return the choice of an option."""
     t, x = p.tensor, g.operands
-    grouped = x.grouped_input()
     columns, vectors = x.n.size // LANES, option["vectors"]
     in_panel = vectors if columns % vectors == 0 else 1  # the last panel overlaps the one before
-    a, b = Tensor(grouped.name, grouped.dtype, grouped.shape), x.constant(in_panel)
+    b = x.constant(in_panel)
+    schedules: dict[Tensor, Schedule] = {}
+    producers: tuple[tuple[Tensor, Tensor], ...] = ()
+    a = None
+    if x.in_place is None:
+        grouped = x.grouped_input()
+        a = Tensor(grouped.name, grouped.dtype, grouped.shape)
+        schedule = _grouping_schedule if x.folded is None else _row_schedule
+        schedules[grouped] = schedule(grouped, x, p.threads)
+        producers = ((grouped, a),)
     root = x.product(t, a, b, in_panel)
     is_amx = g.instructions in TILE_INSTRUCTIONS
-    schedules: Mapping[Tensor, Schedule] = {
-        grouped: (_grouping_schedule if x.folded is None else _row_schedule)(grouped, x, p.threads),
-        root: (_tile_schedule if is_amx else _dot_schedule)(p, g, root, option),
-    }
+    schedules[root] = (_tile_schedule if is_amx else _dot_schedule)(p, g, root, option)
     layout = scatter_layout(t, p.layouts.get(t) or row_major(t.rank), t.axes, t.axes)
     return Choice(
-        option, root, schedules, (), layout, producers=((grouped, a),),
+        option, root, schedules, (), layout, producers=producers,
         derived_constants={b: (x.contraction.b.tensor, x.transform(in_panel))},
         instructions=g.instructions,
     )  # fmt: skip
@@ -271,10 +282,11 @@ def _tile_schedule(p: Problem, g: DotGemm, root: Tensor, option: Option) -> Sche
     else:
         steps.append(Split(f"{m}.o", tiles))
         stacked, rows = f"{m}.o.i", [(f"{m}.o.o", -(-g.m.size // (option["rows"] * tiles)))]
-    panel = f"{n}.o.o", g.operands.n.size // (LANES * vectors)
+    split, panels = _panel_loops(g, vectors)
+    steps += split
     *sums, pairs, pair = _summed_axes(root)
     tile = [stacked, f"{n}.o.i", f"{m}.i", f"{n}.i"]
-    outer = _outer_loops(g, root, panel, rows)
+    outer = _outer_loops(g, root, panels, rows)
     steps.append(Reorder((*(x for x, _ in outer), *sums, *tile, pairs, pair)))
     steps += [Unroll(x) for x in (*tile[:-1], pairs, pair)]
     return (*steps, Vectorize(tile[-1]), *_parallel_loops(outer, p.threads))
@@ -287,14 +299,26 @@ def _summed_axes(root: Tensor) -> list[str]:
 
 
 def _outer_loops(
-    g: DotGemm, root: Tensor, panel: tuple[str, int], rows: list[tuple[str, int]]
+    g: DotGemm, root: Tensor, panels: list[tuple[str, int]], rows: list[tuple[str, int]]
 ) -> list[tuple[str, int]]:
     """Return the loops around the sum, with their extents, in the order of least traffic."""
     own = (g.m, g.operands.n, g.other if _stacks_rows(g) else None)
     batch = [(a.name, a.size) for a in root.axes if a not in own]
     if element_count(g.operands.constant(1)) * g.operands.type.bytes > RESIDENT_BYTES:
-        return [panel, *batch, *rows]
-    return [*batch, *rows, panel]
+        return [*panels, *batch, *rows]
+    return [*batch, *rows, *panels]
+
+
+def _panel_loops(g: DotGemm, vectors: int) -> tuple[list[Primitive], list[tuple[str, int]]]:
+    """Return the loops over panels, with their extents, and the splits that make them: those of a
+    block of an image's channels are a loop of their own, so that its index does not depend on the
+    block's."""
+    name, width = f"{g.operands.n.name}.o.o", LANES * vectors
+    count = g.operands.n.size // width
+    in_block = NARROW_CHANNEL_BLOCK // width
+    if g.operands.n.size % NARROW_CHANNEL_BLOCK or in_block == 1:
+        return [], [(name, count)]
+    return [Split(name, in_block)], [(f"{name}.o", count // in_block), (f"{name}.i", in_block)]
 
 
 # --- AVX512-BF16 ---
@@ -306,6 +330,7 @@ def dot_options(p: Problem, g: DotGemm) -> Iterator[Option]:
     for rows, vectors in REGISTER_TILES:
         is_held = (rows * vectors + vectors + 1) * registers <= p.processor.vector_registers
         fits = vectors * LANES <= g.operands.n.size and rows <= g.m.size
+        fits &= g.operands.n.size % NARROW_CHANNEL_BLOCK > 0 or vectors in (1, 2, 4)
         if fits and (is_held or rows * vectors == 1):
             yield Option.make(_name(g), rows=rows, vectors=vectors)
 
@@ -317,9 +342,10 @@ def _dot_schedule(p: Problem, g: DotGemm, root: Tensor, option: Option) -> Sched
     *sums, pair = _summed_axes(root)
     tile = [f"{n}.o.i", f"{m}.i", f"{n}.i"]
     batch = [(a.name, a.size) for a in root.axes if a not in (g.m, g.operands.n)]
-    panel = f"{n}.o.o", g.operands.n.size // (LANES * vectors)
+    split, panels = _panel_loops(g, vectors)
+    steps += split
     rows = f"{m}.o", -(-g.m.size // option["rows"])
-    outer = [panel, *batch, rows]
+    outer = [*panels, *batch, rows]
     steps.append(Reorder((*(x for x, _ in outer), *sums, *tile, pair)))
     steps += [Unroll(x) for x in (*tile[:-1], pair)]
     return (*steps, Vectorize(tile[-1]), *_parallel_loops(outer, p.threads))

@@ -35,6 +35,8 @@ import numpy as np
 
 from superopt.kernels.algorithms.contraction import Contraction, input_factor
 from superopt.kernels.llvm.dot_products.products import LANES, DotType
+from superopt.kernels.loops.element import is_range_guard
+from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.substitution import replace_loads, substitute_and_fold
@@ -42,8 +44,11 @@ from superopt.te.analysis.affine import affine, interval
 from superopt.te.analysis.walk import index_axes, subexpressions
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import F32, I8, U8, to_numpy
-from superopt.te.expr.node import Apply, Axis, Const, Dim, Expr, Load
+from superopt.te.expr.node import Apply, Axis, Const, Dim, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor, cast, compute, const, reduce_sum, select
+
+
+MIN_TERMS_IN_PLACE = 4  # groups of a block: with fewer, a copy of whole blocks is faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,8 @@ class Dimension:
 class DotOperands:
     """The parts of a contraction. block_terms: of a block of a's row. k: the axis that is summed in
     blocks; folded: one that is summed with it where k is short; window: others that are summed.
-    blocks_at: the dimension of a16 that is k's blocks, if none is folded."""
+    blocks_at: the dimension of a16 that is k's blocks, if none is folded. in_place: the factor that
+    reads the terms of a block from where they are, one after the other; None if a16 is needed."""
 
     type: DotType
     block_terms: int
@@ -77,6 +83,7 @@ class DotOperands:
     blocks_at: int
     factor: Expr
     free_axes: Mapping[int, Axis]
+    in_place: Expr | None
 
     @property
     def channel_stride(self) -> int:
@@ -163,8 +170,9 @@ class DotOperands:
         begin = pixel * self.channel_stride + block * self.block_terms
         return (*at, te_index.as_index(begin + term))
 
-    def product(self, t: Tensor, a16: Tensor, b16: Tensor, vectors: int) -> Tensor:
-        """Return `t`, with its sum over the grouped operands. vectors: in a panel of b16."""
+    def product(self, t: Tensor, a16: Tensor | None, b16: Tensor, vectors: int) -> Tensor:
+        """Return `t`, with its sum over the grouped operands. a16: None if a is read in place;
+        vectors: in a panel of b16."""
         found = reduction(t)
         assert found is not None
         assert t.body is not None
@@ -173,7 +181,12 @@ class DotOperands:
             *window, p, r = rest
             group, total = self.type.group, self.type.total
             env: dict[Expr, Expr] = dict(zip(self.window, window, strict=True))
-            a = a16[self._row_index(block, env, p * group + r)]
+            if a16 is None:
+                assert self.in_place is not None
+                env[self.k] = te_index.as_index(block * self.block_terms + p * group + r)
+                a = substitute_and_fold(self.in_place, env)
+            else:
+                a = a16[self._row_index(block, env, p * group + r)]
             panel = te_index.as_index(self.n // (LANES * vectors))
             vector = te_index.as_index(self.n // LANES % vectors)
             lane = te_index.as_index(self.n % LANES)
@@ -240,10 +253,15 @@ def group_constant(
 
 
 def match_operands(
-    t: Tensor, c: Contraction, constants: Collection[Tensor], kind: DotType, uses_tiles: bool
+    t: Tensor,
+    c: Contraction,
+    constants: Collection[Tensor],
+    kind: DotType,
+    uses_tiles: bool,
+    layout: Layout | ScatteredLayout | None,
 ) -> DotOperands | None:
     """Match a contraction with a constant b whose columns are a multiple of 16; None for another.
-    uses_tiles: of AMX."""
+    uses_tiles: of AMX; layout: of a."""
     found = reduction(t)
     if found is None or found.dtype != kind.total or c.b.tensor not in constants or c.batch_axes:
         return None
@@ -275,11 +293,62 @@ def match_operands(
     axes = {d.number: free.axes[d.number] for d in dimensions}
     at = next(nested, len(dimensions))
     terms = kind.tile_terms
-    if not uses_tiles:
+    in_place, shared = None, None
+    if folded is None and kind.total != F32:
+        shared = _block_terms_in_place(c.a, k, kind, layout)
+        in_place = None if shared is None else _match_factor_in_place(found, c, layout)
+    if in_place is not None and shared is not None:
+        terms = shared
+    elif not uses_tiles:
         own = -(-k.size // kind.group) * kind.group
         terms = min(terms, own if folded is None else own * folded.size)
     n = c.b_axes[0]
-    return DotOperands(kind, terms, c, n, k, folded, window, dimensions, at, free.body, axes)
+    return DotOperands(
+        kind, terms, c, n, k, folded, window, dimensions, at, free.body, axes,
+        in_place,
+    )  # fmt: skip
+
+
+def _block_terms_in_place(
+    a: Load, k: Axis, kind: DotType, layout: Layout | ScatteredLayout | None
+) -> int | None:
+    """Return the terms of a block if blocks follow each other in memory; None if they do not."""
+    if a.dtype != kind.a or not isinstance(k.extent, int):
+        return None
+    (dimension,) = (d for d, i in enumerate(a.index) if k in index_axes(i))
+    inner = effective_layout(layout, a.tensor.rank).parts[-1]
+    if a.index[dimension] != k or inner.axis != dimension or inner.border or inner.block > k.size:
+        return None
+    for count in range(-(-k.size // kind.tile_terms), k.size // kind.group + 1):
+        terms = k.size // count
+        fits = k.size % count == 0 and terms % kind.group == 0
+        if fits and (inner.block == 1 or inner.block % terms == 0):
+            return terms if terms >= MIN_TERMS_IN_PLACE * kind.group else None
+    return None
+
+
+def _match_factor_in_place(
+    found: Reduce, c: Contraction, layout: Layout | ScatteredLayout | None
+) -> Expr | None:
+    """Return a's element as the kernel reads it, if that takes no more than a load: within the
+    tensor, or within the border of zeros that its layout has."""
+    x = next((e for e in getattr(found.body, "args", ()) if _uncast(e) != c.b), None)
+    e = None if x is None else _uncast(x)
+    if e == c.a:
+        return e
+    match e:
+        case Apply("select", (guard, Load() as load, Const(value=0) as zero)) if load == c.a:
+            if not is_range_guard(guard, load, zero):
+                return None
+            borders = effective_layout(layout, load.tensor.rank)
+            for d, (i, n) in enumerate(zip(load.index, load.tensor.shape, strict=True)):
+                ends, border = interval(i), borders.border(d)
+                if ends is None or not isinstance(n, int):
+                    return None
+                if ends[0] < -border or ends[1] >= n + border:
+                    return None
+            return e
+    return None
 
 
 def _uncast(e: Expr) -> Expr:
