@@ -240,7 +240,12 @@ Ranked = list[tuple[float, Option]]
 @remember_match
 def recognise_reduction(p: Problem) -> Ranked | None:
     """Return the ranked options of a reduction."""
-    return reduction_options(p.tensor, p.layouts, p.lanes, p.processor.vector_registers) or None
+    found = reduction(p.tensor)
+    if found is None:
+        return None
+    # a quantized result has more elements in a vector than the sums that it is rounded from
+    lanes = max(p.width * 8 // max(p.tensor.dtype.bits, found.dtype.bits), 1)
+    return reduction_options(p.tensor, p.layouts, lanes, p.processor.vector_registers) or None
 
 
 def ranked_options(p: Problem, ranked: Ranked) -> list[Option]:
