@@ -61,3 +61,8 @@ def along_axis(v: Value, after: int) -> Value:
     if not after or shape is None or len(shape) != 1 or shape == (1,):
         return v
     return make_node("Reshape", [v], shape=(*shape, *(1,) * after))
+
+
+def is_zero(v: Value) -> bool:
+    """True for a constant of zeros."""
+    return isinstance(v, ir_graph.Constant) and not v.load().any()

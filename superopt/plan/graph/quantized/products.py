@@ -22,6 +22,7 @@ from superopt.plan.graph.quantized.nodes import (
     Quantized,
     Value,
     along_axis,
+    is_zero,
     make_node,
     make_zero,
     match_dequantized,
@@ -81,7 +82,7 @@ def _has_exact_sums(weights: Value) -> bool:
 def _whole_floats(v: Quantized) -> Value:
     """Return the integers less their zero point as float32."""
     whole = make_node("Cast", [v.x], to=F32)
-    if v.zero is None:
+    if v.zero is None or is_zero(v.zero):
         return whole
     zero = make_node("Cast", [v.zero], to=F32)
     if v.axis is not None:

@@ -27,6 +27,7 @@ from superopt.ir.substitute import replace_all
 from superopt.plan.graph.quantized.nodes import (
     Value,
     along_axis,
+    is_zero,
     make_node,
     make_scalar,
     match_dequantized,
@@ -231,7 +232,7 @@ def _dequantized_sum(
     after = 0 if axis is None else len(v.type.shape or ()) - 1 - axis
     scale = along_axis(scale, after)
     term = make_node("Cast", [x], to=F32), scale
-    if zero is None or (isinstance(zero, ir_graph.Constant) and not zero.load().any()):
+    if zero is None or is_zero(zero):
         return _Sum((term,))
     whole = along_axis(make_node("Cast", [zero], to=F32), after)
     return _Sum((term,), make_node("Mul", [make_node("Mul", [whole, scale]), make_scalar(-1.0)]))

@@ -19,7 +19,7 @@ from superopt.plan.rewrites.fusion.expression_costs import (
     is_cheap,
     large_expressions,
 )
-from superopt.plan.rewrites.fusion.narrow_results import narrow_results
+from superopt.plan.rewrites.fusion.narrow_results import narrow_results, read_narrow_images
 from superopt.plan.rewrites.reductions.shared_values import share_exponentials
 from superopt.te.analysis.affine import affine
 from superopt.te.analysis.inline import Inliner, substitute_axes
@@ -69,7 +69,7 @@ def inline_tensors(
     current, turned = (
         reorder_operands(current) if reorder_operands is not None else (current, set())
     )
-    return inline_to_fixpoint(current, stay | turned, turned, dear)
+    return read_narrow_images(inline_to_fixpoint(current, stay | turned, turned, dear), stay)
 
 
 def _padded_slices(current: Mapping[Tensor, Tensor]) -> set[Tensor]:

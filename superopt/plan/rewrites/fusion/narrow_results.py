@@ -1,24 +1,30 @@
-"""Quantized results of products that are stored.
+"""Integers of 8 bits that are stored in place of wider values that are computed from them.
 
     y = quantize(dequantize(p) + dequantize(q))     p = quantize(x * w), q = quantize(u * v)
 
 One product is computed with y as its epilogue; of the other's results y could read the sums, of 32
 bits, or q, of 8. Stored are all but the last.
+
+    y = depthwise convolution of f32(q)
+
+reads q. A depthwise convolution has as few operations for each element as conversions cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from superopt.te.analysis.walk import loads, reductions
-from superopt.te.expr.node import Apply
-from superopt.te.expr.tensor import Tensor
+from superopt.kernels.loops.element import is_range_guard
+from superopt.te.analysis.walk import index_axes, loads, operands, reductions, with_operands
+from superopt.te.expr.dtype import F32
+from superopt.te.expr.node import Apply, Const, Expr, Load, Reduce
+from superopt.te.expr.tensor import Tensor, cast, const, select
 
 NARROW_BITS = 8
 
 
 def narrow_results(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
-    """Return the quantized results of products that an expression reads beside another one's.
+    """Return the tensors of 8-bit integers to store.
 
     current: the definitions, producers first.
     """
@@ -26,6 +32,14 @@ def narrow_results(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
     for t, now in current.items():
         for x in dict.fromkeys(x.tensor for x in loads(now.body)):
             readers.setdefault(x, []).append(t)
+    casts = _depthwise_casts(current, readers)
+    return _other_addends(current, readers) | {casts[t].tensor for t in casts}
+
+
+def _other_addends(
+    current: Mapping[Tensor, Tensor], readers: Mapping[Tensor, list[Tensor]]
+) -> set[Tensor]:
+    """Return the quantized results of products that an expression reads beside another one's."""
     ends: dict[Tensor, Tensor] = {}  # where the elementwise chain from a tensor ends
     for t in reversed([*current]):
         (only, *more) = readers.get(t, [t])
@@ -45,3 +59,87 @@ def narrow_results(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
         else:
             groups.setdefault(ends[t], []).append(t)
     return {t for some in groups.values() for t in some[:-1]}
+
+
+def read_narrow_images(
+    current: Mapping[Tensor, Tensor], materialized: Collection[Tensor]
+) -> dict[Tensor, Tensor]:
+    """Return the definitions with depthwise convolutions of integers as float32 reading the
+    integers. Beyond an edge they read 0, which a border of zeros may hold in memory."""
+    readers: dict[Tensor, list[Tensor]] = {}
+    for t, now in current.items():
+        for x in dict.fromkeys(x.tensor for x in loads(now.body)):
+            readers.setdefault(x, []).append(t)
+    casts = _depthwise_casts(current, readers)
+    casts = {t: x for t, x in casts.items() if t not in materialized}
+    out = {}
+    for t, now in current.items():
+        if t in casts:
+            continue
+        reads = now.body is not None and any(x.tensor in casts for x in loads(now.body))
+        out[t] = now
+        if reads and now.body is not None:
+            body = _read_integers(now.body, casts)
+            out[t] = Tensor(now.name, now.dtype, now.shape, now.axes, body)
+    return out
+
+
+def _depthwise_casts(
+    current: Mapping[Tensor, Tensor], readers: Mapping[Tensor, list[Tensor]]
+) -> dict[Tensor, Load]:
+    """Return the tensors that are 8-bit integers as float32, and that only depthwise convolutions
+    read, with the loads of the integers."""
+    out: dict[Tensor, Load] = {}
+    for t, now in current.items():
+        match now.body:
+            case Apply("cast", (Load(q, index) as load,), dtype) if dtype == F32:
+                fits = q in current and q.dtype.is_int and q.dtype.bits == NARROW_BITS
+                some = readers.get(t, [])
+                if fits and index == now.axes and some:
+                    if all(_is_depthwise(current[r], t) for r in some):
+                        out[t] = load
+    return out
+
+
+def _is_depthwise(now: Tensor, image: Tensor) -> bool:
+    """True if all that reads an image is a sum of products over a window of one channel."""
+    if now.rank < 3 or any(x.tensor == image for x in _loads_outside(now.body)):
+        return False
+    for r in reductions(now.body):
+        some = [x for x in loads(r.body) if x.tensor == image]
+        if not some:
+            continue
+        others = [x for x in loads(r.body) if x.tensor != image]
+        own = {now.axes[1]}
+        channel = all({a for a in index_axes(x.index[1]) if a.extent != 1} == own for x in some)
+        shared = all(any(now.axes[1] in index_axes(i) for i in x.index) for x in others)
+        if r.fn != "sum" or not shared or not channel:
+            return False
+    return True
+
+
+def _loads_outside(e: Expr | None) -> list[Load]:
+    """Return the loads outside of reductions."""
+    match e:
+        case None | Reduce():
+            return []
+        case Load():
+            return [e]
+    return [x for a in operands(e) for x in _loads_outside(a)]
+
+
+def _read_integers(e: Expr, casts: Mapping[Tensor, Load]) -> Expr:
+    match e:
+        case Apply("select", (guard, Load(t, index) as inside, Const(value=0) as zero)) if (
+            t in casts and is_range_guard(guard, inside, zero)
+        ):
+            q = casts[t].tensor
+            return cast(select(guard, Load(q, index, q.dtype), const(0, q.dtype)), F32)
+        case Load(t, index) if t in casts:
+            q = casts[t].tensor
+            return cast(Load(q, index, q.dtype), F32)
+        case Reduce(fn, axes, body, dtype):
+            return Reduce(fn, axes, _read_integers(body, casts), dtype)
+        case Apply():
+            return with_operands(e, [_read_integers(x, casts) for x in operands(e)])
+    return e
