@@ -280,7 +280,7 @@ def match_operands(
     window = tuple(x for x in found.axes if x != k)
     folded = None
     if window and 2 * k.size <= kind.tile_terms and kind.total != F32:
-        folded = window[-1] if _overlaps(c.a, window[-1]) else None
+        folded = window[-1] if window[-1].size > 1 and _overlaps(c.a, window[-1]) else None
         window = window if folded is None else window[:-1]
     dimensions = _dimensions(c.a, k, folded)
     if dimensions is None:

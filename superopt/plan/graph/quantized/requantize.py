@@ -3,9 +3,9 @@
     QuantizeLinear(c * f32(p) + d * f32(q) + .. + b, s, z)
         => Cast(Cast(Round(Clip(c/s * f32(p) + d/s * f32(q) + .. + b/s, low - z, high - z))) + z)
 
-p, q, .. are integers: sums of products (plan/graph/quantized/products.py) or what a DequantizeLinear
-reads, whose zero point is in b. low and high are the ends of the result's type, nearer where a Relu
-or Clip is before. Both sides are equal over the real numbers, but for results within rounding of a
+p, q, .. are integers: sums of products (plan/graph/quantized/products.py) or what a
+DequantizeLinear reads, whose zero point is in b. low and high are the ends of the result's type,
+nearer where a Relu or Clip is before. Both sides are equal over the real numbers, but for results within rounding of a
 tie, which are one step apart. Nothing but integers and constants is in the sum, so that it is never
 NaN. What is moved before quantization, or cancels, is bit-exact:
 
@@ -22,29 +22,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt.ir import graph as ir_graph
-from superopt.ir.constant_values import is_constant
 from superopt.ir.substitute import replace_all
+from superopt.plan.graph.quantized.channels import pad_channels
 from superopt.plan.graph.quantized.nodes import (
     Value,
-    along_axis,
-    is_zero,
     make_node,
     make_scalar,
     match_dequantized,
 )
+from superopt.plan.graph.quantized.scaled_sums import ScaledSum, match_sum
 from superopt.te.expr.dtype import F32, I8, I32, U8, DType
 
 RANGES: Mapping[DType, tuple[int, int]] = {I8: (-128, 127), U8: (0, 255)}
 MAX_TERMS = 4  # of a sum; one more costs a multiply-add, a load and a conversion
-
-
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """The sum of terms, as integers in float32 and their factors, None for 1, and of an offset,
-    None for 0. Factors and offsets are constants."""
-
-    terms: tuple[tuple[Value, Value | None], ...]
-    offset: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +52,10 @@ def merge_requantization(graph: ir_graph.Graph) -> ir_graph.Graph:
     readers = ir_graph.users(graph)
     counts = {v: len(some) + graph.outputs.count(v) for v, some in readers.items()}
     change: dict[Value, Value] = {}
+    wide: dict[Value, Value] = {}
     for n in ir_graph.nodes(graph):
         step = _match_step(n)
-        if step is not None and (made := _requantized(n, step, counts)) is not None:
+        if step is not None and (made := _requantized(n, step, counts, wide)) is not None:
             change[n] = made
     return replace_all(graph, change) if change else graph
 
@@ -116,7 +107,10 @@ def _number(v: Value) -> float | None:
     return float(v.load().reshape(()))
 
 
-def _requantized(n: ir_graph.Node, step: _Step, counts: Mapping[Value, int]) -> Value | None:
+def _requantized(
+    n: ir_graph.Node, step: _Step, counts: Mapping[Value, int], wide: dict[Value, Value]
+) -> Value | None:
+    """Return what a quantization becomes; None if it stays. wide: results with padded channels."""
     x = n.inputs[0]
     assert x is not None
     found = match_dequantized(x)
@@ -129,9 +123,20 @@ def _requantized(n: ir_graph.Node, step: _Step, counts: Mapping[Value, int]) -> 
         x, (least, most) = inner
         low = max(low, _steps(least, step.scale))
         high = max(min(high, _steps(most, step.scale)), low)
-    total = _match_sum(x, counts)
-    if total is None or not total.terms or len(total.terms) > MAX_TERMS:
+    total = match_sum(x, counts)
+    shape = n.type.shape
+    if total is None or not total.terms or len(total.terms) > MAX_TERMS or shape is None:
         return None
+    more = pad_channels(total, shape, wide)
+    out = _limited_integer(total if more is None else more, step, low, high)
+    if more is None:
+        return out if out.type.shape == shape else None
+    wide[n] = out
+    return make_node("Slice", [out], axes=(1,), starts=(0,), ends=(shape[1],))
+
+
+def _limited_integer(total: ScaledSum, step: _Step, low: float, high: float) -> Value:
+    """Return a sum in steps, rounded, limited, and shifted by the zero point."""
     scale = make_scalar(step.scale)
     out = None if total.offset is None else make_node("Div", [total.offset, scale])
     for leaf, factor in total.terms:
@@ -139,8 +144,6 @@ def _requantized(n: ir_graph.Node, step: _Step, counts: Mapping[Value, int]) -> 
         term = make_node("Mul", [leaf, make_node("Div", [one, scale])])
         out = term if out is None else make_node("Add", [out, term])
     assert out is not None
-    if out.type.shape != n.type.shape:
-        return None
     limited = make_node("Clip", [out, make_scalar(low), make_scalar(high)])
     whole = make_node("Cast", [make_node("Round", [limited])], to=I32)
     if step.zero:
@@ -168,72 +171,3 @@ def _match_limits(v: Value) -> tuple[Value, tuple[float, float]] | None:
         return None
     limits = (-np.inf if np.isnan(low) else low, np.inf if np.isnan(high) else high)
     return n.inputs[0], limits
-
-
-def _match_sum(v: Value, counts: Mapping[Value, int]) -> _Sum | None:
-    """Return a value as a sum; None for another one. What others read, too, is not computed again,
-    unless it is dequantized."""
-    if is_constant(v, {}):
-        return _Sum((), v)
-    n = ir_graph.producer(v)
-    if n is None or n.op.domain or v.type.dtype != F32:
-        return None
-    if (found := match_dequantized(v)) is not None:
-        return _dequantized_sum(v, found.x, found.scale, found.zero, found.axis)
-    if counts.get(v, 0) > 1:
-        return None
-    if n.op.name == "Cast" or _is_exact_convolution(n):
-        x = n.inputs[0]
-        is_integer = x is not None and x.type.dtype in (I8, U8, I32)
-        return _Sum(((v, None),)) if is_integer or n.op.name == "Conv" else None
-    if n.op.name not in ("Add", "Sub", "Mul", "Div"):
-        return None
-    x, y = (None if i is None else _match_sum(i, counts) for i in n.inputs)
-    if x is None or y is None:
-        return None
-    if n.op.name == "Mul":
-        x, y = (x, y) if not y.terms else (y, x)
-    if n.op.name in ("Mul", "Div"):
-        return None if y.terms or y.offset is None else _scaled_sum(x, n.op.name, y.offset)
-    if n.op.name == "Sub":
-        y = _scaled_sum(y, "Mul", make_scalar(-1.0))
-    offsets = [o for o in (x.offset, y.offset) if o is not None]
-    offset = make_node("Add", [*offsets]) if len(offsets) == 2 else (*offsets, None)[0]
-    return _Sum((*x.terms, *y.terms), offset)
-
-
-def _is_exact_convolution(n: ir_graph.Node) -> bool:
-    """True for a convolution of integers in float32, as plan/graph/quantized/products.py makes."""
-    if n.op.name != "Conv" or n.attr("group") == 1 or len(n.inputs) > 2:
-        return False
-    x = ir_graph.producer(n.inputs[0]) if n.inputs[0] is not None else None
-    if x is not None and x.op.name == "Sub" and x.inputs[0] is not None:
-        x = ir_graph.producer(x.inputs[0])
-    if x is None or x.op.name != "Cast" or x.inputs[0] is None:
-        return False
-    w = n.inputs[1]
-    return x.inputs[0].type.dtype in (I8, U8) and w is not None and is_constant(w, {})
-
-
-def _scaled_sum(x: _Sum, op: str, by: Value) -> _Sum:
-    terms = []
-    for leaf, factor in x.terms:
-        one = make_scalar(1.0) if factor is None else factor
-        terms.append((leaf, make_node(op, [one, by])))
-    offset = None if x.offset is None else make_node(op, [x.offset, by])
-    return _Sum(tuple(terms), offset)
-
-
-def _dequantized_sum(
-    v: Value, x: Value, scale: Value, zero: Value | None, axis: int | None
-) -> _Sum | None:
-    if not is_constant(scale, {}) or (zero is not None and not is_constant(zero, {})):
-        return None
-    after = 0 if axis is None else len(v.type.shape or ()) - 1 - axis
-    scale = along_axis(scale, after)
-    term = make_node("Cast", [x], to=F32), scale
-    if zero is None or is_zero(zero):
-        return _Sum((term,))
-    whole = along_axis(make_node("Cast", [zero], to=F32), after)
-    return _Sum((term,), make_node("Mul", [make_node("Mul", [whole, scale]), make_scalar(-1.0)]))
-

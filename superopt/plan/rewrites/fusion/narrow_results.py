@@ -96,8 +96,7 @@ def _depthwise_casts(
                 fits = q in current and q.dtype.is_int and q.dtype.bits == NARROW_BITS
                 some = readers.get(t, [])
                 if fits and index == now.axes and some:
-                    if all(_is_depthwise(current[r], t) for r in some):
-                        out[t] = load
+                    out |= {t: load} if all(_is_depthwise(current[r], t) for r in some) else {}
     return out
 
 

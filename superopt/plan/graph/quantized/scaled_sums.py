@@ -1,0 +1,97 @@
+"""Values of graphs as sums of scaled integers: sum(factor * f32(integer)) + offset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from superopt.ir import graph as ir_graph
+from superopt.ir.constant_values import is_constant
+from superopt.plan.graph.quantized.nodes import (
+    Value,
+    along_axis,
+    is_zero,
+    make_node,
+    make_scalar,
+    match_dequantized,
+)
+from superopt.te.expr.dtype import F32, I8, I32, U8
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledSum:
+    """The sum of terms, as integers in float32 and their factors, None for 1, and of an offset,
+    None for 0. Factors and offsets are constants."""
+
+    terms: tuple[tuple[Value, Value | None], ...]
+    offset: Value | None = None
+
+
+def match_sum(v: Value, counts: Mapping[Value, int]) -> ScaledSum | None:
+    """Return a value as a sum; None for another one. What others read, too, is not computed again,
+    unless it is dequantized."""
+    if is_constant(v, {}):
+        return ScaledSum((), v)
+    n = ir_graph.producer(v)
+    if n is None or n.op.domain or v.type.dtype != F32:
+        return None
+    if (found := match_dequantized(v)) is not None:
+        return _dequantized_sum(v, found.x, found.scale, found.zero, found.axis)
+    if counts.get(v, 0) > 1:
+        return None
+    if n.op.name == "Cast" or _is_exact_convolution(n):
+        x = n.inputs[0]
+        is_integer = x is not None and x.type.dtype in (I8, U8, I32)
+        return ScaledSum(((v, None),)) if is_integer or n.op.name == "Conv" else None
+    if n.op.name not in ("Add", "Sub", "Mul", "Div"):
+        return None
+    x, y = (None if i is None else match_sum(i, counts) for i in n.inputs)
+    if x is None or y is None:
+        return None
+    if n.op.name == "Mul":
+        x, y = (x, y) if not y.terms else (y, x)
+    if n.op.name in ("Mul", "Div"):
+        return None if y.terms or y.offset is None else _scaled_sum(x, n.op.name, y.offset)
+    if n.op.name == "Sub":
+        y = _scaled_sum(y, "Mul", make_scalar(-1.0))
+    offsets = [o for o in (x.offset, y.offset) if o is not None]
+    offset = make_node("Add", [*offsets]) if len(offsets) == 2 else (*offsets, None)[0]
+    return ScaledSum((*x.terms, *y.terms), offset)
+
+
+def _is_exact_convolution(n: ir_graph.Node) -> bool:
+    """True for a convolution of integers in float32, as plan/graph/quantized/products.py makes."""
+    if n.op.name != "Conv" or n.attr("group") == 1 or len(n.inputs) > 2:
+        return False
+    x = ir_graph.producer(n.inputs[0]) if n.inputs[0] is not None else None
+    if x is not None and x.op.name == "Sub" and x.inputs[0] is not None:
+        x = ir_graph.producer(x.inputs[0])
+    if x is None or x.op.name != "Cast" or x.inputs[0] is None:
+        return False
+    w = n.inputs[1]
+    return x.inputs[0].type.dtype in (I8, U8) and w is not None and is_constant(w, {})
+
+
+def _scaled_sum(x: ScaledSum, op: str, by: Value) -> ScaledSum:
+    terms = []
+    for leaf, factor in x.terms:
+        one = make_scalar(1.0) if factor is None else factor
+        terms.append((leaf, make_node(op, [one, by])))
+    offset = None if x.offset is None else make_node(op, [x.offset, by])
+    return ScaledSum(tuple(terms), offset)
+
+
+def _dequantized_sum(
+    v: Value, x: Value, scale: Value, zero: Value | None, axis: int | None
+) -> ScaledSum | None:
+    if not is_constant(scale, {}) or (zero is not None and not is_constant(zero, {})):
+        return None
+    after = 0 if axis is None else len(v.type.shape or ()) - 1 - axis
+    scale = along_axis(scale, after)
+    term = make_node("Cast", [x], to=F32), scale
+    if zero is None or is_zero(zero):
+        return ScaledSum((term,))
+    whole = along_axis(make_node("Cast", [zero], to=F32), after)
+    offset = make_node("Mul", [make_node("Mul", [whole, scale]), make_scalar(-1.0)])
+    return ScaledSum((term,), offset)
+
