@@ -85,7 +85,8 @@ FMAS_PER_CYCLE = 2  # of all kinds, with whole vectors or halves of these
 # Instructions for products of bfloat16, and of uint8 and int8: `instructions` of a kernel
 # (loops/tile.py).
 AMX, AVX512_BF16 = "amx", "avx512_bf16"
-AMX_INT8, AVX512_VNNI, AVX_INT16 = "amx_int8", "avx512_vnni", "avx_int16"
+AMX_INT8, AVX512_VNNI, AVX_VNNI = "amx_int8", "avx512_vnni", "avx_vnni"
+AVX_INT16 = "avx_int16"
 TILE_INSTRUCTIONS = (AMX, AMX_INT8)
 
 # AMD Zen 5, 512-bit units, 1 MiB of L2: register tiles fitted to 115 kernels

@@ -13,6 +13,7 @@ from superopt.kernels.processor import (
     AVX512_BF16,
     AVX512_VNNI,
     AVX_INT16,
+    AVX_VNNI,
     TILE_INSTRUCTIONS,
 )
 from superopt.kernels.runtime.engine import Machine
@@ -60,6 +61,7 @@ def bf16_instructions(machine: Machine) -> str:
 INTEGER_FEATURES = {
     AMX_INT8: ("amx-tile", "amx-int8", "avx512f"),
     AVX512_VNNI: ("avx512vnni", "avx512f"),
+    AVX_VNNI: ("avxvnni", "avx2"),
     AVX_INT16: ("sse2",),
 }
 

@@ -1,5 +1,5 @@
-"""Products of groups of terms in a kernel's tile form: pairs of bfloat16 with sums in float32, or
-four products of uint8 and int8 with sums in int32.
+"""Products of groups of terms in a kernel's tile form: pairs of bfloat16 with sums in float32, four
+products of uint8 and int8 with sums in int32, or pairs of these, widened to int16.
 
     total[.., m, n] sum= f32(a[.., 2 p + q]) * f32(b[.., p, n, q])    over p < 16, q < 2: AMX
                                                                       over q < 2: vectors
@@ -24,9 +24,10 @@ from superopt.kernels.processor import (
     AVX512_BF16,
     AVX512_VNNI,
     AVX_INT16,
+    AVX_VNNI,
     TILE_INSTRUCTIONS,
 )
-from superopt.te.expr.dtype import BF16, F32, I8, I32, U8, DType
+from superopt.te.expr.dtype import BF16, F32, I8, I16, I32, U8, DType
 from superopt.te.expr.node import Apply, Axis, Load
 
 LANES = 16  # sums of a vector and of a tile's row
@@ -59,9 +60,10 @@ class DotType:
 
 BF16_DOT = DotType(BF16, BF16, F32, 2, "tdpbf16ps")
 INT8_DOT = DotType(U8, I8, I32, 4, "tdpbusd")
+INT16_DOT = DotType(I16, I16, I32, 2, "")  # of widened bytes
 DOT_TYPES: Mapping[str, DotType] = {
     AMX: BF16_DOT, AVX512_BF16: BF16_DOT,
-    AMX_INT8: INT8_DOT, AVX512_VNNI: INT8_DOT, AVX_INT16: INT8_DOT,
+    AMX_INT8: INT8_DOT, AVX512_VNNI: INT8_DOT, AVX_VNNI: INT8_DOT, AVX_INT16: INT16_DOT,
 }  # fmt: skip
 
 
@@ -145,7 +147,7 @@ def match_dot_product(s: object) -> DotProduct | None:
     if not (isinstance(a, Load) and isinstance(b, Load)) or len(over) > 2:
         return None
     types = a.dtype, b.dtype, buffer.dtype
-    kind = next((x for x in (BF16_DOT, INT8_DOT) if (x.a, x.b, x.total) == types), None)
+    kind = next((x for x in DOT_TYPES.values() if (x.a, x.b, x.total) == types), None)
     if kind is None:
         return None
     groups = over[0] if len(over) == 2 else None

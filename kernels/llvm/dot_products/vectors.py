@@ -1,22 +1,24 @@
 """Products of groups of terms by vector instructions.
 
 AVX512-BF16  VDPBF16PS adds two products of bfloat16 to each float32 sum
-AVX512-VNNI  VPDPBUSD adds four products of uint8 and int8 to each int32 sum, modulo 2^32
-others       VPMADDWD adds two products of int16: the even and the odd bytes of a group are
-             widened, whose sums fit. (VPMADDUBSW would saturate at 16 bits.)
+AVX512-VNNI  VPDPBUSD adds four products of uint8 and int8 to each int32 sum, modulo 2^32; AVX-VNNI
+             has it for vectors of 32 bytes
+others       VPMADDWD adds two products of int16: operands are widened before, whose sums fit.
+             (VPMADDUBSW takes bytes, and would saturate at 16 bits.)
 """
 
 from __future__ import annotations
 
 from superopt.kernels.llvm.address import Address, TilePosition
-from superopt.kernels.llvm.builder import Value, number
+from superopt.kernels.llvm.builder import Value
 from superopt.kernels.llvm.dot_products.products import LANES, DotProduct
 from superopt.kernels.llvm.values import emit_pointer
 from superopt.kernels.llvm.writer import Writer, register_slot
-from superopt.kernels.processor import AVX512_BF16, AVX512_VNNI
+from superopt.kernels.processor import AVX512_BF16, AVX512_VNNI, AVX_VNNI
 from superopt.te.expr.dtype import BF16, F32, I16, I32
 
 PMADDWD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes
+VNNI = (AVX512_VNNI, AVX_VNNI)
 VNNI_NAME, BF16_NAME = "avx512.vpdpbusd", "avx512bf16.dpbf16ps"
 
 
@@ -25,8 +27,8 @@ def emit_dot_products(w: Writer, p: DotProduct) -> None:
     the lanes of the kernel's other vectors."""
     s = p.update
     lanes = min(LANES, max(w.width * 8 // w.widest_bits, 1))
-    vectors: dict[tuple[Address, int], list[str]] = {}
-    groups: dict[Address, list[str]] = {}
+    vectors: dict[tuple[Address, int], str] = {}
+    groups: dict[Address, str] = {}
     total = Value("", p.type.total, lanes).type
     for outer in p.outer_positions():
         for row in range(p.m.size):
@@ -34,34 +36,27 @@ def emit_dot_products(w: Writer, p: DotProduct) -> None:
             b, a = p.address(p.b, outer), p.address(p.a, at)
             if a not in groups:
                 pointer = emit_pointer(w, p.a.tensor, a.loop_terms, a.constant)
-                groups[a] = _operand(w, _broadcast(w, pointer, lanes), lanes, is_signed=False)
+                groups[a] = _operand(w, _broadcast(w, pointer, lanes), lanes)
             for begin in range(0, LANES, lanes):
                 if (b, begin) not in vectors:
                     place = b.constant + begin * p.type.group
                     pointer = emit_pointer(w, p.b.tensor, b.loop_terms, place)
                     text = _emit(w, f"load {_ints(lanes)}, ptr {pointer}, align 4")
-                    vectors[b, begin] = _operand(w, text, lanes, is_signed=True)
+                    vectors[b, begin] = _operand(w, text, lanes)
                 values = {**p.position(at).axis_values, p.n: begin}
                 slot, _ = register_slot(w, s.buffer, s.index, TilePosition(values, p.n, lanes))
                 new = _emit(w, f"load {total}, ptr {slot}")
-                for x, y in zip(groups[a], vectors[b, begin], strict=True):
-                    new = _emit_product(w, new, x, y, lanes)
+                new = _emit_product(w, new, groups[a], vectors[b, begin], lanes)
                 w.t.line(f"store {total} {new}, ptr {slot}")
 
 
-def _operand(w: Writer, groups: str, lanes: int, is_signed: bool) -> list[str]:
-    """Return the vectors that instructions take of a vector of groups."""
-    if w.instructions == AVX512_VNNI:
-        return [groups]
+def _operand(w: Writer, groups: str, lanes: int) -> str:
+    """Return the vector that instructions take of a vector of groups."""
+    if w.instructions in VNNI:
+        return groups
     if w.instructions == AVX512_BF16:
-        return [_emit(w, f"bitcast {_ints(lanes)} {groups} to {_pairs(lanes)}")]
-    shorts = Value("", I16, 2 * lanes).type
-    both = _emit(w, f"bitcast {_ints(lanes)} {groups} to {shorts}")
-    eight = number(8, I16, 2 * lanes).text
-    shift = "ashr" if is_signed else "lshr"
-    odd = _emit(w, f"{shift} {shorts} {both}, {eight}")
-    moved = _emit(w, f"shl {shorts} {both}, {eight}")
-    return [_emit(w, f"{shift} {shorts} {moved}, {eight}"), odd]
+        return _emit(w, f"bitcast {_ints(lanes)} {groups} to {_pairs(lanes)}")
+    return _emit(w, f"bitcast {_ints(lanes)} {groups} to {_shorts(lanes)}")
 
 
 def _emit_product(w: Writer, total: str, a: str, b: str, lanes: int) -> str:
@@ -71,10 +66,10 @@ def _emit_product(w: Writer, total: str, a: str, b: str, lanes: int) -> str:
         sums, pairs = Value("", F32, lanes).type, _pairs(lanes)
         name = f"{BF16_NAME}.{32 * lanes}"
         return _call(w, name, sums, [(sums, total), (pairs, a), (pairs, b)])
-    if w.instructions == AVX512_VNNI:
+    if w.instructions in VNNI:
         name = f"{VNNI_NAME}.{32 * lanes}"
         return _call(w, name, ints, [(ints, total), (ints, a), (ints, b)])
-    shorts = Value("", I16, 2 * lanes).type
+    shorts = _shorts(lanes)
     if lanes in PMADDWD:
         found = _call(w, PMADDWD[lanes], ints, [(shorts, a), (shorts, b)])
     else:  # beside elements of 64 bits
@@ -93,6 +88,10 @@ def _resize(w: Writer, x: str, kind: str, count: int) -> str:
 
 def _ints(lanes: int) -> str:
     return Value("", I32, lanes).type
+
+
+def _shorts(lanes: int) -> str:
+    return Value("", I16, 2 * lanes).type
 
 
 def _pairs(lanes: int) -> str:

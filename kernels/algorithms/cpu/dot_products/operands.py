@@ -13,8 +13,9 @@ by a kernel of its own before, with the zeros around an image, so that rows of 3
 contiguous and neighbouring pixels have one distance. b16 is computed ahead of time. Terms of a
 window are loops between q and p. Both are rounded to the nearest, ties to even.
 
-Operands of integers are the same with uint8, int8 and int32, in groups r < 4. Their rows have 64
-terms for AMX, and fewer for vector instructions if there are fewer.
+Operands of integers are the same with uint8, int8 and int32, in groups r < 4, or with int16 and
+int32 in pairs. Their rows have 64 terms for AMX, and fewer for vector instructions if there are
+fewer.
 
 Where an image has few channels k, a row of the window is summed with them, as terms k' f + k with
 k' a multiple of 4. Rows of neighbouring pixels then overlap in memory:
@@ -265,7 +266,7 @@ def match_operands(
     found = reduction(t)
     if found is None or found.dtype != kind.total or c.b.tensor not in constants or c.batch_axes:
         return None
-    given = ((F32,), F32) if kind.total == F32 else ((I8, U8), kind.b)
+    given = ((F32,), F32) if kind.total == F32 else ((I8, U8), I8)
     if c.a.dtype not in given[0] or c.b.dtype != given[1]:
         return None
     if len(c.b_axes) != 1 or c.b_axes[0].size % LANES:

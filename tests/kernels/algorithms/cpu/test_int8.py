@@ -22,7 +22,7 @@ from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.algorithms.space import best_option, build_choice, options
 from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.loops.option import Option
-from superopt.kernels.processor import AMX_INT8, AVX2, AVX512_VNNI, AVX_INT16, XEON, ZEN5
+from superopt.kernels.processor import AMX_INT8, AVX2, AVX512_VNNI, AVX_INT16, AVX_VNNI, XEON, ZEN5
 from superopt.kernels.runtime.amx import (
     INTEGER_FEATURES,
     integer_instructions,
@@ -40,7 +40,14 @@ from superopt.te.expr.tensor import Tensor
 from tests.support.kernels.options import run_option
 
 # Instructions, and the bytes of a vector.
-TARGETS = ((AMX_INT8, 64), (AVX512_VNNI, 64), (AVX_INT16, 64), (AVX_INT16, 32), (AVX_INT16, 16))
+TARGETS = (
+    (AMX_INT8, 64),
+    (AVX512_VNNI, 64),
+    (AVX_VNNI, 32),
+    (AVX_INT16, 64),
+    (AVX_INT16, 32),
+    (AVX_INT16, 16),
+)
 LEVELS = {64: "x86-64-v4", 32: "x86-64-v3", 16: "x86-64"}  # by the bytes of a vector
 # Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants, drawn from their
 # type's whole range.
@@ -203,7 +210,12 @@ def assembly(p: Problem, on: Machine) -> Iterator[str]:
 @pytest.mark.parametrize(("instructions", "width"), TARGETS)
 def test_code_has_the_instructions_and_none_that_saturates(instructions: str, width: int) -> None:
     on = machine(instructions, width)
-    wanted = {AMX_INT8: "tdpbusd", AVX512_VNNI: "vpdpbusd", AVX_INT16: "pmaddwd"}[instructions]
+    wanted = {
+        AMX_INT8: "tdpbusd",
+        AVX512_VNNI: "vpdpbusd",
+        AVX_VNNI: "vpdpbusd",
+        AVX_INT16: "pmaddwd",
+    }[instructions]
     (p,) = (p for p in plan_problems("zero points", instructions, width) if recognise_int8(p))
     code = {x for text in assembly(p, on) for x in INT8_CODE.findall(text)}
     assert {x.removeprefix("v") if wanted == "pmaddwd" else x for x in code} == {wanted}
