@@ -1,4 +1,5 @@
-"""Fit the polynomials of kernels/llvm/vector_math.py by weighted least squares of relative errors.
+"""Fit the polynomials of kernels/llvm/math/vector_math.py by weighted least squares of relative
+errors.
 
 python scripts/fit_functions.py
 

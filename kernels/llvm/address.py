@@ -242,3 +242,16 @@ def _innermost(atoms: Sequence[Expr], loops: Sequence[Axis]) -> Axis | None:
         return None
     own = {x for a in atoms for x in index_axes(a)}
     return next((a for a in reversed(loops) if a in own), loops[0] if loops else None)
+
+
+def is_always_in_range(e: Expr) -> bool:
+    """True if all loads of `e` are in range, whatever its guards say."""
+    for x in loads(e):
+        for i, n in zip(x.index, x.tensor.shape, strict=True):
+            where = affine.interval(i)
+            if where is None or not isinstance(n, int):
+                if not te_index.is_in_range(i, te_index.as_index(n)):
+                    return False
+            elif where[0] < 0 or where[1] >= n:
+                return False
+    return True

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from superopt.kernels.llvm import bfloat16, float64_math, vector_math
 from superopt.kernels.llvm.builder import TextBuilder, Value, number
+from superopt.kernels.llvm.math import bfloat16, float64_math, vector_math
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32, I32, U32, DType
 from superopt.te.expr.node import Apply, Const, Expr, Number
 

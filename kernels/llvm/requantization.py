@@ -1,8 +1,12 @@
-"""Match the parts of requantization: sums of scaled integers, limited and rounded to integers."""
+"""Requantization: sums of scaled integers, limited and rounded to integers."""
 
 from __future__ import annotations
 
-from superopt.kernels.llvm.builder import TextBuilder, Value
+from collections.abc import Callable
+
+from superopt.kernels.llvm.builder import Value
+from superopt.kernels.llvm.functions import emit_fma, emit_function
+from superopt.kernels.llvm.writer import Writer, match_lanes
 from superopt.te.expr.dtype import F32, I32
 from superopt.te.expr.node import Apply, Const, Expr, Load
 
@@ -28,12 +32,12 @@ def match_narrowed_integer(e: Expr) -> Expr | None:
     return None
 
 
-def is_integer_sum(e: Expr) -> bool:
+def _is_integer_sum(e: Expr) -> bool:
     """True for a float32 sum or product of nothing but integers, constants and elements of tensors.
     What rounds such a sum does not depend on whether its products are rounded before."""
     match e:
         case Apply("add" | "mul", args):
-            return e.dtype == F32 and all(map(is_integer_sum, args))
+            return e.dtype == F32 and all(map(_is_integer_sum, args))
         case Apply("cast", (x,)):
             return x.dtype.is_int
     return isinstance(e, Const | Load)
@@ -54,8 +58,26 @@ def _range(e: Expr) -> tuple[float, float] | None:
     return None
 
 
-def emit_rounded_integer(t: TextBuilder, x: Value) -> Value:
-    """Emit a float32 as the nearest int32, ties to even, in one instruction. Out of range it is
-    arbitrary."""
-    out = t.call(f"llvm.lrint.{Value('', I32, x.lanes).suffix}.{x.suffix}", [x], I32)
-    return t.make(f"freeze {out}", I32, x.lanes)
+def emit_rounded_integer(w: Writer, e: Expr, emit: Callable[[Expr], Value]) -> Value:
+    """Emit a limited float32 as the nearest int32, ties to even, in one instruction. Out of range
+    it is arbitrary. emit: emits an expression."""
+    x = _emit_limited_sum(w, e, emit)
+    out = w.t.call(f"llvm.lrint.{Value('', I32, x.lanes).suffix}.{x.suffix}", [x], I32)
+    return w.t.make(f"freeze {out}", I32, x.lanes)
+
+
+def _emit_limited_sum(w: Writer, e: Expr, emit: Callable[[Expr], Value]) -> Value:
+    """Emit what is rounded; sums of scaled integers by fused multiply-adds."""
+    match e:
+        case Apply("min" | "max" as fn, (x, Const() as limit)):
+            some = match_lanes(w, [_emit_limited_sum(w, x, emit), emit(limit)])
+            return emit_function(w.t, fn, some, e.dtype)
+    return _emit_fused_sum(w, e, emit) if _is_integer_sum(e) else emit(e)
+
+
+def _emit_fused_sum(w: Writer, e: Expr, emit: Callable[[Expr], Value]) -> Value:
+    match e:
+        case Apply("add", (Apply("mul", (x, y)), rest) | (rest, Apply("mul", (x, y)))):
+            a, b, c = match_lanes(w, [emit(x), emit(y), _emit_fused_sum(w, rest, emit)])
+            return emit_fma(w.t, a, b, c)
+    return emit(e)

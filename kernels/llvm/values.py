@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from superopt.kernels.llvm import requantization, vector_math
+from superopt.kernels.llvm import requantization
 from superopt.kernels.llvm.address import (
     Address,
     LoopTerms,
@@ -16,6 +16,7 @@ from superopt.kernels.llvm.address import (
     address,
     depends_on_sizes,
     fold_unrolled_terms,
+    is_always_in_range,
     terms_by_depth,
 )
 from superopt.kernels.llvm.builder import Value, memory_type, number
@@ -23,13 +24,13 @@ from superopt.kernels.llvm.functions import (
     CHEAP_EXPONENTS,
     emit_bit_field,
     emit_cast,
-    emit_fma,
     emit_function,
     emit_power,
     match_bit_field,
 )
 from superopt.kernels.llvm.gathers import emit_gather, emit_scalar_loads
 from superopt.kernels.llvm.lanes import concat_vectors, first_lanes, transpose_vectors
+from superopt.kernels.llvm.math import vector_math
 from superopt.kernels.llvm.prefetch import prefetch_address
 from superopt.kernels.llvm.writer import (
     Writer,
@@ -41,7 +42,6 @@ from superopt.kernels.llvm.writer import (
     table_value,
 )
 from superopt.te.analysis import affine
-from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, U32
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Size
@@ -88,7 +88,7 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
                 w.t, *match_lanes(w, [emit_value(w, e, p) for e in both])
             )
         case Apply("cast") if (inner := requantization.match_rounded_integer(e)) is not None:
-            return requantization.emit_rounded_integer(w.t, _emit_limited_sum(w, inner, p))
+            return requantization.emit_rounded_integer(w, inner, lambda x: emit_value(w, x, p))
         case Apply("cast") if (inner := requantization.match_narrowed_integer(e)) is not None:
             return emit_cast(w.t, emit_value(w, inner, p), F32)
         case Apply("sub" | "cast") if w.t.has_avx512 and (field := match_bit_field(e)) is not None:
@@ -104,45 +104,14 @@ def emit_value(w: Writer, e: Expr, p: TilePosition) -> Value:
     raise NotImplementedError(f"{type(e).__name__} in a tile: {e}")
 
 
-def _emit_limited_sum(w: Writer, e: Expr, p: TilePosition) -> Value:
-    """Emit what is rounded to an integer; sums of scaled integers by fused multiply-adds."""
-    match e:
-        case Apply("min" | "max" as fn, (x, Const() as limit)):
-            some = [_emit_limited_sum(w, x, p), emit_value(w, limit, p)]
-            return emit_function(w.t, fn, match_lanes(w, some), e.dtype)
-    return _emit_fused_sum(w, e, p) if requantization.is_integer_sum(e) else emit_value(w, e, p)
-
-
-def _emit_fused_sum(w: Writer, e: Expr, p: TilePosition) -> Value:
-    match e:
-        case Apply("add", (Apply("mul", (x, y)), rest) | (rest, Apply("mul", (x, y)))):
-            some = [emit_value(w, x, p), emit_value(w, y, p), _emit_fused_sum(w, rest, p)]
-            a, b, c = match_lanes(w, some)
-            return emit_fma(w.t, a, b, c)
-    return emit_value(w, e, p)
-
-
 def _emit_and(w: Writer, a: Value, b: Value) -> Value:
     x, y = match_lanes(w, [a, b])
     return w.t.make(f"and {x}, {y.text}", BOOL, x.lanes)
 
 
-def _is_always_in_range(e: Expr) -> bool:
-    """True if all loads of `e` are in range, whatever its guards say."""
-    for x in loads(e):
-        for i, n in zip(x.index, x.tensor.shape, strict=True):
-            where = affine.interval(i)
-            if where is None or not isinstance(n, int):
-                if not te_index.is_in_range(i, te_index.as_index(n)):
-                    return False
-            elif where[0] < 0 or where[1] >= n:
-                return False
-    return True
-
-
 def _emit_guarded_value(w: Writer, e: Expr, guard: Value, holds: bool, p: TilePosition) -> Value:
     """Emit `e`, which may be read only where the guard holds (or does not, if not `holds`)."""
-    if _is_always_in_range(e):
+    if is_always_in_range(e):
         return emit_value(w, e, p)
     if not holds:
         ones = number(True, BOOL, guard.lanes)

@@ -66,7 +66,8 @@ def emit_tile_zeros(w: Writer, s: Store) -> None:
 def emit_tile_products(w: Writer, p: DotProduct) -> None:
     """Emit the update by TDPBF16PS or TDPBUSD. What the loop around the sum reads once does not
     replace the other operand in the L1 cache: 128 x 768 x 768 takes 91 us instead of 123."""
-    assert p.groups is not None
+    groups = p.groups
+    assert groups is not None
     assert w.tile_sums is not None
     around = w.tile_sums.around
     of_a, of_b = p.tile_registers(p.a), p.tile_registers(p.b)
@@ -90,13 +91,13 @@ def emit_tile_products(w: Writer, p: DotProduct) -> None:
             name = "tileloaddt164" if is_read_once else "tileloadd64"
             _call(w, name, args, "i8, ptr, i64")
             if load.tensor in w.prefetches:
-                for row in range(p.groups.size):
+                for row in range(groups.size):
                     line = at.constant + row * ROW_BYTES // p.type.bytes
                     emit_prefetch(w, load.tensor, replace(at, constant=line))
         return number
 
     for n, outer in enumerate(p.outer_positions()):
-        b = load_tile(p.b, of_b, p.groups, outer)
+        b = load_tile(p.b, of_b, groups, outer)
         a = load_tile(p.a, of_a, p.m, outer)
         _call(w, p.type.amx, f"i8 {n}, i8 {a}, i8 {b}", "i8, i8, i8")
 

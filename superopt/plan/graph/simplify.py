@@ -11,8 +11,8 @@ from superopt.plan.graph.batched_gemm import batch_gemms
 from superopt.plan.graph.channels_first import convert_to_channels_first
 from superopt.plan.graph.dft_matmul import lower_dft_to_matmul
 from superopt.plan.graph.promote_fp32 import promote_to_fp32
-from superopt.plan.graph.quantized.products import lower_quantized_products
-from superopt.plan.graph.quantized.requantize import merge_requantization
+from superopt.plan.graph.quantization.products import lower_quantized_products
+from superopt.plan.graph.quantization.requantize import merge_requantization
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
 from superopt.plan.graph.subpixel_deconv import lower_to_subpixel_conv
 from superopt.rules.lang.rule import Rule

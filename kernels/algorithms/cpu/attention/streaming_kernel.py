@@ -55,8 +55,8 @@ from superopt.te.expr.index import as_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr
 from superopt.te.expr.tensor import Tensor, cast, compare, conjunction, const, select
 
-# exp(-x) is 0 in kernels for x above 88 (kernels/llvm/vector_math.py); the rest is for scores and
-# their bound, which are rounded.
+# exp(-x) is 0 in kernels for x above 88 (kernels/llvm/math/vector_math.py); the rest is for scores
+# and their bound, which are rounded.
 EXP_UNDERFLOW = 200.0
 FLOAT32_MAX = Fraction(float(np.finfo(np.float32).max))
 SUM_ROUNDING_FACTOR = Fraction(101, 100)  # bound on a computed sum over its exact value

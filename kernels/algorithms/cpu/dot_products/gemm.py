@@ -21,10 +21,8 @@ from math import prod
 from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
 from superopt.kernels.algorithms.contraction import element_count, match_contraction
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
-from superopt.kernels.algorithms.cpu.dot_products.operands import (
-    DotOperands,
-    match_operands,
-)
+from superopt.kernels.algorithms.cpu.dot_products.match_operands import match_operands
+from superopt.kernels.algorithms.cpu.dot_products.operands import DotOperands
 from superopt.kernels.algorithms.cpu.gemm import match_product
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.llvm.dot_products.products import DOT_TYPES, LANES, MAX_TILE_ROWS

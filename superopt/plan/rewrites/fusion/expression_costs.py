@@ -40,7 +40,8 @@ def large_expressions(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
     out: set[Tensor] = set()
     length: dict[Tensor, int] = {}
     folds: dict[Tensor, int] = {}
-    readers = Counter(x for now in current.values() for x in {y.tensor for y in loads(now.body)})
+    bodies = [now.body for now in current.values() if now.body is not None]
+    readers = Counter(x for body in bodies for x in {y.tensor for y in loads(body)})
     for t, now in current.items():
         assert now.body is not None
         length[t] = _expression_length(now.body, length)

@@ -28,12 +28,22 @@ def narrow_results(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
 
     current: the definitions, producers first.
     """
-    readers: dict[Tensor, list[Tensor]] = {}
-    for t, now in current.items():
-        for x in dict.fromkeys(x.tensor for x in loads(now.body)):
-            readers.setdefault(x, []).append(t)
+    readers = _readers(current)
     casts = _depthwise_casts(current, readers)
     return _other_addends(current, readers) | {casts[t].tensor for t in casts}
+
+
+def _operands(t: Tensor) -> list[Tensor]:
+    """Return the tensors that a definition reads."""
+    return [] if t.body is None else [*dict.fromkeys(x.tensor for x in loads(t.body))]
+
+
+def _readers(current: Mapping[Tensor, Tensor]) -> dict[Tensor, list[Tensor]]:
+    out: dict[Tensor, list[Tensor]] = {}
+    for t, now in current.items():
+        for x in _operands(now):
+            out.setdefault(x, []).append(t)
+    return out
 
 
 def _other_addends(
@@ -51,7 +61,7 @@ def _other_addends(
         if any(isinstance(r.body, Apply) and r.body.fn == "mul" for r in reductions(now.body)):
             of_products.add(t)
             continue
-        before = {x.tensor for x in loads(now.body)} & of_products
+        before = set(_operands(now)) & of_products
         if not before or reductions(now.body) or any(len(readers[x]) > 1 for x in before):
             continue
         if now.dtype.bits > NARROW_BITS:
@@ -66,17 +76,14 @@ def read_narrow_images(
 ) -> dict[Tensor, Tensor]:
     """Return the definitions with depthwise convolutions of integers as float32 reading the
     integers. Beyond an edge they read 0, which a border of zeros may hold in memory."""
-    readers: dict[Tensor, list[Tensor]] = {}
-    for t, now in current.items():
-        for x in dict.fromkeys(x.tensor for x in loads(now.body)):
-            readers.setdefault(x, []).append(t)
+    readers = _readers(current)
     casts = _depthwise_casts(current, readers)
     casts = {t: x for t, x in casts.items() if t not in materialized}
     out = {}
     for t, now in current.items():
         if t in casts:
             continue
-        reads = now.body is not None and any(x.tensor in casts for x in loads(now.body))
+        reads = now.body is not None and any(x in casts for x in _operands(now))
         out[t] = now
         if reads and now.body is not None:
             body = _read_integers(now.body, casts)

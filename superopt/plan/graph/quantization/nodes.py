@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,14 +40,14 @@ def match_dequantized(v: Value | None) -> Quantized | None:
     return Quantized(x, scale, zero, None if single else axis % len(x.type.shape or (1,)))
 
 
-def make_node(op: str, inputs: list[Value | None], **attrs: Attr) -> ir_graph.Node:
+def make_node(op: str, inputs: Sequence[Value | None], **attrs: Attr) -> ir_graph.Node:
     """Return a node of an operator of ONNX."""
     return ir_graph.node(OPS[op], inputs, **attrs)
 
 
 def make_scalar(value: float) -> ir_graph.Constant:
     """Return a number as a constant of float32."""
-    return ir_graph.constant(np.float32(value))
+    return ir_graph.constant(np.array(value, np.float32))
 
 
 def make_zero(v: Quantized) -> Value:

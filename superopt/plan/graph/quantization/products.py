@@ -18,7 +18,7 @@ from math import prod
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_values import is_constant
 from superopt.ir.substitute import replace_all
-from superopt.plan.graph.quantized.nodes import (
+from superopt.plan.graph.quantization.nodes import (
     Quantized,
     Value,
     along_axis,
@@ -81,10 +81,10 @@ def _has_exact_sums(weights: Value) -> bool:
 
 def _whole_floats(v: Quantized) -> Value:
     """Return the integers less their zero point as float32."""
-    whole = make_node("Cast", [v.x], to=F32)
+    whole: Value = make_node("Cast", [v.x], to=F32)
     if v.zero is None or is_zero(v.zero):
         return whole
-    zero = make_node("Cast", [v.zero], to=F32)
+    zero: Value = make_node("Cast", [v.zero], to=F32)
     if v.axis is not None:
         zero = along_axis(zero, len(v.x.type.shape or ()) - 1 - v.axis)
     return make_node("Sub", [whole, zero])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from superopt.ir import graph as ir_graph
-from superopt.plan.graph.quantized.nodes import Value, make_node
-from superopt.plan.graph.quantized.scaled_sums import ScaledSum
+from superopt.plan.graph.quantization.nodes import Value, make_node
+from superopt.plan.graph.quantization.scaled_sums import ScaledSum
 from superopt.te.expr.tensor import Dim
 
 CHANNEL_MULTIPLE = 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_values import is_constant
-from superopt.plan.graph.quantized.nodes import (
+from superopt.plan.graph.quantization.nodes import (
     Value,
     along_axis,
     is_zero,
@@ -27,9 +27,11 @@ class ScaledSum:
     offset: Value | None = None
 
 
-def match_sum(v: Value, counts: Mapping[Value, int]) -> ScaledSum | None:
+def match_sum(v: Value | None, counts: Mapping[Value, int]) -> ScaledSum | None:
     """Return a value as a sum; None for another one. What others read, too, is not computed again,
     unless it is dequantized."""
+    if v is None:
+        return None
     if is_constant(v, {}):
         return ScaledSum((), v)
     n = ir_graph.producer(v)
@@ -39,28 +41,32 @@ def match_sum(v: Value, counts: Mapping[Value, int]) -> ScaledSum | None:
         return _dequantized_sum(v, found.x, found.scale, found.zero, found.axis)
     if counts.get(v, 0) > 1:
         return None
-    if n.op.name == "Cast" or _is_exact_convolution(n):
-        x = n.inputs[0]
-        is_integer = x is not None and x.type.dtype in (I8, U8, I32)
-        return ScaledSum(((v, None),)) if is_integer or n.op.name == "Conv" else None
-    if n.op.name not in ("Add", "Sub", "Mul", "Div"):
+    if n.op.name == "Cast":
+        is_integer = n.inputs[0] is not None and n.inputs[0].type.dtype in (I8, U8, I32)
+        return ScaledSum(((v, None),)) if is_integer else None
+    if _is_exact_convolution(n):
+        return ScaledSum(((v, None),))
+    return _match_arithmetic(n, counts) if n.op.name in ("Add", "Sub", "Mul", "Div") else None
+
+
+def _match_arithmetic(n: ir_graph.Node, counts: Mapping[Value, int]) -> ScaledSum | None:
+    left, right = (match_sum(v, counts) for v in n.inputs)
+    if left is None or right is None:
         return None
-    x, y = (None if i is None else match_sum(i, counts) for i in n.inputs)
-    if x is None or y is None:
-        return None
-    if n.op.name == "Mul":
-        x, y = (x, y) if not y.terms else (y, x)
     if n.op.name in ("Mul", "Div"):
-        return None if y.terms or y.offset is None else _scaled_sum(x, n.op.name, y.offset)
+        if n.op.name == "Mul" and right.terms:
+            left, right = right, left
+        by = None if right.terms else right.offset
+        return None if by is None else _scaled_sum(left, n.op.name, by)
     if n.op.name == "Sub":
-        y = _scaled_sum(y, "Mul", make_scalar(-1.0))
-    offsets = [o for o in (x.offset, y.offset) if o is not None]
-    offset = make_node("Add", [*offsets]) if len(offsets) == 2 else (*offsets, None)[0]
-    return ScaledSum((*x.terms, *y.terms), offset)
+        right = _scaled_sum(right, "Mul", make_scalar(-1.0))
+    offsets = [o for o in (left.offset, right.offset) if o is not None]
+    offset = make_node("Add", offsets) if len(offsets) == 2 else (*offsets, None)[0]
+    return ScaledSum((*left.terms, *right.terms), offset)
 
 
 def _is_exact_convolution(n: ir_graph.Node) -> bool:
-    """True for a convolution of integers in float32, as plan/graph/quantized/products.py makes."""
+    """True for a convolution of integers in float32 (plan/graph/quantization/products.py)."""
     if n.op.name != "Conv" or n.attr("group") == 1 or len(n.inputs) > 2:
         return False
     x = ir_graph.producer(n.inputs[0]) if n.inputs[0] is not None else None
@@ -94,4 +100,3 @@ def _dequantized_sum(
     whole = along_axis(make_node("Cast", [zero], to=F32), after)
     offset = make_node("Mul", [make_node("Mul", [whole, scale]), make_scalar(-1.0)])
     return ScaledSum((term,), offset)
-

@@ -3,11 +3,11 @@
     QuantizeLinear(c * f32(p) + d * f32(q) + .. + b, s, z)
         => Cast(Cast(Round(Clip(c/s * f32(p) + d/s * f32(q) + .. + b/s, low - z, high - z))) + z)
 
-p, q, .. are integers: sums of products (plan/graph/quantized/products.py) or what a
+p, q, .. are integers: sums of products (plan/graph/quantization/products.py) or what a
 DequantizeLinear reads, whose zero point is in b. low and high are the ends of the result's type,
-nearer where a Relu or Clip is before. Both sides are equal over the real numbers, but for results within rounding of a
-tie, which are one step apart. Nothing but integers and constants is in the sum, so that it is never
-NaN. What is moved before quantization, or cancels, is bit-exact:
+nearer where a Relu or Clip is before. Both sides are equal over the real numbers, but for results
+within rounding of a tie, which are one step apart. Nothing but integers and constants is in the
+sum, so that it is never NaN. What is moved before quantization, or cancels, is bit-exact:
 
     QuantizeLinear(MaxPool(x), s, z)                   => MaxPool(QuantizeLinear(x, s, z))
     QuantizeLinear(Concat(x, y), s, z)                 => Concat(QuantizeLinear(x, s, z), ..)
@@ -16,21 +16,21 @@ NaN. What is moved before quantization, or cancels, is bit-exact:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import replace_all
-from superopt.plan.graph.quantized.channels import pad_channels
-from superopt.plan.graph.quantized.nodes import (
+from superopt.plan.graph.quantization.channels import pad_channels
+from superopt.plan.graph.quantization.nodes import (
     Value,
     make_node,
     make_scalar,
     match_dequantized,
 )
-from superopt.plan.graph.quantized.scaled_sums import ScaledSum, match_sum
+from superopt.plan.graph.quantization.scaled_sums import ScaledSum, match_sum
 from superopt.te.expr.dtype import F32, I8, I32, U8, DType
 
 RANGES: Mapping[DType, tuple[int, int]] = {I8: (-128, 127), U8: (0, 255)}
@@ -55,7 +55,7 @@ def merge_requantization(graph: ir_graph.Graph) -> ir_graph.Graph:
     wide: dict[Value, Value] = {}
     for n in ir_graph.nodes(graph):
         step = _match_step(n)
-        if step is not None and (made := _requantized(n, step, counts, wide)) is not None:
+        if step is not None and (made := _merge_step(n, step, counts, wide)) is not None:
             change[n] = made
     return replace_all(graph, change) if change else graph
 
@@ -81,7 +81,7 @@ def _quantize_earlier(graph: ir_graph.Graph) -> ir_graph.Graph:
         graph = replace_all(graph, change)
 
 
-def _node_like(n: ir_graph.Node, inputs: list[Value | None]) -> ir_graph.Node:
+def _node_like(n: ir_graph.Node, inputs: Sequence[Value | None]) -> ir_graph.Node:
     return ir_graph.node(n.op, inputs, **dict(n.attrs))
 
 
@@ -107,7 +107,7 @@ def _number(v: Value) -> float | None:
     return float(v.load().reshape(()))
 
 
-def _requantized(
+def _merge_step(
     n: ir_graph.Node, step: _Step, counts: Mapping[Value, int], wide: dict[Value, Value]
 ) -> Value | None:
     """Return what a quantization becomes; None if it stays. wide: results with padded channels."""
@@ -147,7 +147,7 @@ def _limited_integer(total: ScaledSum, step: _Step, low: float, high: float) -> 
     limited = make_node("Clip", [out, make_scalar(low), make_scalar(high)])
     whole = make_node("Cast", [make_node("Round", [limited])], to=I32)
     if step.zero:
-        whole = make_node("Add", [whole, ir_graph.constant(np.int32(step.zero))])
+        whole = make_node("Add", [whole, ir_graph.constant(np.array(step.zero, np.int32))])
     return make_node("Cast", [whole], to=step.dtype)
 
 
