@@ -13,6 +13,7 @@ from superopt.kernels.llvm.dot_products.amx import (
     close_tiles,
     emit_tile_products,
     emit_tile_zeros,
+    match_looped_rows,
     open_tiles,
     store_tiles,
 )
@@ -215,8 +216,18 @@ def _emit_tile_store(w: Writer, s: Store) -> None:
             emit_tile_zeros(w, s)
             return
         store_tiles(w, [x.tensor for x in loads(s.value)])
-    w.tile_extents = {a: a.size for a in s.axes}
-    for p in vector_positions(w, s.axes, s.buffer, s.value):
+        first = next(vector_positions(w, s.axes, s.buffer, s.value))
+        if (rows := match_looped_rows(w, s, first)) is not None:
+            with w.loop(rows, str(rows.size)):
+                _emit_vectors(w, s, [a for a in s.axes if a != rows])
+            return
+    _emit_vectors(w, s, s.axes)
+
+
+def _emit_vectors(w: Writer, s: Store, axes: Sequence[Axis]) -> None:
+    """Emit a store of a tile over some of its axes; loops have the others."""
+    w.tile_extents = {a: a.size for a in axes}
+    for p in vector_positions(w, axes, s.buffer, s.value):
         emit_store(w, s.buffer, s.index, w.t.splat(emit_value(w, s.value, p), p.lanes), p)
     w.tile_extents = {}
     w.known_values.clear()  # loads of this buffer

@@ -17,6 +17,8 @@ from superopt.te.expr.dtype import BOOL, INDEX, DType
 from superopt.te.expr.node import Axis, Const, Expr, Load
 from superopt.te.expr.tensor import Tensor
 
+TILE_ROW_BYTES = 64  # of AMX
+
 
 @dataclass(slots=True)
 class TileSums:
@@ -140,11 +142,15 @@ def register_slot(
     """Return the stack slot of a vector of a register tile, which LLVM promotes to a register, and
     its number of lanes."""
     where, lanes = [], 0
+    looped: Axis | None = None
     for i in index:
         place = 0
         for atoms, c in te_index.polynomial(i).items():
             (axis,) = atoms or (None,)
             assert axis is None or isinstance(axis, Axis)
+            if axis in w.loops and axis not in p.axis_values:  # rows of tiles in memory
+                looped = axis
+                continue
             place += c * (1 if axis is None else p.axis_values[axis])
             lanes = p.lanes if axis is not None and axis == p.lane_axis else lanes
         where.append(place)
@@ -154,7 +160,11 @@ def register_slot(
         slots[key] = f"%{w.t.fresh('tile')}"
         one = element_type(buffer.dtype)
         w.t.entry.append(f"  {slots[key]} = alloca {f'<{lanes} x {one}>' if lanes else one}")
-    return slots[key], lanes
+    if looped is None:
+        return slots[key], lanes
+    at, row = f"%{w.t.fresh()}", f"[{TILE_ROW_BYTES} x i8]"
+    w.t.line(f"{at} = getelementptr {row}, ptr {slots[key]}, {w.loops[looped]}")
+    return at, lanes
 
 
 def memory_suffix(kind: DType) -> str:

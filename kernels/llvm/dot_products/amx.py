@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from superopt.kernels.llvm.address import LoopTerms
+from superopt.kernels.llvm.address import LoopTerms, TilePosition, address
 from superopt.kernels.llvm.dot_products.products import (
     LANES,
     PALETTE_BYTES,
@@ -18,7 +18,7 @@ from superopt.kernels.llvm.dot_products.products import (
 from superopt.kernels.llvm.values import emit_pointer, emit_prefetch
 from superopt.kernels.llvm.writer import TileSums, Writer
 from superopt.kernels.loops.tile import Store
-from superopt.te.analysis.walk import index_axes
+from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr.node import Axis, Const, Load
 from superopt.te.expr.tensor import Tensor
 
@@ -113,6 +113,25 @@ def store_tiles(w: Writer, read: Sequence[Tensor]) -> None:
         args = f"i8 {n}, ptr {at}, i64 {ROW_BYTES}"
         _call(w, "tilestored64", args, "i8, ptr, i64")
     sums.is_stored = True
+
+
+def match_looped_rows(w: Writer, s: Store, first: TilePosition) -> Axis | None:
+    """Return the axis along which a store reads the rows of the sums' tiles, if a loop over them
+    needs no more than contiguous vectors; unrolled rows fill the instruction cache. first: the
+    position of the first vector."""
+    assert w.tile_sums is not None
+    some = [x for x in loads(s.value) if x.tensor == w.tile_sums.buffer]
+    rows = some[0].index[-2] if some else None
+    if not isinstance(rows, Axis) or rows not in s.axes[:-1] or rows.size == 1:
+        return None
+    if any(x.index[-2] != rows for x in some) or s.buffer in w.registers:
+        return None
+    others = [x for x in loads(s.value) if x.tensor not in w.registers]
+    read = [address(x.tensor, x.index, first) for x in others]
+    stored = address(s.buffer, s.index, first)
+    if stored is None or stored.lane_stride != 1:
+        return None
+    return rows if all(a is not None and a.lane_stride in (0, 1) for a in read) else None
 
 
 def _call(w: Writer, name: str, args: str, kinds: str, at: list[str] | None = None) -> None:
