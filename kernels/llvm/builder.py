@@ -83,6 +83,12 @@ class TextBuilder:
         self.line(f"{out} = {text}")
         return Value(out, dtype, lanes)
 
+    def pointer(self, kind: str, base: str, offset: str) -> str:
+        """Emit the address that is so many elements of a type behind another one."""
+        at = f"%{self.fresh()}"
+        self.line(f"{at} = getelementptr {kind}, ptr {base}, {offset}")
+        return at
+
     def call(self, name: str, args: Sequence[Value], dtype: DType) -> Value:
         """Emit a call of an LLVM intrinsic or of libm."""
         lanes = args[0].lanes

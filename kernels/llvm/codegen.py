@@ -4,20 +4,28 @@ the others; tiles in scope "register" are allocas, which LLVM promotes to regist
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from itertools import product
 from math import prod
 
 from superopt.kernels.llvm.address import TilePosition
-from superopt.kernels.llvm.builder import TextBuilder, Value
+from superopt.kernels.llvm.builder import TextBuilder, Value, number
 from superopt.kernels.llvm.dot_products.amx import (
+    DELAYED_BLOCKS,
+    SumLoops,
     close_tiles,
     emit_tile_products,
     emit_tile_zeros,
     match_looped_rows,
+    match_sum_loops,
     open_tiles,
     store_tiles,
 )
-from superopt.kernels.llvm.dot_products.products import kernel_product, match_dot_product
+from superopt.kernels.llvm.dot_products.products import (
+    TILE_BYTES,
+    kernel_product,
+    match_dot_product,
+)
 from superopt.kernels.llvm.dot_products.vectors import emit_dot_products
 from superopt.kernels.llvm.functions import emit_cast, emit_fma, emit_function
 from superopt.kernels.llvm.lanes import emit_fold
@@ -194,10 +202,41 @@ def _emit_loop(w: Writer, s: For) -> None:
         raise NotImplementedError(f"the CPU target does not support {s.kind} loops: {s.axis.name}")
     if s.axis.extent == 0:
         return
+    if (sums := match_sum_loops(w, s)) is not None:
+        _emit_delayed_epilogues(w, sums)
+        return
     extent = te_index.as_index(s.axis.extent)
     may_be_empty = not SizeRanges().is_nonnegative(te_index.as_index(extent - 1))
     with w.loop(s.axis, emit_index(w, extent, TilePosition()).text, may_be_empty):
         _emit_body(w, s.body)
+
+
+def _emit_delayed_epilogues(w: Writer, found: SumLoops) -> None:
+    """Emit loops over blocks of AMX's sums as one, some blocks at a time: the products of all of
+    these, then the epilogues."""
+    sums = w.tile_sums
+    assert sums is not None
+    extent = prod(a.size for a in found.axes)
+    some = min(DELAYED_BLOCKS, extent)
+    groups, blocks = Axis("groups", -(-extent // some)), Axis("blocks", extent)
+    with w.loop(groups, str(groups.size)):
+        begin = w.t.make(f"mul nuw nsw {w.loops[groups]}, {some}", INDEX, 0)
+        end = w.t.make(f"add nuw nsw {begin}, {some}", INDEX, 0)
+        end = w.t.call("llvm.umin.i64", [end, number(extent, INDEX)], INDEX)
+        for body in (found.products, found.epilogue):
+            with w.loop(blocks, end.text, begin=begin.text):
+                place = rest = w.loops[blocks]
+                place = w.t.make(f"sub nuw nsw {place}, {begin.text}", INDEX, 0)
+                place = w.t.make(f"mul nuw nsw {place}, {sums.count * TILE_BYTES}", INDEX, 0)
+                sums.block_offset = place.text
+                with ExitStack() as bound:
+                    for axis in reversed(found.axes):
+                        value = w.t.make(f"urem {rest}, {axis.size}", INDEX, 0)
+                        rest = w.t.make(f"udiv {rest}, {axis.size}", INDEX, 0)
+                        bound.enter_context(w.bind(axis, value))
+                    _emit_body(w, body)
+                    store_tiles(w, [sums.buffer])
+    sums.block_offset = ""
 
 
 def _emit_end(w: Writer, s: For) -> str:

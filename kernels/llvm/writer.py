@@ -23,12 +23,14 @@ TILE_ROW_BYTES = 64  # of AMX
 @dataclass(slots=True)
 class TileSums:
     """The sums of a product in AMX's first `count` tile registers. memory: where they are read
-    from, once stored. is_stored: they are there. around: the innermost loop around the sum."""
+    from, once stored. is_stored: they are there. block_offset: of this block of sums there, in
+    bytes, if there are several. around: the innermost loop around the sum."""
 
     buffer: Tensor
     count: int
     memory: str
     is_stored: bool = False
+    block_offset: str = ""
     around: Axis | None = None
 
 
@@ -160,10 +162,11 @@ def register_slot(
         slots[key] = f"%{w.t.fresh('tile')}"
         one = element_type(buffer.dtype)
         w.t.entry.append(f"  {slots[key]} = alloca {f'<{lanes} x {one}>' if lanes else one}")
-    if looped is None:
-        return slots[key], lanes
-    at, row = f"%{w.t.fresh()}", f"[{TILE_ROW_BYTES} x i8]"
-    w.t.line(f"{at} = getelementptr {row}, ptr {slots[key]}, {w.loops[looped]}")
+    at = slots[key]
+    if w.tile_sums is not None and buffer == w.tile_sums.buffer and w.tile_sums.block_offset:
+        at = w.t.pointer("i8", at, f"i64 {w.tile_sums.block_offset}")
+    if looped is not None:
+        at = w.t.pointer(f"[{TILE_ROW_BYTES} x i8]", at, str(w.loops[looped]))
     return at, lanes
 
 

@@ -4,8 +4,9 @@ spill them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 
 from superopt.kernels.llvm.address import LoopTerms, TilePosition, address
 from superopt.kernels.llvm.dot_products.products import (
@@ -17,10 +18,14 @@ from superopt.kernels.llvm.dot_products.products import (
 )
 from superopt.kernels.llvm.values import emit_pointer, emit_prefetch
 from superopt.kernels.llvm.writer import TileSums, Writer
-from superopt.kernels.loops.tile import Store
+from superopt.kernels.loops.tile import For, Stmt, Store
 from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr.node import Axis, Const, Load
 from superopt.te.expr.tensor import Tensor
+
+# Blocks of sums that are computed before the first one's epilogue: loads of what TILESTORED has
+# just written wait until it is in the L1 cache.
+DELAYED_BLOCKS = 4
 
 
 def open_tiles(w: Writer, p: DotProduct, kernel_name: str) -> str:
@@ -29,7 +34,8 @@ def open_tiles(w: Writer, p: DotProduct, kernel_name: str) -> str:
     t = w.t
     memory = f"%{t.fresh('sums')}"
     w.tile_sums = TileSums(p.update.buffer, p.tile_count, memory)
-    t.entry.append(f"  {memory} = alloca [{p.tile_count * TILE_BYTES} x i8], align 64")
+    size = DELAYED_BLOCKS * p.tile_count * TILE_BYTES
+    t.entry.append(f"  {memory} = alloca [{size} x i8], align 64")
     slots = w.registers[p.update.buffer] = {}
     lanes = min(LANES, w.width * 8 // w.widest_bits)
     for n, outer in enumerate(p.outer_positions()):
@@ -108,11 +114,45 @@ def store_tiles(w: Writer, read: Sequence[Tensor]) -> None:
     if sums is None or sums.is_stored or sums.buffer not in read:
         return
     for n in range(sums.count):
-        at = f"%{w.t.fresh()}"
-        w.t.line(f"{at} = getelementptr i8, ptr {sums.memory}, i64 {n * TILE_BYTES}")
+        at = w.t.pointer("i8", sums.memory, f"i64 {n * TILE_BYTES}")
+        if sums.block_offset:
+            at = w.t.pointer("i8", at, f"i64 {sums.block_offset}")
         args = f"i8 {n}, ptr {at}, i64 {ROW_BYTES}"
         _call(w, "tilestored64", args, "i8, ptr, i64")
     sums.is_stored = True
+
+
+@dataclass(frozen=True, slots=True)
+class SumLoops:
+    """Perfectly nested loops around AMX's sums, outermost first, and the statements within: those
+    that compute the sums, and those that read them."""
+
+    axes: tuple[Axis, ...]
+    products: tuple[Stmt, ...]
+    epilogue: tuple[Stmt, ...]
+
+
+def match_sum_loops(w: Writer, s: For) -> SumLoops | None:
+    """Return the innermost loops around the sums that have at least DELAYED_BLOCKS steps together,
+    or all, if `s` is the outermost of these."""
+    sums = w.tile_sums
+    if sums is None or w.sizes:
+        return None
+    axes: list[Axis] = []
+    body: tuple[Stmt, ...] = (s,)
+    while len(body) == 1 and isinstance(inner := body[0], For):
+        if inner.kind != "serial" or inner.begin is not None or inner.until is not None:
+            return None
+        axes.append(inner.axis)
+        body = inner.body
+    steps = prod(a.size for a in axes[1:])
+    first = body[0] if body else None
+    if steps >= DELAYED_BLOCKS or not isinstance(first, Store) or first.buffer != sums.buffer:
+        return None
+    for n, x in enumerate(body):
+        if isinstance(x, Store) and any(y.tensor == sums.buffer for y in loads(x.value)):
+            return SumLoops((*axes,), body[:n], body[n:])
+    return None
 
 
 def match_looped_rows(w: Writer, s: Store, first: TilePosition) -> Axis | None:
