@@ -46,6 +46,8 @@ def match_sum(v: Value | None, counts: Mapping[Value, int]) -> ScaledSum | None:
         return ScaledSum(((v, None),)) if is_integer else None
     if _is_exact_convolution(n):
         return ScaledSum(((v, None),))
+    if n.op.name == "BatchNormalization" and len(n.types) == 1:
+        return _match_batch_normalization(n, counts)
     return _match_arithmetic(n, counts) if n.op.name in ("Add", "Sub", "Mul", "Div") else None
 
 
@@ -63,6 +65,22 @@ def _match_arithmetic(n: ir_graph.Node, counts: Mapping[Value, int]) -> ScaledSu
     offsets = [o for o in (left.offset, right.offset) if o is not None]
     offset = make_node("Add", offsets) if len(offsets) == 2 else (*offsets, None)[0]
     return ScaledSum((*left.terms, *right.terms), offset)
+
+
+def _match_batch_normalization(n: ir_graph.Node, counts: Mapping[Value, int]) -> ScaledSum | None:
+    x, *known = n.inputs
+    total, epsilon = match_sum(x, counts), n.attr("epsilon")
+    given = [v for v in known if v is not None and is_constant(v, {})]
+    if total is None or len(given) < 4 or not isinstance(epsilon, float):
+        return None
+    after = len(n.type.shape or ()) - 2
+    scale, bias, mean, variance = (along_axis(v, after) for v in given)
+    spread = make_node("Sqrt", [make_node("Add", [variance, make_scalar(float(epsilon))])])
+    factor = make_node("Div", [scale, spread])
+    scaled = _scaled_sum(total, "Mul", factor)
+    shift = make_node("Sub", [bias, make_node("Mul", [mean, factor])])
+    offset = shift if scaled.offset is None else make_node("Add", [scaled.offset, shift])
+    return ScaledSum(scaled.terms, offset)
 
 
 def _is_exact_convolution(n: ir_graph.Node) -> bool:
