@@ -12,6 +12,7 @@ import numpy as np
 
 from superopt.ir.graph import Input
 from superopt.rules.lang.functions import Result
+from superopt.rules.trial.draws import OVERFLOW_DRAW, draw_overflowing
 from superopt.te.analysis.bind_sizes import bind
 from superopt.te.eval.domain import Reals
 from superopt.te.eval.interpret import evaluate_all
@@ -28,8 +29,9 @@ Difference = tuple[str, int, tuple[int, ...], str, str, Mapping[str, Result]]
 MAX_ELEMENTS = 3000  # elements of a tensor
 MAX_ASSIGNMENTS = 4000  # size assignments checked
 MAX_EVALUATIONS = 60  # instances evaluated
+MAX_REPEATED_DRAWS = 12  # of an instance with few elements
 TOLERANCE = 1e-6
-DRAWS = ("whole", "normal", "positive", "odd")
+DRAWS = ("whole", "normal", "positive", "odd", OVERFLOW_DRAW)
 
 
 def counterexample(one: Instance, seed: int = 0) -> Difference | None:
@@ -93,7 +95,7 @@ def _is_small(t: Tensor, sizes: dict[str, int]) -> bool:
 def _find_difference(one: Instance, sizes: dict[str, int], seed: int) -> Difference | None:
     bound = [bind(t, sizes) for t in (*one.lhs, *one.rhs)]
     small = sum(len(t.shape) for t in one.inputs) <= 2  # few elements: draw more often
-    for n_draw, draw in enumerate(DRAWS * (6 if small else 1)):
+    for n_draw, draw in enumerate(DRAWS * (MAX_REPEATED_DRAWS if small else 1)):
         rng = np.random.default_rng((seed, n_draw))
         feeds = {t.name: _draw_array(t, sizes, draw, rng) for t in one.inputs}
         half = len(one.lhs)
@@ -109,15 +111,21 @@ def _find_difference(one: Instance, sizes: dict[str, int], seed: int) -> Differe
             if a.shape != b.shape:
                 left, right = f"of shape {a.shape}", f"of shape {b.shape}"
                 return _show_shapes(one, sizes), n, (), left, right, _names_at(one, sizes)
-            with np.errstate(all="ignore"):
-                x, y = a.astype(np.float64), b.astype(np.float64)
-                fine = np.isfinite(x) & np.isfinite(y)
-                wrong = fine & (np.abs(x - y) > TOLERANCE * (1 + np.abs(x) + np.abs(y)))
+            wrong = _differing_elements(a, b)
             if wrong.any():
                 at = tuple(int(k) for k in np.argwhere(wrong)[0])
                 left, right = f"{a[at]:g}", f"{b[at]:g}"
                 return _show_shapes(one, sizes), n, at, left, right, _names_at(one, sizes)
     return None
+
+
+def _differing_elements(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind in "iu" and b.dtype.kind in "iu":
+        return np.asarray(a != b)
+    with np.errstate(all="ignore"):
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        fine = np.isfinite(x) & np.isfinite(y)
+        return np.asarray(fine & (np.abs(x - y) > TOLERANCE * (1 + np.abs(x) + np.abs(y))))
 
 
 def _draw_array(
@@ -127,6 +135,8 @@ def _draw_array(
     stored = to_numpy(F64 if t.dtype.is_float else t.dtype)
     if t.dtype == BOOL:
         return rng.integers(0, 2, shape).astype(stored)
+    if t.dtype.is_int and draw == OVERFLOW_DRAW:
+        return draw_overflowing(rng, t.dtype, shape)
     match draw:
         case "whole":
             return rng.integers(-3, 4, shape).astype(stored)

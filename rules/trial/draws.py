@@ -25,6 +25,7 @@ CONSTANT_DRAWS = ("flat", "even")
 # Numbers whose squares and reciprocals are infinite, zero or subnormal: bitwise equality must hold
 # for them, too.
 EXTREME_DRAWS = ("extreme", "outermost")
+OVERFLOW_DRAW = "overflowing"  # integers of the whole range, half of them at its ends
 EXCEPTIONAL_SHARES = {"exceptional": 0.25, "odd": 0.5, "strange": 0.5, "singular": 0.75}
 EXCEPTIONAL_DRAWS = (*EXCEPTIONAL_SHARES, *CONSTANT_DRAWS, *EXTREME_DRAWS)
 MAX_RULE_NUMBER = 1e12  # largest literal of a rule that is drawn
@@ -33,6 +34,12 @@ EXCEPTIONAL_VALUES = np.array([np.inf, -np.inf, np.nan, 0.0])
 EXTREME_VALUES = np.array(
     [s * n for n in (1e308, 1e200, 1e-160, 1e-308, 5e-324) for s in (1.0, -1.0)]
 )
+
+
+def overflow_draws(one: Instance) -> tuple[str, ...]:
+    """Return the draw of integers that overflow, if an input has integers that are no indices."""
+    kinds = (i.type.dtype for i in one.inputs if i not in one.limits)
+    return (OVERFLOW_DRAW,) if any(d is not None and d.is_int for d in kinds) else ()
 
 
 def real_feeds(one: Instance, draw: str, seed: int) -> dict[str, np.ndarray]:
@@ -92,6 +99,8 @@ def _make_array(
     if dtype == BOOL:
         return rng.integers(0, 2, shape).astype(stored)
     if dtype.is_int:
+        if draw == OVERFLOW_DRAW and limit is None:
+            return draw_overflowing(rng, dtype, shape)
         return _draw_integers(rng, dtype.kind == "u", limit, draw, shape).astype(stored)
     match draw:
         case "positive":
@@ -130,3 +139,14 @@ def _draw_integers(
         return rng.integers(0 if draw == "positive" else -limit, limit, shape)
     low = 1 if draw == "positive" else 0 if unsigned else -9
     return rng.integers(low, 10, shape)
+
+
+def draw_overflowing(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> np.ndarray:
+    """Return integers whose sums and products overflow."""
+    bits, half = dtype.bits, 1 << (dtype.bits - 1)
+    low, high = (-half, half - 1) if dtype.kind == "i" else (0, 2 * half - 1)
+    stored = to_numpy(dtype)
+    ends = np.array([low, low, low, high, high, low + 1, high - 1, (low + high) // 2])
+    every = rng.integers(low, high, shape, np.uint64 if bits == 64 and not low else np.int64, True)
+    at_ends = ends.astype(stored)[rng.integers(0, len(ends), shape)]
+    return np.where(rng.random(shape) < 0.5, at_ends, every.astype(stored))

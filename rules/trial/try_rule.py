@@ -29,6 +29,7 @@ from superopt.rules.trial.draws import (
     LARGE_SCALES,
     draw_array,
     mix_in_rule_numbers,
+    overflow_draws,
     real_feeds,
 )
 from superopt.rules.trial.instances import Instance
@@ -146,7 +147,7 @@ def try_on_instances(rule: Rule, trial_cases: Cases, seed: int) -> Verdict:
 def draws_for(rule: Rule, one: Instance) -> tuple[str, ...]:
     """Return the draws for a rule, determined by one of its instances."""
     large = LARGE_SCALES if "exp" in scalar_functions((*one.lhs, *one.rhs)) else ()
-    return (*DRAWS, *large, *_exceptional_draws(rule))
+    return (*DRAWS, *large, *overflow_draws(one), *_exceptional_draws(rule))
 
 
 def _exceptional_draws(rule: Rule) -> tuple[str, ...]:
