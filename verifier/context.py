@@ -90,6 +90,9 @@ class ProofContext:
     unknowns: UnknownNumbers = field(default_factory=UnknownNumbers)
     no_hypotheses: Facts | None = None  # see `facts.without_hypotheses`
     solver: z3.Solver | None = None  # see `solver.solver`
+    element_types: dict[str, str] = field(default_factory=dict)  # of inputs that hold integers
+    # indices as elements of an integer type, by its name
+    index_elements: dict[tuple[str, NF], None] = field(default_factory=dict)
 
     created_count: int = 0  # polynomials and atoms
     created_forms: int = 0  # normal forms and factors
@@ -123,6 +126,7 @@ class ProofContext:
         for guards in self.guards.values():
             guards.clear()
         self.nonnegative.clear()
+        self.index_elements.clear()
         self.no_hypotheses = self.solver = None
 
     def work_done(self) -> int:

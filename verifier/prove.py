@@ -20,7 +20,7 @@ from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
 from superopt.verifier.elements.scalars import number_of
-from superopt.verifier.equality.element_equality import are_equal, are_equal_where_defined
+from superopt.verifier.equality.element_equality import are_equal_elements, are_equal_where_defined
 from superopt.verifier.equality.skeleton import skeleton
 from superopt.verifier.instances.attributes import Unsupported
 from superopt.verifier.instances.axes import with_named_axes_only
@@ -41,7 +41,7 @@ from superopt.verifier.verdict import Proved, Refuted, Unknown, Verdict
 MAX_FIRST_RANK = 6  # tried if there is no instance at the ranks of `rank_scope`
 ASSUMPTIONS = (
     "sizes from 1",
-    "floats as real numbers, integers without overflow",
+    "floats as real numbers, sizes without overflow",
     "values where both sides are defined",
 )
 
@@ -331,10 +331,12 @@ class _RuleProof:
             if self.is_type_open and reader.is_type_dependent:
                 raise _TypeDependent
             plain = None if known.nonneg else skeleton((left, right))
-            key = (plain, tuple((t.name, t.dtype) for t in one.inputs))
+            key = (plain, a.dtype, tuple((t.name, t.dtype) for t in one.inputs))
             if plain is not None and key in self.shown:
                 continue
-            if not (are_equal(left, right, known) or are_equal_where_defined(left, right, known)):
+            kind = reader.types.integer_type(a.dtype)
+            equal = are_equal_elements(left, right, kind, known)
+            if not (equal or are_equal_where_defined(left, right, known)):
                 return f"output {n} not shown equal"
             if plain is not None:
                 self.shown.add(key)

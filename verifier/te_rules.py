@@ -35,7 +35,7 @@ from superopt.te.expr.tensor import Tensor, apply, ravel, unravel
 from superopt.verifier.context import OutOfTime, ProofContext
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
-from superopt.verifier.equality.element_equality import are_equal
+from superopt.verifier.equality.element_equality import are_equal_elements
 from superopt.verifier.poly.facts import Facts
 from superopt.verifier.poly.polynomial import atom_poly, fresh_var
 from superopt.verifier.prove import Limits
@@ -79,7 +79,7 @@ def prove_te_rule(rule: TeRule, limits: Limits | None = None) -> Proved | Unknow
     return Proved(scope, (), (), shown, context.queries, seconds, MAX_RUN)
 
 
-ASSUMPTIONS = ("sizes from 1", "floats as real numbers, integers without overflow")
+ASSUMPTIONS = ("sizes from 1", "floats as real numbers, sizes without overflow")
 
 
 def _runs(rule: TeRule) -> dict[str, range]:
@@ -121,7 +121,9 @@ def _prove_case(rule: TeRule, counts: dict[str, int], context: ProofContext) -> 
     one, two = (reader.element(t, place, known) for t in (left, right))
     if reader.out_of_bounds:
         return f"may read outside: {reader.out_of_bounds[0]}"
-    return reader.reads_checked if are_equal(one, two, known) else "not shown equal"
+    kind = reader.types.integer_type(left.dtype)
+    equal = are_equal_elements(one, two, kind, known)
+    return reader.reads_checked if equal else "not shown equal"
 
 
 @dataclass(slots=True)

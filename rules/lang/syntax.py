@@ -69,8 +69,7 @@ _SPECIAL = {"single_use": (1, 1), "all": (1, 1), "any": (1, 1)}
 # Parameter kinds: a letter is one element type in a rule, a word any of several types.
 LETTERS = ("f", "g", "i")
 FLOATS = frozenset(d for d in DTYPES.values() if d.is_float)
-# Proofs assume integers without overflow: those of 8 and 16 bits overflow, and so do unsigned ones,
-# where 0 - 1 is large.
+# Integers of the other types are named by themselves: runtimes have few operators on them.
 INTEGERS = frozenset((I32, I64))
 KINDS: dict[str, frozenset[DType]] = {
     "f": FLOATS,

@@ -116,7 +116,7 @@ def test_the_page_says_what_the_report_says() -> None:
         "rank(x) == 2",
         "tier A: proved for all sizes",
         "ranks 0 to 4; 6 ways to fit",
-        "sizes from 1; floats as real numbers, integers without overflow",
+        "sizes from 1; floats as real numbers, sizes without overflow",
         "refused unless",
         "n == m",
         "1,200 obligations, 3 Z3 calls, 49.1 ms; 11 of 12 mutated rules refused",

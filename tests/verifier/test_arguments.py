@@ -32,9 +32,9 @@ prod-flat(x: f[n, m]): ReduceProd(Reshape(x, shape=(n * m,)), axes=(0,), keepdim
 prod-of-mul(x: f[n, m], y: f[n, m]): ReduceProd(Mul(x, y), axes=(1,))
     => Mul(ReduceProd(x, axes=(1,)), ReduceProd(y, axes=(1,)))
 # integers
-mod-of-sum(i: i64, a: i64[]): Mod(Add(Mod(i, a), a), a) => Mod(i, a) where value(a) > 0
+mod-of-sum(i: i64, a: i64[]): Mod(Add(Mod(i, a), a), a) => Mod(i, a)
+    where value(a) > 0, value(a) <= 1000
 mod-by-part(i: i64): Mod(Mod(i, 12), 4) => Mod(i, 4)
-div-neg(x: i64, y: i64): Div(Neg(x), y) => Neg(Div(x, y))
 # sizes
 reshaped-parts(x: any[n, k], y: any[m, k]):
     Concat(Reshape(x, shape=a), Reshape(y, shape=b), axis=0)
@@ -82,6 +82,8 @@ prod-of-sum(x: f[n], y: f[n]): ReduceProd(Add(x, y), axes=(0,))
     => Add(ReduceProd(x, axes=(0,)), ReduceProd(y, axes=(0,)))
 prod-padded(x: f[n]): ReduceProd(Pad(x, pads=(0, 1)), axes=(0,)) => ReduceProd(x, axes=(0,))
 prod-of-one(x: f[], y: f[n]): ReduceProd(Add(Sub(y, y), x), axes=(0,), keepdims=0) => x
+mod-of-large-sum(i: i64, a: i64[]): Mod(Add(Mod(i, a), a), a) => Mod(i, a) where value(a) > 0
+div-neg(x: i64, y: i64): Div(Neg(x), y) => Neg(Div(x, y))
 mod-by-other(i: i64): Mod(Mod(i, 12), 5) => Mod(i, 5)
 mod-range(i: i64, a: i64[], b: i64[]): Mod(Mod(i, a), b) => Mod(i, a)
     where value(a) > 0, value(a) <= value(b) + 1

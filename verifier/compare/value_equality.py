@@ -18,7 +18,7 @@ from superopt.verifier.context import OutOfTime, ProofContext
 from superopt.verifier.elements.algebra import Undefined
 from superopt.verifier.elements.reader import Reader, Unreadable
 from superopt.verifier.elements.scalars import POWERS_NOTE
-from superopt.verifier.equality.element_equality import are_equal
+from superopt.verifier.equality.element_equality import are_equal_elements
 from superopt.verifier.poly.facts import Facts
 from superopt.verifier.poly.polynomial import atom_poly, fresh_var
 from superopt.verifier.prove import ASSUMPTIONS, Limits
@@ -55,7 +55,7 @@ def prove_equal(
         two = reader.element(right, place, nothing)
         if reader.out_of_bounds:
             return Unknown(f"may read outside: {reader.out_of_bounds[0]}", since())
-        if not are_equal(one, two, nothing):
+        if not are_equal_elements(one, two, reader.types.integer_type(left.dtype), nothing):
             return Unknown("not shown equal", since())
     except OutOfTime:
         return Unknown(

@@ -1,7 +1,8 @@
-"""Quotients and remainders of integers without overflow."""
+"""Quotients and remainders of integers, given their values."""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from superopt.verifier.elements import normal
@@ -23,6 +24,8 @@ def truncated_quotient(args: list[NF], facts: Facts) -> NF:
     a, b = args
     if b.constant == 1 or not a.terms:
         return a
+    if b.constant and a.constant is not None:
+        return normal.constant(facts.context, math.trunc(a.constant / b.constant))
     for f in [f for t in a.terms for f, _ in t.powers]:
         if isinstance(f, normal.Fn) and f.name == QUOTIENT and f.args[1] == b:
             left = normal.subtract(f.args[0], multiply(b, power(f), facts))

@@ -3,51 +3,48 @@ definitions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-
-import numpy as np
 
 from superopt.ops.shared.precision import NARROWED
-from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, DType, is_widening, to_numpy
+from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, DType
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce, Size
 from superopt.te.expr.tensor import Dim, Tensor
 from superopt.verifier.context import ProofContext
 from superopt.verifier.elements import normal
-from superopt.verifier.elements.algebra import power, uninterpreted_function
-from superopt.verifier.elements.comparisons import equals_zero, less_than_zero
+from superopt.verifier.elements.algebra import power
+from superopt.verifier.elements.comparisons import equals_zero
+from superopt.verifier.elements.conversions import ElementTypes
 from superopt.verifier.elements.index_digits import split_bound_indices
+from superopt.verifier.elements.index_functions import (
+    Unreadable as Unreadable,
+)
+from superopt.verifier.elements.index_functions import (
+    index_function,
+    tighten_equality,
+)
+from superopt.verifier.elements.integer_functions import compare_elements, integer_function
 from superopt.verifier.elements.integers import as_poly
 from superopt.verifier.elements.maxima import max_over
 from superopt.verifier.elements.normal import NF, Term
 from superopt.verifier.elements.products import product_over
-from superopt.verifier.elements.quotients import canonical_products, quotient
 from superopt.verifier.elements.scalars import apply_function, number_of
 from superopt.verifier.elements.simplify import multiply, outer_guard, restrict, sum_over
 from superopt.verifier.poly import polynomial
-from superopt.verifier.poly.bounds import is_nonnegative
 from superopt.verifier.poly.facts import Facts, Guard, eq, ge, negate
 from superopt.verifier.poly.polynomial import Poly
 
-# Functions that easily leave the range of a small or unsigned type.
-WRAPPING_FUNCTIONS = frozenset(("add", "sub", "neg", "mul", "pow", "abs"))
-# Functions that are the same for all number types.
-TYPE_INDEPENDENT = frozenset(("add", "sub", "neg", "mul", "max", "min"))
+# Functions that are right modulo 2^bits: their identities over the reals hold in all number types.
+RING_FUNCTIONS = frozenset(("add", "sub", "neg", "mul"))
 AxisValues = Mapping[str, Poly]  # the indices of the axes of a tensor and of reductions, by name
-
-
-class Unreadable(Exception):
-    """An expression has no normal form here."""
 
 
 @dataclass(slots=True)
 class Reader:
-    """Reads elements. min_sizes: lower bounds of symbols. out_of_bounds: reads not shown to be in
-    bounds; reads_checked: their total. is_type_dependent: True if the number type matters.
-    representative_types: types that stand for others; a cast that widens another type changes
-    nothing. input_types: the types of inputs."""
+    """Reads elements; one of an integer type as a form that is congruent to it, see `overflow`.
+    min_sizes: lower bounds of symbols. out_of_bounds: reads not shown to be in bounds;
+    reads_checked: their total. is_type_dependent: True if the number type matters.
+    representative_types: types that stand for others."""
 
     context: ProofContext
     min_sizes: Mapping[str, int]
@@ -56,14 +53,17 @@ class Reader:
     reads_checked: int = 0
     is_type_dependent: bool = False
     representative_types: frozenset[DType] = frozenset()
-    input_types: dict[str, DType] = field(default_factory=dict)
     size_roots: Mapping[str, Expr] = field(default_factory=dict)  # sizes n, by names of 1 / sqrt(n)
     # keeps alive the tensors whose identities are keys
     kept_alive: list[Tensor] = field(default_factory=list)
     size_facts: Facts = field(init=False)  # about sizes
+    types: ElementTypes = field(init=False)
 
     def __post_init__(self) -> None:
         self.size_facts = Facts(self.context)
+        self.types = ElementTypes(self.context, self.representative_types)
+        self.context.element_types.clear()
+        self.context.index_elements.clear()
 
     def dim(self, d: Dim, axis_values: AxisValues | None = None) -> Poly:
         if isinstance(d, int):
@@ -79,7 +79,7 @@ class Reader:
         """Return the element of `t` at `index`."""
         index = self.check_bounds(t, index, facts)
         if t.body is None:
-            self.input_types[t.name] = t.dtype
+            self.types.record_input(t.name, t.dtype)
             one = power(normal.read(self.context, t.name, index))
             return power(normal.truth("is", one)) if t.dtype == BOOL else one
         key = (id(t), index, facts.hypotheses)
@@ -119,9 +119,9 @@ class Reader:
                 operands = [self.index(a, axis_values, facts) for a in args]
                 if fn in ("floordiv", "mod") and not facts.holds(ge(operands[1] - 1)):
                     raise Unreadable(f"{e}: is {operands[1]} at least 1?")
-                return _index_function(fn, operands, facts)
+                return index_function(fn, operands, facts)
             case Index(element, bound):
-                at = self.value(element, axis_values, facts)
+                at = self.exact_value(element, axis_values, facts)
                 n = self.index(bound, axis_values, facts)
                 known = as_poly(at, facts)
                 if known is not None and facts.holds(ge(n - 1 - known)):
@@ -182,20 +182,32 @@ class Reader:
             case Apply("select", (guard, yes, no), _):
                 return self.select(guard, yes, no, axis_values, facts)
             case Apply("cast", (x,), kind):
-                return self.cast(self.value(x, axis_values, facts), x.dtype, kind, facts)
-            case Apply(fn, args, kind):
-                if (
-                    kind not in self.representative_types
-                    and fn in WRAPPING_FUNCTIONS
-                    and kind.is_int
-                    and _may_overflow(kind)
-                ):
-                    raise Unreadable(f"{fn} of {kind} may wrap")
-                self.is_type_dependent = self.is_type_dependent or fn not in TYPE_INDEPENDENT
+                self.is_type_dependent = True
+                return self.types.convert(self.value(x, axis_values, facts), x.dtype, kind, facts)
+            case Apply(fn, args, kind) if fn in RING_FUNCTIONS:
                 operands = [self.value(a, axis_values, facts) for a in args]
-                return apply_function(fn, operands, kind.is_float, facts)
+                return apply_function(fn, operands, facts)
+            case Apply(fn, args, kind):
+                self.is_type_dependent = True
+                forms = [self.value(a, axis_values, facts) for a in args]
+                kinds = [a.dtype for a in args]
+                operands = [
+                    self.types.value(x, k, facts) for x, k in zip(forms, kinds, strict=True)
+                ]
+                if fn == "bitcast":  # what it gives depends on both types
+                    fn = f"bitcast of {kinds[0]} to {kind}"
+                found = self.types.integer_type(kind)
+                if found is not None:
+                    return integer_function(fn, operands, found, facts)
+                if not kind.is_float:
+                    raise Unreadable(f"{fn} of {kind}")
+                return apply_function(fn, operands, facts)
             case _:
                 raise Unreadable(str(e))
+
+    def exact_value(self, e: Expr, axis_values: AxisValues, facts: Facts) -> NF:
+        """Return the value of an element: of an integer that overflows, the one in range."""
+        return self.types.value(self.value(e, axis_values, facts), e.dtype, facts)
 
     def literal(self, v: Number | bool, facts: Facts) -> NF:
         if isinstance(v, float) and not v.is_integer():
@@ -204,36 +216,8 @@ class Reader:
         if size is None:
             return number_of(self.context, v)
         n = normal.from_poly(self.index(size, {}, facts))
-        root = apply_function("sqrt", [n], True, facts)
-        return apply_function("div", [normal.constant(self.context, 1), root], True, facts)
-
-    def cast(self, element: NF, source: DType, target: DType, facts: Facts) -> NF:
-        self.is_type_dependent = True
-        constant = element.constant
-        if (
-            (target.is_number and (source in (BOOL, INDEX) or _is_zero_one(element)))
-            or self.is_widening_cast(source, target, element)
-            or (constant is not None and _is_representable(target, constant))
-        ):
-            return element
-        kind = " of an integer" if target.is_float and source.is_int else ""
-        return uninterpreted_function(f"cast{kind} to {target}", [element], facts)
-
-    def is_widening_cast(self, kind: DType, target: DType, element: NF) -> bool:
-        """True if a cast changes nothing: it widens the type, or the type of the input element that
-        it reads, which earlier casts may have widened."""
-        if not self.representative_types.isdisjoint((kind, target)):
-            return False
-        one = element.single_term
-        plain = one.powers if one is not None and one.coefficient == 1 else ()
-        first = None
-        if len(plain) == 1 and plain[0][1] == 1 and isinstance(plain[0][0], normal.Read):
-            first = self.input_types.get(plain[0][0].name)
-        return is_widening(kind, target) or (
-            first is not None
-            and first not in self.representative_types
-            and is_widening(first, target)
-        )
+        root = apply_function("sqrt", [n], facts)
+        return apply_function("div", [normal.constant(self.context, 1), root], facts)
 
     def reduce(
         self, fn: str, axes: tuple[Axis, ...], body: Expr, axis_values: AxisValues, facts: Facts
@@ -243,7 +227,12 @@ class Reader:
             **axis_values,
             **{a.name: polynomial.atom_poly(v) for a, v in zip(axes, fresh, strict=True)},
         }
-        fresh, element = split_bound_indices(fresh, self.value(body, inner, facts))
+        if fn in ("sum", "prod", "any", "all"):
+            element = self.value(body, inner, facts)
+        else:
+            self.is_type_dependent = True
+            element = self.exact_value(body, inner, facts)
+        fresh, element = split_bound_indices(fresh, element)
         match fn:
             case "sum":
                 return sum_over(element, fresh, facts)
@@ -287,9 +276,10 @@ class Reader:
                     normal.constant(facts.context, 1), g if expected else negate(g), facts
                 )
             case Apply("lt" | "le" | "eq" | "ne" as fn, (a, b), _):
-                x, y = self.value(a, axis_values, facts), self.value(b, axis_values, facts)
-                d = normal.subtract(y, x) if fn == "le" else normal.subtract(x, y)
-                out = less_than_zero(d, facts) if fn in ("lt", "le") else equals_zero(d, facts)
+                self.is_type_dependent = True
+                read = self.exact_value if fn in ("lt", "le") else self.value
+                x, y = read(a, axis_values, facts), read(b, axis_values, facts)
+                out = compare_elements(fn, x, y, self.types.integer_type(a.dtype), facts)
                 expected = expected == (fn in ("lt", "eq"))
             case Apply("not", (a,), _):
                 return self.truth_value(a, not expected, axis_values, facts)
@@ -319,7 +309,7 @@ class Reader:
             case Apply("cast", (x,), _):
                 out = normal.subtract(
                     normal.constant(facts.context, 1),
-                    equals_zero(self.value(x, axis_values, facts), facts),
+                    equals_zero(self.exact_value(x, axis_values, facts), facts),
                 )
             case _:
                 raise Unreadable(str(e))
@@ -333,67 +323,3 @@ def _body_over_reals(t: Tensor, body: Expr) -> Expr:
         case Apply("cast", (x,), kind) if t.name == NARROWED and (x.dtype, kind) == (F64, F32):
             return x
     return body
-
-
-def _index_function(fn: str, operands: list[Poly], facts: Facts) -> Poly:
-    """Return a function of indices; a divisor is at least 1."""
-    out = operands[0]
-    match fn:
-        case "add":
-            for p in operands[1:]:
-                out = out + p
-        case "mul":
-            for p in operands[1:]:
-                out = out * p
-        case "floordiv":
-            out = quotient(out, operands[1], facts)
-        case "mod":
-            whole = quotient(out, operands[1], facts)
-            out = canonical_products(out - operands[1] * whole, facts)
-        case "min":
-            out = _minimum(out, operands[1], facts)
-        case "max":
-            out = -_minimum(-out, -operands[1], facts)
-        case _:
-            raise Unreadable(f"{fn} of indices")
-    return out
-
-
-def tighten_equality(g: Guard) -> Guard:
-    """Replace p == 0 by p >= 0 if p is never above 0: a zero remainder has one form."""
-    if g.kind == "eq":
-        for p in (g.p, -g.p):
-            if is_nonnegative(-p):
-                return ge(p)
-    return g
-
-
-def _may_overflow(kind: DType) -> bool:
-    return kind.kind == "u" or kind.bits < 32
-
-
-def _is_representable(kind: DType, c: Fraction) -> bool:
-    """True if the type can represent this number."""
-    if not kind.is_float:
-        return kind.is_int and c.denominator == 1 and 0 <= c < 1 << (kind.bits - (kind.kind == "i"))
-    with np.errstate(all="ignore"):
-        rounded = float(np.asarray(float(c)).astype(to_numpy(kind)))
-    return math.isfinite(rounded) and Fraction(rounded) == c
-
-
-def _minimum(p: Poly, q: Poly, facts: Facts) -> Poly:
-    if facts.holds(ge(q - p)):
-        return p
-    if facts.holds(ge(p - q)):
-        return q
-    return polynomial.minimum(p, q)
-
-
-def _is_zero_one(element: NF) -> bool:
-    """True for a product of indicators, which is 0 or 1 in every type."""
-    if len(element.terms) != 1:
-        return False
-    (t,) = element.terms
-    return (
-        t.coefficient == 1 and not t.bound and all(isinstance(f, normal.Truth) for f, _ in t.powers)
-    )

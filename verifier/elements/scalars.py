@@ -25,10 +25,12 @@ from superopt.verifier.elements.algebra import (
     simplify_roots,
     uninterpreted_function,
 )
-from superopt.verifier.elements.integers import floor_remainder, truncated_quotient
+from superopt.verifier.elements.integers import truncated_quotient
+from superopt.verifier.elements.intervals import TYPES_BY_NAME, function_name
 from superopt.verifier.elements.maxima import max_of
 from superopt.verifier.elements.normal import NF, Factor, Term
 from superopt.verifier.elements.order import known_signs, sign
+from superopt.verifier.elements.overflow import WRAP, remainder, value_in_range
 from superopt.verifier.elements.simplify import multiply
 from superopt.verifier.poly.facts import Facts
 
@@ -83,23 +85,23 @@ def _rounds_to(simple: float, exact: Fraction) -> bool:
         return float(np.float32(simple)) == v if float(np.float32(v)) == v else simple == v
 
 
-def apply_function(fn: str, args: list[NF], over_reals: bool, facts: Facts) -> NF:
-    """Return a scalar function of elements. `over_reals`: over real numbers, else over integers."""
-    function = (FUNCTIONS_OF_REALS if over_reals else FUNCTIONS_OF_INTEGERS).get(fn)
+def apply_function(fn: str, args: list[NF], facts: Facts) -> NF:
+    """Return a scalar function of real numbers, or by its full name one of integers."""
+    function = FUNCTIONS_OF_REALS.get(fn)
     if function is not None:
         return function(args, facts)
-    return uninterpreted_function(fn if over_reals else f"{fn} of integers", args, facts)
+    return uninterpreted_function(fn, args, facts)
 
 
 Function = Callable[[list[NF], Facts], NF]
 
 
-def _by_cases(function: Function) -> Function:
+def by_cases(function: Function) -> Function:
     """Return the function, with the guards of its arguments hoisted out of it."""
     return lambda args, facts: hoist_guards(args, facts, function)
 
 
-def _negation(a: NF) -> NF:
+def negation(a: NF) -> NF:
     return normal.scale(a, -1)
 
 
@@ -116,14 +118,8 @@ def _quotient(args: list[NF], facts: Facts) -> NF:
     return simplify_roots(multiply(a, reciprocal(b, facts), facts), facts)
 
 
-def _truncated_remainder(args: list[NF], facts: Facts) -> NF:
-    """Return a - b * quotient."""
-    a, b = args
-    return normal.subtract(a, multiply(b, hoist_guards(args, facts, truncated_quotient), facts))
-
-
 def _minimum(args: list[NF], facts: Facts) -> NF:
-    return _negation(max_of([_negation(a) for a in args], facts))
+    return negation(max_of([negation(a) for a in args], facts))
 
 
 def _sigmoid(a: NF, factor: int, facts: Facts) -> NF:
@@ -214,7 +210,7 @@ def _split_exponent(a: NF, b: NF, facts: Facts) -> NF:
         if plain.constant is not None and len(b.terms) == 1:
             out = power(normal.fn("pow", (a, b)))
         elif plain.constant is not None:
-            whole = apply_function("pow", [a, normal.constant(facts.context, c)], True, facts)
+            whole = apply_function("pow", [a, normal.constant(facts.context, c)], facts)
             out = multiply(out, whole, facts)
         elif c.denominator == 1 and abs(c) <= MAX_EXPANDED_POWER:
             out = multiply(out, power(normal.fn("pow", (a, plain)), int(c)), facts)
@@ -331,7 +327,7 @@ def _even_function(fn: str, a: NF) -> NF:
     return power(normal.fn(fn, (normal.scale(a, -1) if a.terms[0].coefficient < 0 else a,)))
 
 
-def _sign_function(name: str, a: NF) -> NF:
+def sign_function(name: str, a: NF) -> NF:
     """Return the sign function: it is idempotent and odd."""
     one = a.single_term
     if one is not None and one.coefficient == 1 and len(one.powers) == 1:
@@ -344,40 +340,37 @@ def _sign_function(name: str, a: NF) -> NF:
 FUNCTIONS: dict[str, Function] = {
     "add": lambda args, _: normal.add(*args),
     "sub": lambda args, _: normal.subtract(*args),
-    "neg": lambda args, _: _negation(*args),
+    "neg": lambda args, _: negation(*args),
     "mul": _product,
     "max": max_of,
     "min": _minimum,
-    "div of integers": _by_cases(truncated_quotient),
-    "mod of integers": _by_cases(floor_remainder),
-}
-FUNCTIONS_OF_INTEGERS: dict[str, Function] = {
-    **FUNCTIONS,
-    "div": _by_cases(truncated_quotient),
-    "fmod": _truncated_remainder,
-    "mod": _by_cases(floor_remainder),
-    "sign": _by_cases(lambda x, _: _sign_function("sign of integers", x[0])),
+    "div of integers": by_cases(truncated_quotient),
+    "mod of integers": by_cases(remainder),
+    **{
+        function_name(WRAP, kind): lambda x, facts, kind=kind: value_in_range(x[0], kind, facts)  # type: ignore[misc]
+        for kind in TYPES_BY_NAME.values()
+    },
 }
 FUNCTIONS_OF_REALS: dict[str, Function] = {
     **FUNCTIONS,
     "div": _quotient,
-    "sign": _by_cases(lambda x, _: _sign_function("sign", x[0])),
-    "floor": _by_cases(lambda x, _: _round("floor", x[0])),
-    "round": _by_cases(lambda x, _: _round("round", x[0])),
-    "ceil": lambda x, facts: _negation(apply_function("floor", [_negation(x[0])], True, facts)),
-    "abs": lambda x, facts: max_of([x[0], _negation(x[0])], facts),
+    "sign": by_cases(lambda x, _: sign_function("sign", x[0])),
+    "floor": by_cases(lambda x, _: _round("floor", x[0])),
+    "round": by_cases(lambda x, _: _round("round", x[0])),
+    "ceil": lambda x, facts: negation(apply_function("floor", [negation(x[0])], facts)),
+    "abs": lambda x, facts: max_of([x[0], negation(x[0])], facts),
     "exp": lambda x, facts: exponential(x[0], facts),
     "sigmoid": lambda x, facts: _sigmoid(x[0], 1, facts),
     "tanh": _tanh,
-    "log": _by_cases(lambda x, facts: _logarithm(x[0], known_signs(facts))),
-    "sqrt": _by_cases(_root),
+    "log": by_cases(lambda x, facts: _logarithm(x[0], known_signs(facts))),
+    "sqrt": by_cases(_root),
     "pow": _power,
     **{
-        fn: _by_cases(lambda x, _, fn=fn: odd_function(fn, x[0]))  # type: ignore[misc]
+        fn: by_cases(lambda x, _, fn=fn: odd_function(fn, x[0]))  # type: ignore[misc]
         for fn in ODD_FUNCTIONS
     },
     **{
-        fn: _by_cases(lambda x, _, fn=fn: _even_function(fn, x[0]))  # type: ignore[misc]
+        fn: by_cases(lambda x, _, fn=fn: _even_function(fn, x[0]))  # type: ignore[misc]
         for fn in EVEN_FUNCTIONS
     },
 }

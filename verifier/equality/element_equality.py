@@ -16,6 +16,7 @@ from superopt.verifier.elements.index_digits import (
     split_output_index,
     split_sum_indices,
 )
+from superopt.verifier.elements.intervals import IntegerType
 from superopt.verifier.elements.normal import NF, Factor, Term
 from superopt.verifier.elements.order import (
     definedness_conditions,
@@ -24,6 +25,7 @@ from superopt.verifier.elements.order import (
     is_order_implied,
     split_element,
 )
+from superopt.verifier.elements.overflow import residue
 from superopt.verifier.elements.simplify import outer_guard
 from superopt.verifier.equality.denominators import clear_denominators
 from superopt.verifier.equality.max_matching import cancel_equal_maxima
@@ -49,6 +51,14 @@ class CaseBudget:
 def are_equal(a: NF, b: NF, facts: Facts) -> bool:
     """True if a == b is shown."""
     return a is b or is_zero(normal.subtract(a, b), facts, CaseBudget(), 0)
+
+
+def are_equal_elements(a: NF, b: NF, kind: IntegerType | None, facts: Facts) -> bool:
+    """True if elements are shown to be equal; those of an integer type are forms modulo 2^bits."""
+    if kind is None or a is b:
+        return are_equal(a, b, facts)
+    d = residue(normal.subtract(a, b), kind, facts)
+    return is_zero(d, facts, CaseBudget(), 0)
 
 
 def are_equal_where_defined(a: NF, b: NF, facts: Facts) -> bool:

@@ -75,7 +75,7 @@ def _refine_power(f: Factor, e: Fraction, facts: Facts, memo: dict[object, NF]) 
             )
             base = normal.subtract(above, below)
         case normal.Fn():
-            base = apply_function(f.name, [_refine(x, facts, memo) for x in f.args], True, facts)
+            base = apply_function(f.name, [_refine(x, facts, memo) for x in f.args], facts)
         case normal.Exp():
             return hoist_guards(
                 [_refine(f.argument, facts, memo)],

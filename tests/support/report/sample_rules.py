@@ -36,7 +36,7 @@ TWICE = replace(
     caveat="a caveat",
     proof=Proof(
         "ranks 0 to 4; 6 ways to fit",
-        ("sizes from 1", "floats as real numbers, integers without overflow"),
+        ("sizes from 1", "floats as real numbers, sizes without overflow"),
         ("n == m",),
         1200,
         3,

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from itertools import product
 
+from superopt.te.eval.domain import wrap
+from superopt.te.expr.dtype import I64
 from superopt.verifier.elements import normal
+from superopt.verifier.elements.intervals import INTEGER_TYPES
 from superopt.verifier.elements.normal import NF, Factor, Piece, Term
 from superopt.verifier.poly.guards import Guard
 from superopt.verifier.poly.polynomial import Var, atom_poly
@@ -27,6 +30,8 @@ REAL_FUNCTIONS: dict[str, Callable[..., float]] = {
     "div of integers": lambda x, y: math.trunc(Fraction(int(x), int(y))),
     "mod of integers": lambda x, y: int(x) % int(y),
     "sign of integers": lambda x: (x > 0) - (x < 0),
+    **{f"wrap in {d}": lambda x, d=d: wrap(int(x), d) for d in INTEGER_TYPES},
+    "wrap in any integer": lambda x: wrap(int(x), I64),
 }  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class Forms:
             "inverse": lambda a: self.form(reciprocal(a.a, self.facts)),
             "below": lambda a: self.form(less_than_zero(a.a, self.facts)),
             "fn": lambda f, *args: self.form(
-                apply_function(f, [a.a for a in args], True, self.facts)
+                apply_function(f, [a.a for a in args], self.facts)
             ),
         }  # fmt: skip
 

@@ -75,7 +75,7 @@ def check_values(forms: Forms, fn: str, args: Sequence[NF], found: NF) -> int:
 def lines_of(forms: Forms, fn: str, texts: Sequence[str], title: str) -> Iterator[str]:
     args = [forms.read(t) for t in texts]
     try:
-        found = apply_function(fn, args, True, forms.facts)
+        found = apply_function(fn, args, forms.facts)
     except Undefined as e:
         yield f"{title}: undefined: {e}"
         return

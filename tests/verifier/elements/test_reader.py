@@ -2,7 +2,7 @@
 
 import pytest
 
-from superopt.te.expr.dtype import I8, I16, I32, I64
+from superopt.te.expr.dtype import F16, F32, F64, I64
 from superopt.te.expr.tensor import const, gather
 from superopt.verifier.context import ProofContext
 from superopt.verifier.elements import normal
@@ -13,13 +13,16 @@ from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.facts import without_hypotheses
 
 
-def test_only_the_element_itself_keeps_the_range_of_its_input() -> None:
-    """An i8 that was widened to i32 fits in i16; its multiples, powers and functions may not."""
+def test_only_the_element_itself_keeps_the_precision_of_its_input() -> None:
+    """A float16 that was widened to float64 fits in float32; multiples, powers and functions of it
+    may not."""
     context = ProofContext()
-    reader = Reader(context, {}, input_types={"x": I8, "y": I8})
+    types = Reader(context, {}).types
+    for name in "xy":
+        types.record_input(name, F16)
     x, y = (normal.read(context, name, ()) for name in "xy")
-    assert reader.is_widening_cast(I32, I16, power(x))
-    assert reader.is_widening_cast(I16, I32, power(x, 2))
+    assert types.is_widening_cast(F64, F32, power(x))
+    assert types.is_widening_cast(F32, F64, power(x, 2))
     facts = without_hypotheses(context)
     for wider in (
         normal.scale(power(x), 2),
@@ -29,7 +32,7 @@ def test_only_the_element_itself_keeps_the_range_of_its_input() -> None:
         normal.add(power(x), power(y)),
         normal.constant(context, 1),
     ):
-        assert not reader.is_widening_cast(I32, I16, wider), wider
+        assert not types.is_widening_cast(F64, F32, wider), wider
 
 
 @pytest.mark.parametrize(("n", "position"), [(0, 0), (4, 4), (-1, 4), (-5, 0)])

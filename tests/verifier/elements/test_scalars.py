@@ -5,9 +5,12 @@ from fractions import Fraction
 
 import pytest
 
+from superopt.te.expr.dtype import I8
 from superopt.verifier.context import ProofContext
 from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import exponential, power, reciprocal
+from superopt.verifier.elements.integer_functions import integer_function
+from superopt.verifier.elements.intervals import INTEGER_TYPES
 from superopt.verifier.elements.normal import NF
 from superopt.verifier.elements.scalars import apply_function
 from superopt.verifier.elements.simplify import multiply
@@ -19,8 +22,8 @@ def test_the_root_of_a_reciprocal_is_the_reciprocal_of_the_root() -> None:
     facts = without_hypotheses(context)
     x, y = (power(normal.read(context, name, ())) for name in "xy")
     for base in (x, normal.add(x, y)):
-        root = apply_function("sqrt", [base], True, facts)
-        inverse = apply_function("sqrt", [reciprocal(base, facts)], True, facts)
+        root = apply_function("sqrt", [base], facts)
+        inverse = apply_function("sqrt", [reciprocal(base, facts)], facts)
         assert inverse is reciprocal(root, facts)
 
 
@@ -31,7 +34,7 @@ def element(context: ProofContext, name: str) -> NF:
 def test_a_power_of_an_exponential_is_an_exponential() -> None:
     facts = Facts(ProofContext())
     x, y = (element(facts.context, n) for n in "xy")
-    found = apply_function("pow", [exponential(x, facts), y], True, facts)
+    found = apply_function("pow", [exponential(x, facts), y], facts)
     assert found is exponential(multiply(x, y, facts), facts)
 
 
@@ -48,7 +51,7 @@ def test_powers_of_other_bases_keep_the_base(base: str) -> None:
     facts = Facts(ProofContext())
     x, y, z = (element(facts.context, n) for n in "xyz")
     a = OTHER_BASES[base](exponential(x, facts), z, facts)
-    assert apply_function("pow", [a, y], True, facts) is power(normal.fn("pow", (a, y)))
+    assert apply_function("pow", [a, y], facts) is power(normal.fn("pow", (a, y)))
 
 
 @pytest.mark.parametrize("exponent", [Fraction(1, 4), Fraction(-3, 4), Fraction(9)])
@@ -57,14 +60,16 @@ def test_a_power_by_a_number_is_a_function_of_it(exponent: Fraction) -> None:
     facts = Facts(ProofContext())
     x, y = (element(facts.context, n) for n in "xy")
     b = normal.constant(facts.context, exponent)
-    found = apply_function("pow", [x, b], True, facts)
+    found = apply_function("pow", [x, b], facts)
     assert found is power(normal.fn("pow", (x, b)))
-    both = apply_function("pow", [x, normal.add(y, b)], True, facts)
+    both = apply_function("pow", [x, normal.add(y, b)], facts)
     assert both is multiply(found, power(normal.fn("pow", (x, y))), facts)
 
 
 def test_an_integer_is_its_quotient_and_remainder() -> None:
     facts = Facts(ProofContext())
     a, b = (element(facts.context, n) for n in "ab")
-    quotient, rest = (apply_function(fn, [a, b], False, facts) for fn in ("div", "fmod"))
+    quotient, rest = (
+        integer_function(fn, [a, b], INTEGER_TYPES[I8], facts) for fn in ("div", "fmod")
+    )
     assert normal.add(multiply(b, quotient, facts), rest) is a
