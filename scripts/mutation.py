@@ -4,8 +4,9 @@ Of each rule as many mutants as are wanted that differ numerically, as even over
 change as there are: each differs on an instance of a short trial, or the prover's own
 counterexample says so; both are evaluations of the two sides. A mutant that is proved as a rule of
 the library must be, and that differs on a longer trial than the first, is a survivor; unless it
-only differs where a whole number is divided by 0, which has no value (a proof says that it is about
-values where both sides are defined): such a mutant counts as one that does not differ.
+only differs where a whole number is divided by 0, or quantized by a scale of 0, which has no value
+(a proof says that it is about values where both sides are defined): such a mutant counts as one
+that does not differ.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from random import Random
 
 import numpy as np
 
+from superopt.ir.graph import nodes
 from superopt.rules.lang.rule import Rule
 from superopt.rules.library.load import load_library
 from superopt.rules.library.records import library_records, proof_key, write_records
 from superopt.rules.trial.cases import Cases
+from superopt.rules.trial.exact_quantization import uniform_number
 from superopt.rules.trial.instances import Instance, instances
 from superopt.rules.trial.try_rule import Refuted as Differs
 from superopt.rules.trial.try_rule import (
@@ -164,7 +167,11 @@ def _put(kind: str, mutant: Rule, seed: int) -> Tried | None:
 
 
 def _without_zeros(mutant: Rule, one: Instance, seed: int) -> bool:
-    """Do the sides differ on an instance where no whole number among the operands is 0?"""
+    """Do the sides differ on an instance where no whole number among the operands is 0, and no
+    scale of a QuantizeLinear?"""
+    made = [n for n in nodes((*one.lhs, *one.rhs)) if n.op.name == "QuantizeLinear"]
+    if any(uniform_number(n.inputs[1]) == 0 for n in made):
+        return False
     for draw in draws_for(mutant, one):
         feeds = draw_feeds(mutant, one, draw, seed)
         there = {n: np.where(x == 0, x.dtype.type(1), x) if x.dtype.kind in "iu" else x

@@ -120,16 +120,19 @@ def _prove_each_type(
         return time.thread_time() - begin
 
     best: Proved | None = None
+    assumes: dict[str, None] = {}  # of the proofs of all types
     for one in rules_by_type(rule):
         found = prove(one, replace(limit, seconds=max(limit.seconds - since(), 0.0)), ranks)
         if isinstance(found, Unknown) and found.reason.startswith(NO_INSTANCE):
             continue
         if not isinstance(found, Proved) or not found.is_complete:
-            return found if isinstance(found, Refuted) else Unknown(reason, since())
+            inner = f"{reason}; {found.reason}" if isinstance(found, Unknown) else reason
+            return found if isinstance(found, Refuted) else Unknown(inner, since())
         best = found
+        assumes |= dict.fromkeys(found.scope.assumes)
     if best is None:
         return Unknown(reason, since())
-    scope = replace(best.scope, assumes=(*best.scope.assumes, SEPARATE_TYPES_NOTE))
+    scope = replace(best.scope, assumes=(*assumes, SEPARATE_TYPES_NOTE))
     return replace(best, scope=scope, seconds=since())
 
 

@@ -43,7 +43,7 @@ from superopt.rules.lang.term import (
     Unary,
     Var,
 )
-from superopt.te.expr.dtype import BOOL, DTYPES, I32, I64, INDEX, DType
+from superopt.te.expr.dtype import BOOL, DTYPES, I8, I32, I64, INDEX, U8, DType
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -67,14 +67,16 @@ _COMPARE: dict[type[ast.cmpop], str] = {
 }
 _SPECIAL = {"single_use": (1, 1), "all": (1, 1), "any": (1, 1)}
 # Parameter kinds: a letter is one element type in a rule, a word any of several types.
-LETTERS = ("f", "g", "i")
+LETTERS = ("f", "g", "i", "q")
 FLOATS = frozenset(d for d in DTYPES.values() if d.is_float)
 # Integers of the other types are named by themselves: runtimes have few operators on them.
 INTEGERS = frozenset((I32, I64))
+QUANTIZED = frozenset((I8, U8))
 KINDS: dict[str, frozenset[DType]] = {
     "f": FLOATS,
     "g": FLOATS,
     "i": INTEGERS,
+    "q": QUANTIZED,
     "num": FLOATS | INTEGERS,
     "bool": frozenset((BOOL,)),
     "any": frozenset(DTYPES.values()) - {INDEX},

@@ -28,6 +28,7 @@ from superopt.ir.op import expression
 from superopt.rules.lang.rule import FLOAT_CLASSES, Rule
 from superopt.rules.trial.cases import cases, literal_elements
 from superopt.rules.trial.draws import named_rng, real_feeds
+from superopt.rules.trial.exact_quantization import equal_input, equal_operand
 from superopt.rules.trial.instances import Instance, instances
 from superopt.te.eval.domain import Reals
 from superopt.te.eval.range_limited import RangeLimitedReals, max_finite, min_subnormal
@@ -118,7 +119,11 @@ def _evaluate_rounding(
         return domain.load(v.load(), v.type)
 
     for n in nodes(roots):
-        operands = [None if v is None else value(v) for v in n.inputs]
+        if (same := equal_operand(n)) is not None:
+            held[results(n)[0]] = value(same)
+            continue
+        inputs = [equal_input(n) or n.inputs[0], *n.inputs[1:]] if n.inputs else []
+        operands = [None if v is None else value(v) for v in inputs]
         found = node_results(n, operands, domain.for_operator(*_rounding_site(n)))
         held.update(zip(results(n), found, strict=True))
     return [value(v) for v in roots]

@@ -17,6 +17,7 @@ from superopt.verifier.instances.attributes import (
     NO_PADDING_WINDOWS_NOTE,
     SMALL_DILATIONS_NOTE,
 )
+from superopt.verifier.instances.element_types import SEPARATE_TYPES_NOTE
 from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
 from superopt.verifier.prove_bounded import best_proof
 from superopt.verifier.verdict import Proved, Refuted
@@ -24,7 +25,13 @@ from superopt.verifier.verdict import Proved, Refuted
 # Assumptions with which a rule still counts as proved; the verdict prints them. All others bound a
 # count (steps, parts, operands), beyond which the proof does not hold.
 HARMLESS_ASSUMPTIONS = frozenset(
-    (*ASSUMPTIONS, FEW_BROADCAST_NOTE, NO_PADDING_WINDOWS_NOTE, SMALL_DILATIONS_NOTE)
+    (
+        *ASSUMPTIONS,
+        FEW_BROADCAST_NOTE,
+        NO_PADDING_WINDOWS_NOTE,
+        SMALL_DILATIONS_NOTE,
+        SEPARATE_TYPES_NOTE,
+    )
 )
 
 

@@ -22,7 +22,7 @@ from superopt.te.expr.dtype import (
 )
 from superopt.verifier.context import ProofContext
 from superopt.verifier.elements import normal
-from superopt.verifier.elements.algebra import uninterpreted_function
+from superopt.verifier.elements.algebra import hoist_guards, power, uninterpreted_function
 from superopt.verifier.elements.intervals import (
     ANY_INTEGER,
     INTEGER_TYPES,
@@ -81,10 +81,14 @@ class ElementTypes:
         kind = self.integer_type(target)
         if kind is None:
             return uninterpreted_function(f"cast to {target}", [element], facts)
-        bounds = interval(element)
-        if kind.bits and bounds is not None and kind.contains(bounds) and is_whole(element):
-            return element
-        return uninterpreted_function(function_name("cast", kind), [element], facts)
+
+        def truncated(args: list[NF], more: Facts) -> NF:
+            (a,) = args
+            if kind.bits and kind.contains(interval(a)) and is_whole(a):
+                return a
+            return power(normal.fn(function_name("cast", kind), (a,)))
+
+        return hoist_guards([element], facts, truncated)
 
     def convert_integer(self, element: NF, source: DType, target: DType, facts: Facts) -> NF:
         """Return an integer as an element of another type: modulo 2^bits of an integer type."""
@@ -95,16 +99,21 @@ class ElementTypes:
             case _:
                 pass
         found = self.value(element, source, facts)
-        bounds, constant = interval(found), found.constant
+        constant = found.constant
         if target.is_number and _is_zero_one(found):
             return found
         if constant is not None and _is_representable(target, constant):
             return found
         if target.is_float:
             most = 0 if target in self.representatives else 1 << SIGNIFICANT_BITS.get(target, 0)
-            if bounds is not None and max(-bounds[0], bounds[1]) <= most > 1:
-                return found
-            return uninterpreted_function(f"cast of an integer to {target}", [found], facts)
+
+            def rounded(args: list[NF], more: Facts) -> NF:
+                low, high = interval(args[0])
+                if max(-low, high) <= most > 1:
+                    return args[0]
+                return power(normal.fn(f"cast of an integer to {target}", tuple(args)))
+
+            return hoist_guards([found], facts, rounded)
         new_kind = kinds[1]
         name = f"cast to {target}" if new_kind is None else function_name("cast", new_kind)
         return uninterpreted_function(name, [found], facts)

@@ -7,13 +7,13 @@ from superopt.verifier.elements.algebra import hoist_guards, uninterpreted_funct
 from superopt.verifier.elements.comparisons import equals_zero, less_than_zero
 from superopt.verifier.elements.integers import truncated_quotient
 from superopt.verifier.elements.intervals import IntegerType, function_name, interval
-from superopt.verifier.elements.maxima import max_of
 from superopt.verifier.elements.normal import NF
 from superopt.verifier.elements.overflow import difference, remainder
 from superopt.verifier.elements.scalars import (
     FUNCTIONS,
     Function,
     by_cases,
+    maximum,
     negation,
     sign_function,
 )
@@ -36,9 +36,9 @@ def compare_elements(fn: str, x: NF, y: NF, kind: IntegerType | None, facts: Fac
         d = normal.subtract(x, y) if kind is None else difference(x, y, kind, facts)
         return equals_zero(d, facts)
     d = normal.subtract(y, x) if fn == "le" else normal.subtract(x, y)
-    bounds = None if kind is None else interval(d)
-    if bounds is not None and (bounds[0] >= 0 or bounds[1] < 0):
-        return normal.constant(facts.context, int(bounds[1] < 0))
+    low, high = interval(d)
+    if low >= 0 or high < 0:
+        return normal.constant(facts.context, int(high < 0))
     return less_than_zero(d, facts)
 
 
@@ -48,21 +48,9 @@ def _truncated_remainder(args: list[NF], facts: Facts) -> NF:
     return normal.subtract(a, multiply(b, hoist_guards(args, facts, truncated_quotient), facts))
 
 
-def _maximum(args: list[NF], facts: Facts) -> NF:
-    """Return the maximum of values; of two whose ranges do not overlap one is left out."""
-    a, b = args
-    for x, y in ((a, b), (b, a)):
-        low, high = interval(x), interval(y)
-        if low is not None and high is not None and low[0] >= high[1]:
-            return x
-    return max_of(args, facts)
-
-
 FUNCTIONS_OF_INTEGERS: dict[str, Function] = {
     **FUNCTIONS,
-    "max": lambda args, facts: _maximum(args, facts),
-    "min": lambda args, facts: negation(_maximum([negation(a) for a in args], facts)),
-    "abs": lambda x, facts: _maximum([x[0], negation(x[0])], facts),
+    "abs": lambda x, facts: maximum([x[0], negation(x[0])], facts),
     "div": by_cases(truncated_quotient),
     "fmod": _truncated_remainder,
     "mod": by_cases(remainder),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice, product
+from itertools import product
 
 from superopt.rules.lang.syntax import KINDS
 from superopt.te.expr.dtype import DTYPES, DType
@@ -33,7 +33,9 @@ class IntegerType:
         return self.low <= interval[0] and interval[1] <= self.high
 
 
-Interval = tuple[Fraction, Fraction]
+Bound = Fraction | float  # a float only if it is infinite
+Interval = tuple[Bound, Bound]
+EVERYTHING: Interval = (-math.inf, math.inf)
 
 
 def _type_of(d: DType) -> IntegerType:
@@ -67,13 +69,10 @@ def type_of_read(f: normal.Read) -> IntegerType | None:
     return None if found is None else TYPES_BY_NAME.get(found)
 
 
-def interval(a: NF) -> Interval | None:
-    """Return bounds of the values of `a`, None if there are none."""
+def interval(a: NF) -> Interval:
+    """Return bounds of the values of `a`, which may be infinite."""
     every = [_interval_of_terms(b) for b in indicator_cases(a)]
-    found = [b for b in every if b is not None]
-    if not found or len(found) < len(every):
-        return None
-    return min(low for low, _ in found), max(high for _, high in found)
+    return min(low for low, _ in every), max(high for _, high in every)
 
 
 def indicator_cases(a: NF) -> list[NF]:
@@ -101,41 +100,43 @@ def _with_indicators(a: NF, values: Mapping[Factor, bool]) -> NF:
     return normal.from_terms(a.context, out)
 
 
-def _interval_of_terms(a: NF) -> Interval | None:
-    low = high = Fraction(0)
+def _interval_of_terms(a: NF) -> Interval:
+    low: Bound = Fraction(0)
+    high: Bound = Fraction(0)
     for t in a.terms:
         one = _interval_of_term(t)
-        if one is None:
-            return None
         low, high = low + one[0], high + one[1]
+        if (low, high) == EVERYTHING:
+            break
     return low, high
 
 
-def _interval_of_term(t: Term) -> Interval | None:
-    out = (t.coefficient, t.coefficient)
+def _interval_of_term(t: Term) -> Interval:
+    out: Interval = (t.coefficient, t.coefficient)
     for f, e in t.powers:
+        if e.denominator != 1 or not 0 < e <= MAX_POWER:
+            return EVERYTHING
         one = _interval_of_factor(f)
-        if one is None or e.denominator != 1 or not 0 < e <= MAX_POWER:
-            return None
         for _ in range(int(e)):
             out = _product(out, one)
-    if t.guards:
+        if out == EVERYTHING:
+            return EVERYTHING
+    if t.guards:  # which may leave out some of the values
         out = min(out[0], Fraction(0)), max(out[1], Fraction(0))
     for v in t.bound:
         n = v.extent.value
         if n is None or n < 0:
-            return None
-        # guards may leave out some of the values
-        out = (min(out[0] * n, out[0]) if t.guards else out[0] * n, out[1] * n)
+            n = 0 if out == (0, 0) else None
+        out = EVERYTHING if n is None else _product(out, (Fraction(n), Fraction(n)))
     return out
 
 
 def _product(a: Interval, b: Interval) -> Interval:
-    every = [x * y for x in a for y in b]
+    every = [x * y if x and y else Fraction(0) for x in a for y in b]
     return min(every), max(every)
 
 
-def _interval_of_factor(f: Factor) -> Interval | None:
+def _interval_of_factor(f: Factor) -> Interval:
     match f:
         case normal.Read():
             return _range_of(type_of_read(f))
@@ -148,41 +149,44 @@ def _interval_of_factor(f: Factor) -> Interval | None:
         case normal.Fn():
             return _interval_of_function(f)
         case _:
-            return None
+            return EVERYTHING
 
 
-def _range_of(kind: IntegerType | None) -> Interval | None:
+def _range_of(kind: IntegerType | None) -> Interval:
     if kind is None or not kind.bits:
-        return None
+        return EVERYTHING
     return Fraction(kind.low), Fraction(kind.high)
 
 
-def _interval_of_maximum(f: normal.Max) -> Interval | None:
+def _interval_of_maximum(f: normal.Max) -> Interval:
     every = [(interval(p.value), not p.bound and not p.guards) for p in f.pieces]
-    highs = [i[1] for i, _ in every if i is not None]
-    lows = [i[0] for i, always in every if i is not None and always]
-    if len(highs) < len(every) or not highs:
-        return None
-    return max(lows) if lows else min(i[0] for i, _ in every if i is not None), max(highs)
+    lows = [low for (low, _), always in every if always]
+    low = max(lows) if lows else min(low for (low, _), _ in every)
+    return low, max(high for (_, high), _ in every)
 
 
-def _interval_of_function(f: normal.Fn) -> Interval | None:
+def _interval_of_function(f: normal.Fn) -> Interval:
     rounding = ROUNDING.get(f.name)
-    inner = [interval(a) for a in islice(f.args, 2)]
-    match f.name, inner:
-        case "sign of integers", _:
+    if rounding is not None:
+        low, high = interval(f.args[0])
+        return (
+            low if isinstance(low, float) else Fraction(rounding(low)),
+            high if isinstance(high, float) else Fraction(rounding(high)),
+        )
+    match f.name:
+        case "sign of integers":
             return Fraction(-1), Fraction(1)
-        case "mod of integers", [_, (low, high)] if low > 0:
-            return Fraction(0), high - 1
-        case "mod of integers", [_, (low, high)]:
+        case "mod of integers":
+            low, high = interval(f.args[1])
+            if low > 0:
+                return Fraction(0), high - 1
             return min(low + 1, Fraction(0)), max(high - 1, Fraction(0))
-        case "div of integers", [(low, high), _]:
-            most = max(abs(low), abs(high))
+        case "div of integers":
+            low, high = interval(f.args[0])
+            most = max(low, -low, high, -high)
             return -most, most
-        case _, [(low, high)] if rounding is not None:
-            return Fraction(rounding(low)), Fraction(rounding(high))
-        case _:
-            return _range_of(result_type(f.name))
+        case name:
+            return _range_of(result_type(name))
 
 
 def is_whole(a: NF) -> bool:

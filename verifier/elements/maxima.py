@@ -103,7 +103,7 @@ def max_of_pieces(pieces: Sequence[Piece], facts: Facts) -> NF:
         kept[done] = None
     if best is not None:
         kept[Piece((), frozenset(), normal.constant(facts.context, best))] = None
-    kept = _split_absolute_products(kept, facts)
+    kept = _merge_minima(_split_absolute_products(kept, facts), facts)
     if not kept:
         return normal.scale(power(normal.fn(INFINITY, (normal.zero(facts.context),))), -1)
     shift = _common_terms(list(kept))
@@ -117,6 +117,37 @@ def max_of_pieces(pieces: Sequence[Piece], facts: Facts) -> NF:
         if not only.bound and not only.guards:
             return normal.add(only.value, shift)
     return normal.add(_hoist_factors([open_piece(p) for p in moved], facts), shift)
+
+
+def _merge_minima(pieces: dict[Piece, None], facts: Facts) -> dict[Piece, None]:
+    """Replace min(a_k, c) over k by min(max(a_k), c), for a number c."""
+    limited = {p: found for p in pieces if p.bound and (found := _minimum_with_number(p.value))}
+    for c in {c for _, c in limited.values()}:
+        some = [p for p, (_, own) in limited.items() if own == c]
+        inner = [
+            Piece(q.bound, q.guards, _minimum_with_number(q.value)[0])  # type: ignore[index]
+            for q in map(open_piece, some)
+        ]
+        values = [max_of_pieces(inner, facts), normal.constant(facts.context, c)]
+        low = max_of([normal.scale(a, -1) for a in values], facts)
+        pieces = {p: None for p in pieces if p not in some}
+        pieces[Piece((), frozenset(), normal.scale(low, -1))] = None
+    return pieces
+
+
+def _minimum_with_number(a: NF) -> tuple[NF, Fraction] | None:
+    """Return x and c of a minimum of x and the number c, None for other forms."""
+    one = a.single_term
+    if one is None or one.coefficient != -1 or len(one.powers) != 1:
+        return None
+    f, e = one.powers[0]
+    if not isinstance(f, Max) or e != 1 or len(f.pieces) != 2:
+        return None
+    if any(p.bound or p.guards for p in f.pieces):
+        return None
+    first, second = (p.value for p in f.pieces)
+    x, c = (second, first.constant) if first.constant is not None else (first, second.constant)
+    return None if c is None else (normal.scale(x, -1), -c)
 
 
 def _split_absolute_products(pieces: dict[Piece, None], facts: Facts) -> dict[Piece, None]:

@@ -12,7 +12,7 @@ from superopt.verifier.elements.order import sign
 from superopt.verifier.elements.simplify import multiply
 from superopt.verifier.poly.facts import Facts
 
-INCREASING = frozenset(("sqrt", "log", "softplus", "acosh"))
+INCREASING = frozenset(("sqrt", "log", "softplus", "acosh", "round"))
 INCREASING_ODD = frozenset(("erf", "asin", "atan", "sinh", "asinh", "atanh"))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import factor_out
+from superopt.verifier.elements.intervals import interval, type_of_read
 from superopt.verifier.elements.normal import NF, Factor, Term
 from superopt.verifier.elements.simplify import multiply
 from superopt.verifier.poly.facts import Facts, is_nonnegative
@@ -30,6 +31,9 @@ def is_order_implied(gap: NF, facts: Facts, strict: bool = False) -> bool:
     if c is not None:
         return c > 0 if strict else c >= 0
     if gap in (facts.positive if strict else facts.nonneg):
+        return True
+    low, _ = interval(gap)
+    if low > 0 if strict else low >= 0:
         return True
     if not facts.nonneg:
         return False
@@ -154,13 +158,16 @@ def _factor_sign(f: Factor, factor_signs: Mapping[Factor, int]) -> Sign:
     own, found = _intrinsic_sign(f, factor_signs), factor_signs.get(f)
     if own is None or found is None:
         return found if own is None else own
+    if own < 0:  # of a rounded number
+        return min(own, found) if found < 0 else 0
     if found > 0:
         return max(own, found)
     return 0 if found > -2 else own  # negative, which it never is: the facts are contradictory
 
 
 def _intrinsic_sign(f: Factor, factor_signs: Mapping[Factor, int]) -> Sign:
-    """Return the sign that a factor has whatever the facts: positive or nonnegative."""
+    """Return the sign that a factor has whatever the facts, or by those of its argument: negative
+    only for a rounded number."""
     match f:
         case normal.Exp():
             return 2
@@ -172,6 +179,11 @@ def _intrinsic_sign(f: Factor, factor_signs: Mapping[Factor, int]) -> Sign:
             return 1
         case normal.Truth():
             return 1
+        case normal.Read():
+            kind = type_of_read(f)
+            return 1 if kind is not None and kind.low >= 0 and kind.bits else None
+        case normal.Fn(name="round", args=(a,)):
+            return _sign_of_rounded(a, factor_signs)
         case normal.Max():
             lows = [
                 c
@@ -197,6 +209,15 @@ def _intrinsic_sign(f: Factor, factor_signs: Mapping[Factor, int]) -> Sign:
             return max(s for s in signs if s is not None)
         case _:
             return None
+
+
+def _sign_of_rounded(a: NF, factor_signs: Mapping[Factor, int]) -> Sign:
+    """Return the sign of round(a): that of `a`, or zero."""
+    one = a.single_term
+    own = None if one is None else sign(one, factor_signs)
+    if one is None or own is None:
+        return None
+    return 1 if (own > 0) == (one.coefficient > 0) else -1
 
 
 def _is_natural(f: normal.Num) -> bool:

@@ -20,7 +20,6 @@ from superopt.verifier.elements.algebra import hoist_guards, power
 from superopt.verifier.elements.integers import QUOTIENT, as_poly, floor_remainder
 from superopt.verifier.elements.intervals import (
     IntegerType,
-    Interval,
     function_name,
     indicator_cases,
     interval,
@@ -53,10 +52,11 @@ def _wrap(a: NF, kind: IntegerType, facts: Facts) -> NF:
     rest = residue(a, kind, facts)
     if is_in_range(rest, kind, facts):
         return rest
-    if kind.bits and (bounds := interval(rest)) is not None:
+    low, high = interval(rest)
+    if kind.bits and isinstance(low, Fraction):
         period = 1 << kind.bits
-        shift = (bounds[0] - kind.low) // period * period
-        if kind.contains((bounds[0] - shift, bounds[1] - shift)):
+        shift = (low - kind.low) // period * period
+        if kind.contains((low - shift, high - shift)):
             return normal.subtract(rest, normal.constant(facts.context, shift))
     return power(normal.fn(function_name(WRAP, kind), (rest,)))
 
@@ -138,8 +138,7 @@ def is_in_range(a: NF, kind: IntegerType, facts: Facts) -> bool:
 
 
 def _has_bounds_inside(a: NF, kind: IntegerType) -> bool:
-    bounds = interval(a)
-    return bounds is not None and kind.contains(bounds)
+    return kind.contains(interval(a))
 
 
 def _is_one_value(a: NF, kind: IntegerType, facts: Facts) -> bool:
@@ -179,10 +178,8 @@ def _is_truncated_remainder(a: NF, kind: IntegerType, facts: Facts) -> bool:
 
 
 def _is_above_zero(a: NF, facts: Facts) -> bool:
-    bounds, size = interval(a), as_poly(a, facts)
-    return (bounds is not None and bounds[0] > 0) or (
-        size is not None and facts.holds(ge(size - 1))
-    )
+    size = as_poly(a, facts)
+    return interval(a)[0] > 0 or (size is not None and facts.holds(ge(size - 1)))
 
 
 def _is_size(a: NF, kind: IntegerType, facts: Facts) -> bool:
@@ -235,9 +232,9 @@ def difference(a: NF, b: NF, kind: IntegerType, facts: Facts) -> NF:
 
 def _is_within_period(d: NF, kind: IntegerType, facts: Facts) -> bool:
     """True if only 0 is congruent to 0 among the values of `d`."""
-    bounds: Interval | None = interval(d)
-    if bounds is not None and kind.bits:
-        return max(-bounds[0], bounds[1]) < 1 << kind.bits
+    bounds = interval(d)
+    if kind.bits and max(-bounds[0], bounds[1]) < 1 << kind.bits:
+        return True
     ordered = sorted(d.terms, key=lambda t: t.coefficient)
     if [t.coefficient for t in ordered] != [-1, 1]:
         return False

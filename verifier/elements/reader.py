@@ -3,13 +3,14 @@ definitions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from superopt.ops.shared.precision import NARROWED
 from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, DType
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Number, Reduce, Size
-from superopt.te.expr.tensor import Dim, Tensor
+from superopt.te.expr.tensor import Dim, Tensor, const
 from superopt.verifier.context import ProofContext
 from superopt.verifier.elements import normal
 from superopt.verifier.elements.algebra import power
@@ -29,10 +30,16 @@ from superopt.verifier.elements.maxima import max_over
 from superopt.verifier.elements.normal import NF, Term
 from superopt.verifier.elements.products import product_over
 from superopt.verifier.elements.scalars import apply_function, number_of
-from superopt.verifier.elements.simplify import multiply, outer_guard, restrict, sum_over
+from superopt.verifier.elements.simplify import (
+    is_inhabited_somewhere,
+    multiply,
+    outer_guard,
+    restrict,
+    sum_over,
+)
 from superopt.verifier.poly import polynomial
 from superopt.verifier.poly.facts import Facts, Guard, eq, ge, negate
-from superopt.verifier.poly.polynomial import Poly
+from superopt.verifier.poly.polynomial import Poly, Var
 
 # Functions that are right modulo 2^bits: their identities over the reals hold in all number types.
 RING_FUNCTIONS = frozenset(("add", "sub", "neg", "mul"))
@@ -179,7 +186,13 @@ class Reader:
                 )
             case Reduce(fn, axes, body, _):
                 return self.reduce(fn, axes, body, axis_values, facts)
-            case Apply("select", (guard, yes, no), _):
+            case Apply("select", (guard, yes, no), kind):
+                bounds = saturation_bounds(e)
+                if bounds is not None and kind.is_float:
+                    value = self.value(bounds[0], axis_values, facts)
+                    low, high = (normal.constant(self.context, b) for b in bounds[1:])
+                    inner = apply_function("min", [value, high], facts)
+                    return apply_function("max", [inner, low], facts)
                 return self.select(guard, yes, no, axis_values, facts)
             case Apply("cast", (x,), kind):
                 self.is_type_dependent = True
@@ -231,7 +244,7 @@ class Reader:
             element = self.value(body, inner, facts)
         else:
             self.is_type_dependent = True
-            element = self.exact_value(body, inner, facts)
+            element = self.extremum_element(fn, body, fresh, inner, facts)
         fresh, element = split_bound_indices(fresh, element)
         match fn:
             case "sum":
@@ -248,7 +261,36 @@ class Reader:
             case _:
                 return product_over(element, fresh, facts)
 
-    def select(self, guard: Expr, yes: Expr, no: Expr, axis_values: AxisValues, facts: Facts) -> NF:
+    def extremum_element(
+        self, fn: str, body: Expr, bound: tuple[Var, ...], axis_values: AxisValues, facts: Facts
+    ) -> NF:
+        """Return the value of an element of a maximum or minimum. Padding by the least or greatest
+        integer of a type is as padding by an infinity if some element is not padding."""
+        match body:
+            case Apply("select", (guard, yes, Const(v)), kind) if kind.is_int:
+                found = self.types.integer_type(kind)
+                assert found is not None
+                if found.bits and v == (found.low if fn == "max" else found.high):
+                    condition = self.truth_value(guard, True, axis_values, facts)
+                    if is_inhabited_somewhere(condition, bound, facts):
+                        end = const(-math.inf if fn == "max" else math.inf, F32)
+                        return self.select(guard, yes, end, axis_values, facts, exact=True)
+            case _:
+                pass
+        return self.exact_value(body, axis_values, facts)
+
+    def select(
+        self,
+        guard: Expr,
+        yes: Expr,
+        no: Expr,
+        axis_values: AxisValues,
+        facts: Facts,
+        *,
+        exact: bool = False,
+    ) -> NF:
+        """Return the choice; `exact`: of the values of integers."""
+        read = self.exact_value if exact else self.value
         out: list[NF] = []
         for side, branch in ((True, yes), (False, no)):
             condition = self.truth_value(guard, side, axis_values, facts)
@@ -256,7 +298,7 @@ class Reader:
                 continue
             for t in condition.terms:
                 more = facts.with_guards(*t.guards)
-                element = self.value(branch, axis_values, more)
+                element = read(branch, axis_values, more)
                 if t.powers or t.coefficient != 1:
                     plain = Term(t.coefficient, (), frozenset(), t.powers)
                     element = multiply(normal.from_terms(facts.context, (plain,)), element, more)
@@ -314,6 +356,20 @@ class Reader:
             case _:
                 raise Unreadable(str(e))
         return out if expected else normal.subtract(normal.constant(facts.context, 1), out)
+
+
+def saturation_bounds(e: Apply) -> tuple[Expr, int, int] | None:
+    """Return x, low and high of select(low < x, min(x, high), low), which is min(x, high), but at
+    least low."""
+    match e.args:
+        case (
+            Apply("lt", (Const(int() as a), x)),
+            Apply("min", (y, Const(int() as high))),
+            Const(int() as low),
+        ) if x == y and a == low <= high:
+            return x, low, high
+        case _:
+            return None
 
 
 def _body_over_reals(t: Tensor, body: Expr) -> Expr:

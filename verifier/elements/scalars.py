@@ -26,7 +26,7 @@ from superopt.verifier.elements.algebra import (
     uninterpreted_function,
 )
 from superopt.verifier.elements.integers import truncated_quotient
-from superopt.verifier.elements.intervals import TYPES_BY_NAME, function_name
+from superopt.verifier.elements.intervals import TYPES_BY_NAME, function_name, interval, is_whole
 from superopt.verifier.elements.maxima import max_of
 from superopt.verifier.elements.normal import NF, Factor, Term
 from superopt.verifier.elements.order import known_signs, sign
@@ -38,7 +38,6 @@ MAX_EXPANDED_POWER = 8
 POWERS_NOTE = "powers of numbers that are not below 0"
 MAX_ROOT_ARGUMENT = 256  # numerators and denominators under a root
 MAX_SQUARE_FACTOR = 100  # numbers whose squares are taken out of a root
-ROUNDING_FUNCTIONS = frozenset(("floor", "round"))
 ODD_FUNCTIONS = frozenset(("erf", "sin", "tan", "asin", "atan", "sinh", "asinh", "atanh"))
 EVEN_FUNCTIONS = frozenset(("cos", "cosh"))
 HALF, ONE = Fraction(1, 2), Fraction(1)
@@ -118,8 +117,21 @@ def _quotient(args: list[NF], facts: Facts) -> NF:
     return simplify_roots(multiply(a, reciprocal(b, facts), facts), facts)
 
 
+def maximum(args: list[NF], facts: Facts) -> NF:
+    """Return the maximum of values; of two whose ranges do not overlap one is left out."""
+
+    def build(values: list[NF], more: Facts) -> NF:
+        a, b = values
+        for x, y in ((a, b), (b, a)):
+            if interval(x)[0] >= interval(y)[1]:
+                return x
+        return max_of(values, more)
+
+    return hoist_guards(args, facts, build)
+
+
 def _minimum(args: list[NF], facts: Facts) -> NF:
-    return negation(max_of([negation(a) for a in args], facts))
+    return negation(maximum([negation(a) for a in args], facts))
 
 
 def _sigmoid(a: NF, factor: int, facts: Facts) -> NF:
@@ -304,18 +316,7 @@ def _square_part(n: int) -> tuple[int, int]:
 
 def _round(fn: str, a: NF) -> NF:
     """Round sums and products; those of rounded values are unchanged."""
-    whole = all(
-        t.coefficient.denominator == 1
-        and all(
-            isinstance(f, normal.Fn)
-            and f.name in ROUNDING_FUNCTIONS
-            and e > 0
-            and e.denominator == 1
-            for f, e in t.powers
-        )
-        for t in a.terms
-    )
-    if whole:
+    if is_whole(a):
         return a
     return odd_function(fn, a) if fn == "round" else power(normal.fn(fn, (a,)))
 
@@ -342,7 +343,7 @@ FUNCTIONS: dict[str, Function] = {
     "sub": lambda args, _: normal.subtract(*args),
     "neg": lambda args, _: negation(*args),
     "mul": _product,
-    "max": max_of,
+    "max": maximum,
     "min": _minimum,
     "div of integers": by_cases(truncated_quotient),
     "mod of integers": by_cases(remainder),

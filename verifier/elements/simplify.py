@@ -229,6 +229,20 @@ def is_inhabited(v: Var, guards: frozenset[Guard], facts: Facts) -> bool:
     return False
 
 
+def is_inhabited_somewhere(condition: NF, bound: tuple[Var, ...], facts: Facts) -> bool:
+    """True if the condition, 1 or 0, is shown to be 1 for some values of the variables: it consists
+    of guards that each depend on one of them."""
+    if len(condition.terms) != 1:
+        return False
+    (t,) = condition.terms
+    if t.coefficient != 1 or t.powers or t.bound:
+        return False
+    own = {v: frozenset(g for g in t.guards if v in g.p.vars) for v in bound}
+    if sum(map(len, own.values())) != len(t.guards):
+        return False
+    return all(is_inhabited(v, guards, facts) for v, guards in own.items())
+
+
 def open_piece(p: Piece) -> Piece:
     if not p.bound:
         return p

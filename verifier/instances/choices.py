@@ -53,7 +53,15 @@ from superopt.verifier.instances.vectors import (
 
 VALUE_PREFIX = "value of "  # prefix of a parameter's name: the number that it holds
 
-KIND_TYPES = {"f": F32, "g": F32, "num": F32, "any": F32, "bool": BOOL, "i": DTYPES["i64"]}
+KIND_TYPES = {
+    "f": F32,
+    "g": F32,
+    "num": F32,
+    "any": F32,
+    "bool": BOOL,
+    "i": DTYPES["i64"],
+    "q": DTYPES["u8"],
+}
 NUMBER_TYPES = (F32, DTYPES["i64"])
 
 

@@ -117,7 +117,7 @@ def _calls(f: Part, functions: Collection[str]) -> bool:
     return any(isinstance(q, Call) and q.fn in functions for q in walk(f))
 
 
-SEVERAL_TYPES = "a cast in a rule for several types"
+SEVERAL_TYPES = "a cast in a rule for several types, or a range of values"
 CASTS = frozenset(("Cast", "CastLike"))
 BOOLEAN_OPS = frozenset(
     ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Xor", "Not")
@@ -138,6 +138,8 @@ def unclear_reason(rule: Rule) -> str:
             return "a number that depends on an element type"
     if all(p.kind in DTYPES for p in rule.params if isinstance(p, Param)):
         return ""
+    if any(isinstance(p, Param) and p.kind == "q" for p in rule.params):
+        return SEVERAL_TYPES
     bools = {p.name for p in rule.params if isinstance(p, Param) and p.kind == "bool"}
     casts = [t for t in terms if isinstance(t, App) and t.op.name in CASTS]
     if any(

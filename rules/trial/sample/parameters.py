@@ -29,7 +29,7 @@ from superopt.rules.lang.value_facts import sibling_dtype
 from superopt.rules.trial.sample.draw import Draw, PartialShape, RejectedChoice, Shape
 from superopt.rules.trial.sample.formula_values import formula_value, parameter_uses
 from superopt.rules.trial.sample.request import ABSENT
-from superopt.te.expr.dtype import BOOL, DTYPES, F32, F64, I32, I64, DType, to_numpy
+from superopt.te.expr.dtype import BOOL, DTYPES, F32, F64, I8, I32, I64, U8, DType, to_numpy
 from superopt.te.expr.tensor import TensorType
 
 MAX_ELEMENTS = 1 << 13  # elements of an operand
@@ -93,6 +93,8 @@ class Parameters:
                     chosen = some
                 case "i":
                     chosen = I64 if self.draw.chance(0.7) else I32
+                case "q":
+                    chosen = U8 if self.draw.chance(0.5) else I8
                 case "bool":
                     chosen = BOOL
                 case "num":

@@ -240,6 +240,64 @@ def test_integers_that_wrap_at_once(kind: str, left: str, right: str) -> None:
     assert isinstance(verdict, Unknown)
 
 
+QUANTIZED = {
+    "per-channel weights, transposed": (
+        "w: i8[4, 3]; s: f32[4]; z: i8[4]",
+        "%0 = DequantizeLinear(w, s, z, axis=0); %1 = Transpose(%0, perm=(1, 0)); return %1",
+        "%0 = Transpose(w, perm=(1, 0)); %1 = DequantizeLinear(%0, s, z, axis=1); return %1",
+        True,
+    ),
+    "scales of another axis": (
+        "w: i8[4, 4]; s: f32[4]; z: i8[4]",
+        "%0 = DequantizeLinear(w, s, z, axis=0); %1 = Transpose(%0, perm=(1, 0)); return %1",
+        "%0 = Transpose(w, perm=(1, 0)); %1 = DequantizeLinear(%0, s, z, axis=0); return %1",
+        False,
+    ),
+    "zero points of sums": (
+        "x: u8[n, 3]; w: i8[3, 4]; z: u8[]",
+        "%0 = MatMulInteger(x, w, z); return %0",
+        "%0 = Cast(w, to=i32); %1 = ReduceSum(%0, axes=(0,), keepdims=0); %2 = Cast(z, to=i32);"
+        " %3 = Mul(%1, %2); %4 = MatMulInteger(x, w); %5 = Sub(%4, %3); return %5",
+        True,
+    ),
+    "zero points of sums of bytes": (
+        "x: u8[n, 3]; w: i8[3, 4]; z: u8[]",
+        "%0 = MatMulInteger(x, w, z); return %0",
+        "%0 = ReduceSum(w, axes=(0,), keepdims=0); %1 = Cast(%0, to=i32); %2 = Cast(z, to=i32);"
+        " %3 = Mul(%1, %2); %4 = MatMulInteger(x, w); %5 = Sub(%4, %3); return %5",
+        False,
+    ),
+    "unsigned weights as signed ones": (
+        "x: u8[n, 3]; w: u8[3, 4]; v: u8[]",
+        "%0 = MatMulInteger(x, w, None, v); return %0",
+        "c = const i32[] 128; %0 = Cast(w, to=i32); %1 = Sub(%0, c); %2 = Cast(%1, to=i8);"
+        " %3 = MatMulInteger(x, %2); %4 = Cast(x, to=i32); %5 = ReduceSum(%4, axes=(1,),"
+        " keepdims=1); %6 = Cast(v, to=i32); %7 = Sub(%6, c); %8 = Mul(%5, %7); %9 = Sub(%3, %8);"
+        " return %9",
+        True,
+    ),
+    "a pair that cancels": (
+        "x: i8[2, 3]; s: f32[]; z: i8[]",
+        "%0 = DequantizeLinear(x, s, z); %1 = QuantizeLinear(%0, s, z); return %1",
+        "%0 = Identity(x); return %0",
+        True,
+    ),
+    "a pair of two scales": (
+        "x: i8[2, 3]; s: f32[]; t: f32[]; z: i8[]",
+        "%0 = DequantizeLinear(x, s, z); %1 = QuantizeLinear(%0, t, z); return %1",
+        "%0 = Identity(x); return %0",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_graphs(name: str) -> None:
+    inputs, left, right, is_equal = QUANTIZED[name]
+    (verdict,) = both(inputs, left, right).outputs
+    assert (verdict is None or isinstance(verdict, Proved)) == is_equal, verdict
+
+
 @pytest.mark.parametrize(
     ("c", "d"),
     [
