@@ -1,0 +1,1 @@
+"""Tests of rewrites of quantized graphs."""
