@@ -83,6 +83,20 @@ GRAPHS = {
         => (int32[1, 16, 7, 7] y) { y = ConvInteger<dilations = [2, 2]>(x, w, z, wz) }""",
     "along one axis": """(uint8[1, 32, 40] x, uint8 z, int8[24, 32, 5] w)
         => (int32[1, 24, 40] y) { y = ConvInteger<pads = [2, 2]>(x, w, z) }""",
+    "rows of few channels": """(uint8[1, 3, 17, 19] x, uint8 z, int8[16, 3, 7, 7] w)
+        => (int32[1, 16, 9, 10] y)
+        { y = ConvInteger<pads = [3, 3, 3, 3], strides = [2, 2]>(x, w, z) }""",
+    "in place": """(int32[1, 64, 9, 9] x, int8[64, 64, 3, 3] w) => (int32[1, 64, 9, 9] y)
+        { q = Cast<to = 2>(x) y = ConvInteger<pads = [1, 1, 1, 1]>(q, w) }""",
+    "blocks of 48": """(int32[2, 96, 5, 37] x, int8[48, 96, 1, 1] w) => (int32[2, 48, 5, 37] y)
+        { q = Cast<to = 2>(x) y = ConvInteger(q, w) }""",
+    "blocks of 24": """(int32[1, 24, 6, 6] x, int8[64, 24, 1, 1] w) => (int32[1, 64, 3, 3] y)
+        { q = Cast<to = 2>(x) y = ConvInteger<strides = [2, 2]>(q, w) }""",
+    "rows of 24 channels": """(int32[1, 24, 6, 6] x, int8[64, 24, 3, 3] w)
+        => (int32[1, 64, 3, 3] y)
+        { q = Cast<to = 2>(x) y = ConvInteger<pads = [1, 1, 1, 1], strides = [2, 2]>(q, w) }""",
+    "no blocks in place": """(int32[1, 116, 4, 4] x, int8[128, 116, 1, 1] w)
+        => (int32[1, 128, 4, 4] y) { q = Cast<to = 2>(x) y = ConvInteger(q, w) }""",
     "quantized": """(uint8[1, 16, 8, 8] x, float ws, uint8 wz, int8[32, 16, 3, 3] w, float[32] wt,
         int8[32] wv, float wr, uint8 wu, int32[32] wb) => (uint8[1, 32, 8, 8] y)
         { y = QLinearConv<pads = [1, 1, 1, 1]>(x, ws, wz, w, wt, wv, wr, wu, wb) }""",
@@ -235,3 +249,23 @@ def test_instructions_of_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert integer_instructions(both) == AVX512_VNNI  # the system does not permit AMX
     assert integer_instructions(Machine("generic", "+neon,+v8a", 16)) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"), [("in place", 64), ("blocks of 48", 48), ("blocks of 24", 24)]
+)
+def test_images_are_read_in_place(name: str, terms: int) -> None:
+    """Without a copy, where blocks of a pixel's channels are contiguous."""
+    (p,) = (p for p in plan_problems(name, AMX_INT8, 64) if recognise_int8(p))
+    found = recognise_int8(p)
+    assert found is not None
+    assert found.operands.in_place is not None
+    assert found.operands.block_terms == terms
+    assert not build_choice(p, integer_options(p)[0]).producers
+
+
+@pytest.mark.parametrize("name", ["no blocks in place", "int8 data", "3 x 3"])
+def test_other_images_are_copied(name: str) -> None:
+    """Those with other blocks, of int8, and with a border that is not zero."""
+    (p,) = (p for p in plan_problems(name, AMX_INT8, 64) if recognise_int8(p))
+    assert build_choice(p, integer_options(p)[0]).producers
