@@ -11,15 +11,52 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as oir
 
 from superopt.ir import graph
+from superopt.onnx_io.import_.contrib.block_quantized import (
+    gather_block_quantized,
+    quantize_or_dequantize,
+)
 from superopt.onnx_io.import_.contrib.build import ExpandNode, KnownSize, Operands
 from superopt.onnx_io.import_.contrib.grouped_query import grouped_query_attention
 from superopt.onnx_io.import_.contrib.multi_head import multi_head_attention
+from superopt.onnx_io.import_.contrib.quantized_elementwise import (
+    quantized_add,
+    quantized_concat,
+    quantized_mul,
+    quantized_softmax,
+    quantized_unary,
+    quantized_where,
+)
+from superopt.onnx_io.import_.contrib.quantized_products import (
+    dynamic_quantize_matmul,
+    matmul_integer_to_float,
+    quantized_attention,
+    quantized_conv,
+    quantized_gemm,
+)
 from superopt.onnx_io.import_.contrib.rotary import rotary_embedding
 from superopt.ops.quantized.nbits import CONTRIB_DOMAIN
 
 CONTRIB_EXPANSIONS: Mapping[str, ExpandNode] = {
+    "DequantizeLinear": quantize_or_dequantize,
+    "DynamicQuantizeMatMul": dynamic_quantize_matmul,
+    "GatherBlockQuantized": gather_block_quantized,
     "GroupQueryAttention": grouped_query_attention,
+    "MatMulIntegerToFloat": matmul_integer_to_float,
     "MultiHeadAttention": multi_head_attention,
+    "QAttention": quantized_attention,
+    "QGemm": quantized_gemm,
+    "QLinearAdd": quantized_add,
+    "QLinearAveragePool": quantized_unary,
+    "QLinearConcat": quantized_concat,
+    "QLinearConv": quantized_conv,
+    "QLinearGlobalAveragePool": quantized_unary,
+    "QLinearLeakyRelu": quantized_unary,
+    "QLinearMul": quantized_mul,
+    "QLinearReduceMean": quantized_unary,
+    "QLinearSigmoid": quantized_unary,
+    "QLinearSoftmax": quantized_softmax,
+    "QLinearWhere": quantized_where,
+    "QuantizeLinear": quantize_or_dequantize,
     "RotaryEmbedding": rotary_embedding,
 }
 

@@ -60,7 +60,7 @@ def multi_head_attention(
     queries, total = shape_of(scores, 4)[2:]
     if mask is not None:
         least = float_attribute(n, "mask_filter_value", MASK_FILTER_VALUE)
-        seen = _visible_keys(mask, shape_of(scores, 4)[0], total)
+        seen = visible_keys(mask, shape_of(scores, 4)[0], total)
         filtered = apply("Where", seen, scalar_like(0.0, scores), scalar_like(least, scores))
         scores = add(scores, filtered)
     if scores_bias is not None:
@@ -70,12 +70,12 @@ def multi_head_attention(
         if shape_of(new_keys, 4)[2] != queries:  # one query sees all keys, several do not
             raise InferError("MultiHeadAttention of one direction over other keys")
         before = 0 if past is None else shape_of(past[0], 4)[2]
-        scores = hide(scores, _causal_mask(queries, total, before), _least_finite(scores))
+        scores = hide(scores, causal_mask(queries, total, before), least_finite(scores))
     weights = apply("Softmax", scores, axis=-1)
     return join_heads(apply("MatMul", weights, values)), keys, values, scores
 
 
-def _least_finite(x: graph.Value) -> float:
+def least_finite(x: graph.Value) -> float:
     """Return the least finite value of the element type."""
     dtype = x.type.dtype
     if dtype is None or not dtype.is_float:
@@ -99,7 +99,7 @@ def _split_operands(
     ]
 
 
-def _visible_keys(mask: graph.Value, batch: Dim, total: Dim) -> graph.Value:
+def visible_keys(mask: graph.Value, batch: Dim, total: Dim) -> graph.Value:
     """Return where keys are visible, in four axes.
 
     mask: (batch) numbers of keys, or positive where a key is visible: (batch, keys) or (batch,
@@ -113,7 +113,7 @@ def _visible_keys(mask: graph.Value, batch: Dim, total: Dim) -> graph.Value:
     return unsqueeze(apply("Greater", values, i64(0)), *((1, 2) if len(shape) == 2 else (1,)))
 
 
-def _causal_mask(queries: Dim, total: Dim, before: Dim) -> graph.Value:
+def causal_mask(queries: Dim, total: Dim, before: Dim) -> graph.Value:
     """Return where keys are not behind their query, which follows `before` keys."""
     rows = unsqueeze(positions(queries, before), 1)
     return apply("LessOrEqual", positions(total), rows)
