@@ -39,7 +39,8 @@ from superopt.kernels.runtime.cpu import Machine, checkable_target
 from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
 from superopt.onnx_io.import_.size_relation import Guards
-from superopt.plan.graph.partition import Segment, has_quantized_products
+from superopt.plan.graph.partition import Segment
+from superopt.plan.graph.quantization.runtime_products import has_quantized_products
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
 from superopt.plan.program.execute import load_program, pack_program_constants, start_image
 from superopt.plan.program.image import ProgramImage, load_image

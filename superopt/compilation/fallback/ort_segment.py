@@ -33,13 +33,7 @@ from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source, read_model
 from superopt.onnx_io.transform.contrib_decomposition import replaced_result
 from superopt.onnx_io.transform.submodel import extract_submodel, value_names
-from superopt.plan.graph.partition import (
-    INTEGER_PRODUCT_REASON,
-    Segment,
-    Units,
-    has_quantized_products,
-    has_slow_integer_products,
-)
+from superopt.plan.graph.partition import Segment, Units
 from superopt.te.expr import index
 from superopt.te.expr.dtype import STRING
 from superopt.te.expr.tensor import TensorType
@@ -74,7 +68,7 @@ class GivenModel:
         if self.cached_mode is None:
             some = saturates_uint8_products(processor_info()[1])
             self.cached_mode = (
-                choose_integer_mode(_saturating_nodes(self.source)) if some else DEFAULT_MODE
+                choose_integer_mode(find_saturating_nodes(self.source)) if some else DEFAULT_MODE
             )
         return self.cached_mode
 
@@ -114,7 +108,8 @@ class GivenModel:
         return ort.load_part_session(file, threads, self.mode.level, self.mode.unsigned_weights)
 
 
-def _saturating_nodes(source: Source) -> tuple[SaturatingNode, ...]:
+def find_saturating_nodes(source: Source) -> tuple[SaturatingNode, ...]:
+    """Return the nodes that may saturate; none for a model that onnx_ir cannot represent."""
     try:
         return saturating_nodes(source.model)
     except ModelError:  # onnx_ir cannot represent everything that ONNX Runtime runs
@@ -267,13 +262,3 @@ def _is_planned(t: TensorType, sizes: Mapping[str, int]) -> bool:
     if t.dtype in (None, STRING) or t.shape is None:
         return False
     return all(index.symbols(d) <= sizes.keys() for d in t.shape)
-
-
-def integer_product_fallbacks(model: Model, which: str) -> dict[ir_graph.Node, str]:
-    """Return all nodes if ONNX Runtime is installed and has faster kernels for the whole model.
-    which: products of 8-bit integers that have slow kernels; see CodeGenerator."""
-    if which == "none":
-        return {}
-    is_slow = has_slow_integer_products if which == "slow" else has_quantized_products
-    whole = is_slow(model.graph) and ort.installed_version() is not None  # which loads it
-    return dict.fromkeys(ir_graph.nodes(model.graph), INTEGER_PRODUCT_REASON) if whole else {}

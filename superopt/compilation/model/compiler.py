@@ -12,6 +12,7 @@ import numpy as np
 
 from superopt import ort
 from superopt.compilation.accuracy import measure_accuracy
+from superopt.compilation.fallback.integer_fallback import integer_product_fallbacks
 from superopt.compilation.fallback.integer_mode import DEFAULT_MODE
 from superopt.compilation.fallback.ort_segment import (
     GivenModel,
@@ -19,7 +20,6 @@ from superopt.compilation.fallback.ort_segment import (
     check_onnxruntime_available,
     explain_shape_errors,
     fallback_reasons,
-    integer_product_fallbacks,
     make_ort_segment,
 )
 from superopt.compilation.fallback.session_segment import OrtSegment

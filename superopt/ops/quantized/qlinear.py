@@ -89,11 +89,12 @@ def qlinear_matmul(
 ) -> Tensor:
     """The matrix product of two quantized tensors, quantized."""
     name = "QLinearMatMul"
-    if a.rank < 2 or b.rank < 2:
-        raise InferError(f"{name} of {a.type} and {b.type}: it takes matrices")
+    for x, *numbers in ((a, a_scale, a_zero_point), (b, b_scale, b_zero_point)):
+        for value in numbers if x.rank < 2 else ():
+            _single_value(name, value)  # a vector has neither rows nor columns
     total = matrix_product(
         name,
-        _subtract_zero_point(name, a, a_zero_point, -2),
+        _subtract_zero_point(name, a, a_zero_point, -2 if a.rank > 1 else -1),
         _subtract_zero_point(name, b, b_zero_point, -1),
     )
     _check_scales(name, a_scale, b_scale, y_scale)

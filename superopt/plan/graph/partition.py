@@ -18,7 +18,6 @@ from superopt.kernels.loops.schedule import IllegalSchedule
 from superopt.plan.graph.recurrent_layer import is_recurrent, unsupported_layer_reason
 from superopt.plan.graph.scan_loop import is_scan_or_loop, loop_body, unsupported_loop_reason
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
-from superopt.plan.lowering.integer_products import INTEGER_PRODUCT_OPS
 from superopt.te.analysis.bind_sizes import evaluate_shape
 from superopt.te.expr import index
 from superopt.te.expr.dtype import BF16, BOOL, F16, F32, F64, DType
@@ -144,35 +143,6 @@ def _is_cut_too_short(n: ir_graph.Node, sizes: Mapping[str, int]) -> bool:
             if is_cut and index.evaluate(d, dict(sizes)) != index.evaluate(result, dict(sizes)):
                 return True
     return False
-
-
-def has_quantized_products(graph: ir_graph.Graph) -> bool:
-    """True if the graph may multiply 8-bit integers: it has such operators, or dequantizes."""
-    return any(
-        n.op.name in INTEGER_PRODUCT_OPS or n.op.name == "DequantizeLinear"
-        for n in ir_graph.nodes(graph)
-    )
-
-
-def has_slow_integer_products(graph: ir_graph.Graph) -> bool:
-    """True if the graph has products of 8-bit integers whose kernels are slow: of groups, of
-    batches of weights, or by weights or zero points of weights that are not constant."""
-    return any(_is_slow_integer_product(n) for n in ir_graph.nodes(graph))
-
-
-def _is_slow_integer_product(n: ir_graph.Node) -> bool:
-    if n.op.name not in INTEGER_PRODUCT_OPS:
-        return False
-    if "Conv" in n.op.name and n.attr("group") != 1:
-        return True
-    given = dict(zip(n.op.inputs, n.inputs, strict=False))
-    weights = "b" if n.op.name.endswith("MatMul") or n.op.name == "MatMulInteger" else "w"
-    zero = given.get(f"{weights}_zero_point")
-    constants = [given[weights], *([] if zero is None else [zero])]
-    if not all(v is not None and is_constant(v, {}) for v in constants):
-        return True
-    held = given[weights]
-    return weights == "b" and held is not None and len(held.type.shape or ()) > 2
 
 
 def _has_known_shape(t: TensorType, sizes: Mapping[str, int]) -> bool:

@@ -11,8 +11,10 @@ from superopt.plan.graph.batched_gemm import batch_gemms
 from superopt.plan.graph.channels_first import convert_to_channels_first
 from superopt.plan.graph.dft_matmul import lower_dft_to_matmul
 from superopt.plan.graph.promote_fp32 import promote_to_fp32
+from superopt.plan.graph.quantization.grouped_products import split_grouped_products
 from superopt.plan.graph.quantization.products import lower_quantized_products
 from superopt.plan.graph.quantization.requantize import merge_requantization
+from superopt.plan.graph.quantization.variable_products import lower_variable_products
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
 from superopt.plan.graph.subpixel_deconv import lower_to_subpixel_conv
 from superopt.rules.lang.rule import Rule
@@ -51,19 +53,19 @@ def simplify_graph(
     applies_rules: bool = True,
 ) -> ir_graph.Graph:
     """Return the graph after, in this order: on a CPU, writing products of dequantized integers as
-    products of integers; unrolling short recurrent layers, promoting fp16 and bf16 to float32,
-    folding constants, lowering Fourier transforms to products, converting to channels first,
-    applying the rules of ALWAYS_APPLIED_RULES that the float class permits, lowering 1x1 transposed
-    convolutions to products and those of long strides to sub-pixel convolutions; on a CPU also
-    those of short strides where that pays, 3-D convolutions to fewer ones of slices, and batching
-    products of rows with one matrix.
+    products of integers, splitting grouped ones and lowering those of two variables; unrolling
+    short recurrent layers, promoting fp16 and bf16 to float32, folding constants, lowering Fourier
+    transforms to products, converting to channels first, applying the rules of ALWAYS_APPLIED_RULES
+    that the float class permits, lowering 1x1 transposed convolutions to products and those of long
+    strides to sub-pixel convolutions; on a CPU also those of short strides where that pays, 3-D
+    convolutions to fewer ones of slices, and batching products of rows with one matrix.
 
     sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
     depend; these are rounded as ir/rounding_sensitive.py defines. applies_rules: False: without the
     steps from the rules on, to measure what they gain.
     """
     if is_cpu:
-        graph = lower_quantized_products(graph)
+        graph = lower_variable_products(split_grouped_products(lower_quantized_products(graph)))
     graph = unroll_recurrent(graph, threads, separate=not is_cpu)
     graph = fold_constants(
         promote_to_fp32(graph, sensitive_outputs)

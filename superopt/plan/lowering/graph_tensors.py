@@ -154,9 +154,8 @@ class GraphTensors:
                 )
             else:
                 self.by_value[v] = change.tensor(t)
-            if n.op.name in INTEGER_PRODUCT_OPS and isinstance(
-                given_sum := self.by_value[v], Tensor
-            ):
+            is_product = n.op.name in INTEGER_PRODUCT_OPS and dict(n.attrs).get("group", 1) == 1
+            if is_product and isinstance(given_sum := self.by_value[v], Tensor):
                 self.by_value[v] = split = split_integer_product(
                     given_sum, self.constants, self.add_constant
                 )

@@ -293,7 +293,9 @@ def test_quantization_of_kernel_results_is_reported() -> None:
     shapes = {"x": [4000, wide]}, {"y": [4000, wide]}
     m = made([node("MatMul", ["x", "a"], ["h"]), quantized], held, *shapes)
     (note,) = compile_report.report_compilation(read_model(m), CompileOptions(), {}).notes
-    assert note.startswith("1 quantization, first DynamicQuantizeMatMul y, of kernel results")
+    assert note.startswith(
+        "1 quantization, first DynamicQuantizeLinear y/0.DynamicQuantizeLinear, of kernel results"
+    )
     moved = made([node("Neg", ["x"], ["h"]), quantized], held, *shapes)
     about = compile_report.report_compilation(read_model(moved), CompileOptions(), {})
     assert about.kernels == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as oir
 
 from superopt.ir import graph
@@ -31,7 +32,18 @@ def as_scalar(x: graph.Value) -> graph.Value:
     """Return a tensor of one element as a scalar. Raises InferError if it has more."""
     if x.type.shape not in ((), (1,)):
         raise InferError(f"a scale or zero point {x.type}, not one number")
+    if isinstance(x, graph.Constant):
+        return graph.constant(x.load().reshape(()))
     return apply("Reshape", x, shape=()) if x.type.shape else x
+
+
+def combine_scales(op: str, a: graph.Value, b: graph.Value) -> graph.Value:
+    """Return a * b (Mul) or a / b (Div). Constants are combined here, in their own type: later
+    they might be merged with others, in another order."""
+    if isinstance(a, graph.Constant) and isinstance(b, graph.Constant):
+        combine = {"Mul": np.multiply, "Div": np.divide}[op]
+        return graph.constant(np.asarray(combine(a.load(), b.load())))
+    return apply(op, a, b)
 
 
 def zero_point(x: graph.Value | None, dtype: DType) -> graph.Value:
@@ -80,7 +92,7 @@ def dequantized_product(
     if x_zero is None and weight_zero is not None:
         x_zero = constant(0, require_int8(x))
     product = apply("MatMulInteger", x, weights, x_zero, weight_zero)
-    scale = apply("Mul", cast(as_scalar(x_scale), F32), cast(weight_scale, F32))
+    scale = combine_scales("Mul", cast(as_scalar(x_scale), F32), cast(weight_scale, F32))
     out = apply("Mul", cast(product, F32), scale)
     out = out if bias is None else apply("Add", out, cast(bias, F32))
     if out.type.shape != product.type.shape:

@@ -23,7 +23,6 @@ from superopt.onnx_io.import_.contrib.build import (
     positions,
     reject_attributes,
     require_operands,
-    scale_by,
     shape_of,
     split_heads,
     static_size,
@@ -39,6 +38,7 @@ from superopt.onnx_io.import_.contrib.quantization import (
     as_scalar,
     channels_first,
     channels_last,
+    combine_scales,
     dequantized_product,
     known_attributes,
     require_int8,
@@ -110,9 +110,9 @@ def quantized_gemm(n: oir.Node, operands: Operands, known: KnownSize) -> Sequenc
         total = apply("Add", total, c)
     scale = as_scalar(a_scale)
     alpha = float_attribute(n, "alpha", 1.0)
-    scale = scale if alpha == 1 else scale_by(scale, alpha)
-    scale = apply("Mul", scale, b_scale)
-    scale = scale if y_scale is None else apply("Div", scale, as_scalar(y_scale))
+    scale = scale if alpha == 1 else combine_scales("Mul", constant(alpha, F32), scale)
+    scale = combine_scales("Mul", scale, b_scale)
+    scale = scale if y_scale is None else combine_scales("Div", scale, as_scalar(y_scale))
     out = apply("Mul", cast(total, F32), scale)
     if y_zero is not None:
         out = apply(
