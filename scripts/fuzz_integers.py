@@ -34,7 +34,8 @@ from superopt.kernels.processor import AMX_INT8, AVX512_VNNI
 from superopt.kernels.runtime import amx
 from superopt.kernels.runtime.engine import native_machine
 from superopt.kernels.runtime.target_cpu import LEVELS, VARIABLE
-from tests.support.onnx_io.integer_graphs import IntegerGraph, draw_exact_graph
+from tests.support.onnx_io.integer_graph_builder import IntegerGraph
+from tests.support.onnx_io.integer_graphs import draw_exact_graph
 from tests.support.onnx_io.qdq_graphs import draw_qdq_graph
 
 MAX_FAILURES_SHOWN = 20

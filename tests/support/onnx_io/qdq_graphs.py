@@ -21,14 +21,13 @@ from tests.support.onnx_io.integer_definitions import (
     quantize,
     windows,
 )
-from tests.support.onnx_io.integer_graphs import (
+from tests.support.onnx_io.integer_graph_builder import (
     IntegerGraph,
     Value,
     draw_extreme,
     draw_size,
-    draw_start,
-    is_image,
 )
+from tests.support.onnx_io.integer_graphs import draw_start, is_image
 from tests.support.onnx_io.quantized_case import Rng, draw_type, is_drawn
 
 MAX_MULTIPLICATIONS = 1 << 18
