@@ -25,7 +25,8 @@ GRAPHS = {
     "a term axis of several axes": """(uint8[1, 5, 47, 9] x, uint8[2115, 16] w)
         => (int32[1, 16] y) { f = Flatten(x) y = MatMulInteger(f, w) }""",
     "groups before a product": """(uint8[2, 4, 5, 1] x, uint8[8, 2, 1, 1] w, uint8[1, 3] w2)
-        => (int32[2, 8, 5, 3] y) <float s = {1.0}, float t = {900.0}, uint8 z = {128}, uint8 v = {0}>
+        => (int32[2, 8, 5, 3] y)
+        <float s = {1.0}, float t = {900.0}, uint8 z = {128}, uint8 v = {0}>
         { q = QLinearConv<group = 2>(x, s, z, w, s, v, t, z) y = MatMulInteger(q, w2) }""",
     "groups of uint8 weights": """(int8[2, 4, 5, 4] x, uint8[8, 1, 2, 2] w)
         => (int32[2, 8, 4, 3] y) { y = ConvInteger<group = 4>(x, w) }""",

@@ -210,11 +210,35 @@ def gather_block_quantized(rng: Rng) -> Case:
     return Case("GatherBlockQuantized", operands, attrs, ("at",), [y])
 
 
+def matmul_nbits_in_groups(rng: Rng) -> Case:
+    """With g_idx. onnxruntime has 4 bits, and reads packed zero points otherwise."""
+    bits, block, columns = 4, int(rng.choice([16, 32])), int(rng.integers(1, 40))
+    terms = int(rng.integers(1, 150))
+    groups = -(-terms // block)
+    q = rng.integers(0, 1 << bits, (columns, groups * block)).astype(np.uint8)
+    scale = draw_scale(rng, (columns, groups))
+    own = np.arange(terms) // block
+    own = rng.permutation(own) if is_drawn(rng, 0.8) else own
+    zero = (rng.random((columns, groups)) * 16).astype(np.float32) if is_drawn(rng) else None
+    bias = rng.standard_normal(columns).astype(np.float32) if is_drawn(rng) else None
+    x = rng.standard_normal((2, 3, terms)).astype(np.float32)
+    subtracted = 8 if zero is None else zero[:, own]
+    w = (q[:, :terms].astype(np.float64) - subtracted) * scale[:, own]
+    y = (x @ w.T + (0 if bias is None else bias)).astype(np.float32)
+    packed = pack_bits(q.reshape(columns, groups, block), bits)
+    operands = [("x", x), ("w", packed), ("scales", scale.reshape(-1))]
+    operands += [("zeros", None if zero is None else zero.reshape(-1))]
+    operands += [("groups", own.astype(np.int32)), ("bias", bias)]
+    attrs = {"K": terms, "N": columns, "bits": bits, "block_size": block}
+    return Case("MatMulNBits", operands, attrs, ("x",), [y])
+
+
 DRAWS: dict[str, Callable[[Rng], Case]] = {
     "DequantizeLinear": dequantize_linear,
     "DynamicQuantizeMatMul": dynamic_quantize_matmul,
     "GatherBlockQuantized": gather_block_quantized,
     "MatMulIntegerToFloat": matmul_integer_to_float,
+    "MatMulNBits": matmul_nbits_in_groups,
     "QAttention": quantized_attention,
     "QGemm": quantized_gemm,
     "QLinearAdd": lambda rng: qlinear_binary("QLinearAdd", np.add, rng),

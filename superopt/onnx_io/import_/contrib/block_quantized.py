@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as oir
 
 from superopt.ir import graph
@@ -18,6 +19,7 @@ from superopt.onnx_io.import_.contrib.build import (
     static_size,
     unsqueeze,
 )
+from superopt.onnx_io.import_.contrib.quantization import known_attributes
 from superopt.onnx_io.import_.ml.build import apply, constant, integer_attribute, scalar_like
 from superopt.ops.shared.broadcasting import normalize_axis
 from superopt.te.expr.dtype import I4, I64, U4, U8
@@ -91,6 +93,47 @@ def _indices_in_range(indices: graph.Value, size: int) -> tuple[graph.Value, gra
     at = apply("Where", negative, apply("Add", indices, count), indices)
     fits = apply("And", apply("LessOrEqual", zero, at), apply("Less", at, count))
     return apply("Where", fits, at, zero), fits
+
+
+def matmul_nbits_in_groups(
+    n: oir.Node, operands: Operands, known: KnownSize
+) -> Sequence[graph.Value]:
+    """MatMulNBits whose rows of weights have groups by an operand, g_idx, as the product of the
+    rows in the order of their groups.
+
+    Raises InferError unless g_idx is a constant and has one block of rows for each group.
+    """
+    x, given, scales, groups = require_operands(n, operands, 0, 1, 2, 4)
+    weights = given
+    attrs = known_attributes(n, "MatMulNBits")
+    terms, block, bits = (attrs[key] for key in ("K", "block_size", "bits"))
+    if not isinstance(groups, graph.Constant) or not isinstance(given, graph.Constant):
+        raise InferError("MatMulNBits with g_idx, or weights with it, that are no constants")
+    if not isinstance(terms, int) or not isinstance(block, int) or not isinstance(bits, int):
+        raise InferError("MatMulNBits without K or block_size")
+    own = groups.load().reshape(-1)[:terms]
+    order = np.argsort(own, kind="stable")
+    if not np.array_equal(own[order], np.arange(terms) // block):
+        raise InferError(f"MatMulNBits with g_idx whose groups have not {block} rows each")
+    if not np.array_equal(order, np.arange(terms)):
+        x = apply("Gather", x, constant(order, I64), axis=-1)
+        weights = graph.constant(
+            type=given.type,
+            key=("rows in order", given, groups),
+            load=lambda: _reorder_rows(given.load(), order, bits),
+            nbytes=given.nbytes,
+        )
+    rest = [optional_operand(operands, 3), None, optional_operand(operands, 5)]
+    return (apply("MatMulNBits", x, weights, scales, *rest, **attrs),)
+
+
+def _reorder_rows(packed: np.ndarray, order: np.ndarray, bits: int) -> np.ndarray:
+    """Return weights of MatMulNBits, (columns, blocks, bytes), with their rows in another order."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    fields = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    rows = fields.reshape(len(packed), -1)
+    rows[:, : len(order)] = rows[:, order]
+    return np.bitwise_or.reduce(rows.reshape(fields.shape) << shifts, axis=-1)
 
 
 def unpack_bits(x: graph.Value, bits: int) -> graph.Value:

@@ -13,6 +13,7 @@ import onnx_ir as oir
 from superopt.ir import graph
 from superopt.onnx_io.import_.contrib.block_quantized import (
     gather_block_quantized,
+    matmul_nbits_in_groups,
     quantize_or_dequantize,
 )
 from superopt.onnx_io.import_.contrib.build import ExpandNode, KnownSize, Operands
@@ -42,6 +43,7 @@ CONTRIB_EXPANSIONS: Mapping[str, ExpandNode] = {
     "GatherBlockQuantized": gather_block_quantized,
     "GroupQueryAttention": grouped_query_attention,
     "MatMulIntegerToFloat": matmul_integer_to_float,
+    "MatMulNBits": matmul_nbits_in_groups,
     "MultiHeadAttention": multi_head_attention,
     "QAttention": quantized_attention,
     "QGemm": quantized_gemm,
@@ -63,6 +65,8 @@ CONTRIB_EXPANSIONS: Mapping[str, ExpandNode] = {
 
 def is_expanded(n: oir.Node) -> bool:
     """True if there is an expansion of the node's operator."""
+    if n.op_type == "MatMulNBits" and (len(n.inputs) < 5 or n.inputs[4] is None):
+        return False  # it has a tensor expression
     return n.domain == CONTRIB_DOMAIN and n.op_type in CONTRIB_EXPANSIONS
 
 

@@ -16,8 +16,6 @@ from tests.support.onnx_io.quantized_operators import DRAWS
 DEFAULT_SEEDS = 10
 SLOW_SEEDS = 60
 ONLY_A_SCHEMA = ("QLinearReduceMean",)  # onnxruntime has no kernel on a CPU
-# Grouped convolutions run in onnxruntime.
-SOMETIMES_IN_ONNXRUNTIME = ("QLinearConv",)
 
 
 def runtime_results(case: Case) -> list[np.ndarray]:
@@ -50,7 +48,7 @@ def check_close(got: np.ndarray, want: np.ndarray, of: object) -> None:
 def test_random_operators_give_their_definition(kind: str, seed: int) -> None:
     case = DRAWS[kind](np.random.default_rng(seed))
     exe = superopt.compile(case.model(), threads=1)
-    assert kind in SOMETIMES_IN_ONNXRUNTIME or not exe.fallback_nodes({}), case
+    assert not exe.fallback_nodes({}), case
     got = exe.run(case.feeds())
     theirs = case.wanted if kind in ONLY_A_SCHEMA else runtime_results(case)
     for k, (want, other) in enumerate(zip(case.wanted, theirs, strict=True)):
@@ -89,6 +87,7 @@ def test_absent_zero_points_are_zero() -> None:
         ("QGemm", {"c": np.zeros(4, np.float32)}, {}, "not of int32"),
         ("QAttention", {}, {"do_rotary": 1}, "do_rotary"),
         ("GatherBlockQuantized", {}, {"bits": 3}, "3 bits"),
+        ("MatMulNBits", {"groups": np.zeros(150, np.int32)}, {}, "rows each"),
     ],
 )
 def test_other_forms_are_opaque(
