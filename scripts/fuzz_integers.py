@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import superopt
 from superopt.kernels.processor import AMX_INT8, AVX512_VNNI
 from superopt.kernels.runtime import amx
-from superopt.kernels.runtime.engine import native_machine
+from superopt.kernels.runtime.engine import host
 from superopt.kernels.runtime.target_cpu import LEVELS, VARIABLE
 from tests.support.onnx_io.integer_graph_builder import IntegerGraph
 from tests.support.onnx_io.integer_graphs import draw_exact_graph
@@ -106,7 +106,7 @@ def choose_instructions(target: str | None, instructions: str | None) -> str:
         os.environ[VARIABLE] = target
     if instructions == AVX512_VNNI:
         amx.request_amx = lambda: False  # type: ignore[assignment]
-    return amx.integer_instructions(native_machine())
+    return amx.integer_instructions(host())
 
 
 def main(argv: Sequence[str]) -> int:
