@@ -7,7 +7,7 @@ values from there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 
@@ -42,6 +42,7 @@ from superopt.onnx_io.import_.ml.expand import ML_DOMAIN as ML
 from superopt.onnx_io.import_.ml.expand import expand_node, ml_result_types
 from superopt.onnx_io.import_.model import Expansion, Origin
 from superopt.onnx_io.import_.model import Model as Model
+from superopt.onnx_io.import_.narrow_weights import NARROW_READERS, expand_narrow_weights
 from superopt.onnx_io.import_.older_opsets import OlderForm, check_older_form
 from superopt.onnx_io.import_.schema import (
     Schema,
@@ -149,6 +150,8 @@ def _import_node(state: ImportState, n: oir.Node, position: int) -> None:
         if n.domain == ML or is_expanded(n):
             _import_expanded_node(state, n, position)
             return
+        if _import_narrow_weights(state, n, position):
+            return
         made, bound = _import_operator(state, n)
     except (ValueError, TypeError, ArithmeticError) as e:  # InferError, or what no attribute can be
         made, bound = _import_opaque(state, n), {}
@@ -178,13 +181,42 @@ def _import_expanded_node(state: ImportState, n: oir.Node, position: int) -> Non
     results = results[: len(n.outputs)]
     if len(results) < len(n.outputs):
         raise InferError(f"{len(n.outputs)} results, of which {len(results)} are known")
-    made = Op(n.op_type, None, domain=n.domain)
+    _bind_expansion(state, n, position, results, operands)
+
+
+def _import_narrow_weights(state: ImportState, n: oir.Node, position: int) -> bool:
+    """Define the result of a node that reads narrow weights; return False for another node."""
+    if (n.domain, n.op_type) in state.functions or n.op_type not in NARROW_READERS:
+        return False
+    operands = [None if v is None else state.values[v] for v in n.inputs]
+    found = expand_narrow_weights(n, operands)
+    if found is None:
+        return False
+    held = {
+        v: graph.result(e.carrier, k) for e in state.expansions for k, v in enumerate(e.results)
+    }
+    given = [None if v is None else held.get(v, v) for v in operands]
+    _bind_expansion(state, n, position, [found], given)
+    return True
+
+
+def _bind_expansion(
+    state: ImportState,
+    n: oir.Node,
+    position: int,
+    results: Sequence[graph.Value],
+    operands: Sequence[graph.Value | None],
+) -> None:
+    """Bind the results of a node of the file to those of other nodes. operands: of the carrier."""
     carrier = graph.opaque_node(
-        made, operands, Payload(n, _node_label(n)), [v.type for v in results]
+        opaque_op(n.op_type, n.domain, OPS),
+        operands,
+        Payload(n, _node_label(n)),
+        [v.type for v in results],
     )
     before = set(graph.nodes([v for v in operands if v is not None]))
     nodes = tuple(m for m in graph.nodes(results) if m not in before)
-    state.expansions.append(Expansion(carrier, results, nodes))
+    state.expansions.append(Expansion(carrier, tuple(results), nodes))
     state.origins.setdefault(carrier, Origin(n, {}, position))
     for v, result, held in zip(n.outputs, results, graph.results(carrier), strict=True):
         bind_value(state, v, result)

@@ -21,6 +21,7 @@ from superopt.onnx_io.import_.contrib.build import (
 )
 from superopt.onnx_io.import_.contrib.quantization import known_attributes
 from superopt.onnx_io.import_.ml.build import apply, constant, integer_attribute, scalar_like
+from superopt.onnx_io.import_.narrow_weights import widen_constant
 from superopt.ops.shared.broadcasting import normalize_axis
 from superopt.te.expr.dtype import I4, I64, U4, U8
 from superopt.te.expr.tensor import product
@@ -41,6 +42,8 @@ def quantize_or_dequantize(
     axis = integer_attribute(n, "axis", 1) if per_axis else 1
     if not per_axis and zero is not None and zero.type.shape not in ((), (1,)):
         raise InferError(f"{n.op_type} with zero points {zero.type} and one scale")
+    if n.op_type == "DequantizeLinear":
+        return (apply(n.op_type, widen_constant(x), scale, widen_constant(zero), axis=axis),)
     return (apply(n.op_type, x, scale, zero, axis=axis),)
 
 
@@ -70,7 +73,8 @@ def gather_block_quantized(
         raise InferError("GatherBlockQuantized of bytes, not along their last axis")
     added = len(indices.type.shape) - 1  # axes
     at, fits = _indices_in_range(as_i64(indices), static_size(shape[axis], "the gathered axis"))
-    q, scale = apply("Gather", data, at, axis=axis), apply("Gather", scales, at, axis=axis)
+    q = apply("Gather", widen_constant(data), at, axis=axis)
+    scale, zeros = apply("Gather", scales, at, axis=axis), widen_constant(zeros)
     zero = None if zeros is None else apply("Gather", zeros, at, axis=axis)
     groups = shape_of(scale, rank + added)
     if packed:
@@ -133,7 +137,7 @@ def _reorder_rows(packed: np.ndarray, order: np.ndarray, bits: int) -> np.ndarra
     fields = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
     rows = fields.reshape(len(packed), -1)
     rows[:, : len(order)] = rows[:, order]
-    return np.bitwise_or.reduce(rows.reshape(fields.shape) << shifts, axis=-1)
+    return np.asarray(np.bitwise_or.reduce(rows.reshape(fields.shape) << shifts, axis=-1))
 
 
 def unpack_bits(x: graph.Value, bits: int) -> graph.Value:
