@@ -57,6 +57,7 @@ def verify(
     seed: int = 0,
     method: str = "auto",
     limit: float = 60.0,
+    max_steps: int | None = None,
     certificate: str | Path | None = None,
     rules: Sequence[str | Path] | None = None,
     progress: Callable[[Event], None] | None = None,
@@ -77,6 +78,8 @@ def verify(
             operators' tensor expressions; "rules" only proves, by a chain of rules; "numeric" only
             tests.
         limit: Seconds for proofs.
+        max_steps: Outputs of a quantization that differ by more quantization steps are refuted.
+            None: that differ by more than rounding explains.
         certificate: The file that `optimize` wrote beside `b`. It is replayed, and nothing else is
             checked.
         rules: Rule files that the certificate may use beside the library; other rules are proved
@@ -86,8 +89,8 @@ def verify(
         max_memory: As in `optimize`.
 
     Returns:
-        The verdict; its `decision` is "proved", "agrees", "differs", "unknown", "certified" or
-        "refused".
+        The verdict; its `decision` is "proved", "agrees", "within_steps" (by its `steps`),
+        "differs", "unknown", "certified" or "refused".
 
     Raises:
         ModelError: A model is invalid.
@@ -127,6 +130,7 @@ def verify(
                 max_seconds=limit,
                 progress=log_events("superopt.verify", progress),
                 stop=stop or (lambda: False),
+                max_steps=max_steps,
             )
             verdict = verify_.verify(read_model(a), read_model(b), question)
         except (OutOfTime, guard.MemoryLimitError) as e:

@@ -12,8 +12,9 @@ from superopt.errors import UsageError
 if TYPE_CHECKING:
     from superopt.onnx_io.read.source import ModelLike
     from superopt.report.data.diagram import RuleDiagram
+    from superopt.report.data.generation import Generation
     from superopt.report.data.mutation import Mutation
-    from superopt.report.data.report import Event, Generation, RuleCount, RuleInfo, RuleVerdict
+    from superopt.report.data.report import Event, RuleCount, RuleInfo, RuleVerdict
     from superopt.report.text.library_counts import RuleReport
     from superopt.report.text.partial_rule import PartialPage
     from superopt.rules.lang.rule import Rule

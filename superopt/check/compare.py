@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from superopt.check.quantization_steps import Step, step_difference
 from superopt.te.expr.dtype import BF16, F16, F32, F64, DType
 
 # rtol of the element, atol as a fraction of the output's rms
@@ -22,7 +23,12 @@ MAX_ERROR_GROWTH = 4.0  # factor by which the error may exceed the original's ow
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The absolute errors of one output on one set of inputs, and the original's; failure: empty if
-    it passed."""
+    it passed.
+
+    Errors are infinite only where they are unknown: the shapes differ. rms: of the output. steps:
+    the largest difference in quantization steps; None if the output is not of a quantization;
+    original_steps: the original's own, from float64.
+    """
 
     max_error: float
     mean_error: float
@@ -34,6 +40,9 @@ class Comparison:
     nonfinite_only: bool = False  # it failed only by a NaN or an infinity
     original_mean: float = 0.0
     original_p99: float = 0.0
+    rms: float = 0.0
+    steps: int | None = None
+    original_steps: int = 0
 
 
 def compare_output(
@@ -42,17 +51,23 @@ def compare_output(
     original: np.ndarray,
     candidate: np.ndarray,
     tolerance_scale: float = 1.0,
+    step: Step | None = None,
 ) -> Comparison:
     """Compare `candidate` with `reference` (float64), next to the original model's own result.
 
     Floats pass if every element is within rtol and atol * rms of the reference, or the largest
     error is at most MAX_ERROR_GROWTH times the original's; NaN and Inf must be where the original
-    has them. All other dtypes must equal the original. tolerance_scale: a factor of these bounds.
+    has them. All other dtypes must equal the original. Results of a quantization pass by steps
+    (`step`: its step, see quantization_steps.py). tolerance_scale: a factor of these bounds.
     """
     if candidate.shape != original.shape:
         return failed_comparison(f"shape {candidate.shape} instead of {original.shape}")
     if candidate.dtype != original.dtype:
         return failed_comparison(f"dtype {candidate.dtype} instead of {original.dtype}")
+    if step is not None and candidate.size:
+        by_steps = _compare_steps(step, reference, original, candidate, tolerance_scale)
+        if by_steps is not None:
+            return by_steps
     if dtype is None or not dtype.is_float:
         wrong = _differing_mask(original, candidate)
         if not wrong.any():
@@ -60,12 +75,33 @@ def compare_output(
         first = tuple(int(i) for i in np.argwhere(wrong)[0]) if wrong.ndim else ()
         return failed_comparison(
             f"{int(wrong.sum())} of {wrong.size} elements differ, first at {first}:"
-            f" {candidate[first]} instead of {original[first]}"
+            f" {candidate[first]} instead of {original[first]}",
+            original,
+            candidate,
         )
     if candidate.size == 0:
         return Comparison(0.0, 0.0, 0.0, 0.0, *TOLERANCE.get(dtype, (0.1, 0.1)), "")
     doubles = original.astype(np.float64), candidate.astype(np.float64)
     return _compare_floats(dtype, reference, *doubles, tolerance_scale)
+
+
+def _compare_steps(
+    step: Step,
+    reference: np.ndarray,
+    original: np.ndarray,
+    candidate: np.ndarray,
+    tolerance_scale: float,
+) -> Comparison | None:
+    """Return the comparison of results of a quantization; None if some are not finite."""
+    ref, own, c = (a.astype(np.float64) for a in (reference, original, candidate))
+    if not all(np.isfinite(a).all() for a in (ref, own, c)):
+        return None
+    found = step_difference(step, ref, own, c, tolerance_scale)
+    error, own_error = np.abs(c - ref), np.abs(own - ref)
+    return Comparison(
+        float(error.max()), *_mean_and_p99(error), float(own_error.max()), 0.0, 0.0, found.failure,
+        False, *_mean_and_p99(own_error), root_mean_square(ref), found.steps, found.original_steps,
+    )  # fmt: skip
 
 
 def _differing_mask(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -81,10 +117,25 @@ def count_differences(a: np.ndarray, b: np.ndarray) -> int:
     return int(_differing_mask(a, b).sum()) if a.shape == b.shape else max(a.size, b.size, 1)
 
 
-def failed_comparison(why: str) -> Comparison:
-    """Return the comparison for a candidate that could not be compared."""
+def failed_comparison(
+    why: str, original: np.ndarray | None = None, candidate: np.ndarray | None = None
+) -> Comparison:
+    """Return the comparison for a candidate that failed, with the errors of the elements that are
+    finite in both results; infinite errors if the results are not given, or not numbers of one
+    shape."""
     inf = float("inf")
-    return Comparison(inf, inf, inf, 0.0, 0.0, 0.0, why)
+    unknown = Comparison(inf, inf, inf, 0.0, 0.0, 0.0, why)
+    if original is None or candidate is None or original.shape != candidate.shape:
+        return unknown
+    if any(a.dtype.kind in "OSUc" for a in (original, candidate)):
+        return unknown
+    a, b = original.astype(np.float64), candidate.astype(np.float64)
+    both = np.isfinite(a) & np.isfinite(b)
+    if not both.any():
+        return unknown
+    error = np.abs(b[both] - a[both])
+    rms = root_mean_square(a[np.isfinite(a)])
+    return Comparison(float(error.max()), *_mean_and_p99(error), 0.0, 0.0, 0.0, why, rms=rms)
 
 
 def root_mean_square(x: np.ndarray) -> float:
@@ -143,7 +194,9 @@ def _compare_floats(
         if not same.all():
             at = tuple(int(i) for i in np.argwhere(~same)[0])
             bad = failed_comparison(
-                f"NaN or inf at {at}: {candidate[at]} instead of {original[at]}"
+                f"NaN or inf at {at}: {candidate[at]} instead of {original[at]}",
+                original,
+                candidate,
             )
             return replace(bad, nonfinite_only=True)
     plain = ~special & np.isfinite(reference)
@@ -153,7 +206,8 @@ def _compare_floats(
     error = np.abs(candidate[plain] - ref)
     own_error = np.abs(original[plain] - ref)
     own = float(own_error.max())
-    atol = of_rms * root_mean_square(ref)
+    rms = root_mean_square(ref)
+    atol = of_rms * rms
     worst = float(error.max())
     within = (
         bool((error <= atol + rtol * np.abs(ref)).all())
@@ -177,6 +231,7 @@ def _compare_floats(
         failure,
         False,
         *_mean_and_p99(own_error),
+        rms,
     )
 
 

@@ -21,6 +21,7 @@ from superopt.check.compare import (
     root_mean_square,
 )
 from superopt.check.opaque_regions import Regions
+from superopt.check.quantization_steps import output_step, step_difference
 from superopt.check.random_inputs import Feeds
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import OpaqueEvaluator, evaluate
@@ -152,9 +153,9 @@ def compare_candidate(
         if r is None or o is None or c is None:
             out.append(f"{place.name}: it depends on a node whose results are unknown")
             continue
-        out.append(
-            PlaceResult(place.name, ref.feed.kind, compare_output(place.value.type.dtype, r, o, c))
-        )
+        step = output_step(place.value, ref.feed.sizes)
+        compared = compare_output(place.value.type.dtype, r, o, c, step=step)
+        out.append(PlaceResult(place.name, ref.feed.kind, compared))
     return out
 
 
@@ -174,8 +175,12 @@ def first_exact_difference(
         if old is new or r is None or c is None or dtype is None or not dtype.is_float:
             continue
         why = compare_exact(r, c) if r.shape == c.shape else f"shape {c.shape}, not {r.shape}"
+        if why and r.shape == c.shape:
+            step = output_step(place.value, ref.feed.sizes)
+            ties = None if step is None else step_difference(step, r, r, c)
+            why = why if ties is None else ties.failure  # a tie may become either step
         if why:
-            return PlaceResult(place.name, ref.feed.kind, failed_comparison(why))
+            return PlaceResult(place.name, ref.feed.kind, failed_comparison(why, r, c))
     return None
 
 

@@ -12,6 +12,7 @@ RUNTIMES = ("ort", "openvino", "torch", "superopt")
 EXIT_CODES = {
     "proved": ExitCode.OK,
     "agrees": ExitCode.UNDECIDED,
+    "within_steps": ExitCode.UNDECIDED,
     "unknown": ExitCode.UNDECIDED,
     "differs": ExitCode.REFUTED,
     "certified": ExitCode.OK,
@@ -118,6 +119,13 @@ def bench(
     "(auto).",
 )
 @options.duration_option("--limit", "60s", "Time for proofs.")
+@click.option(
+    "--max-steps",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Refute quantized outputs that differ by more than N quantization steps "
+    "[default: more than rounding explains].",
+)
 @options.as_json
 @options.quiet
 @options.debug
@@ -127,6 +135,7 @@ def verify(
     b: Path,
     method: str,
     limit: float,
+    max_steps: int | None,
     certificate: Path | None,
     rules: tuple[Path, ...],
     inputs: Path | None,
@@ -138,7 +147,8 @@ def verify(
     """Decide whether two models compute the same results.
 
     Exits 0 if they are equal by structure or proof, 5 if they agree on every tested input (which
-    proves nothing), 4 if they differ. With --certificate, applies the rewrites that the file lists
+    proves nothing), also if quantized outputs differ by steps that rounding explains, 4 if they
+    differ. With --certificate, applies the rewrites that the file lists
     again, with the library's rules (and those of --rules): exits 0 if they lead from A to B, 4 if
     not.
     """
@@ -155,6 +165,7 @@ def verify(
             seed=seed,
             method=method,
             limit=limit,
+            max_steps=max_steps,
             certificate=certificate,
             rules=rules,
             progress=show,

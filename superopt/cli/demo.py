@@ -121,6 +121,7 @@ def demo(
                         seed=seed,
                         method="auto",
                         limit=VERIFY_SECONDS,
+                        max_steps=None,
                         certificate=certificate,
                         rules=(),
                         progress=show,

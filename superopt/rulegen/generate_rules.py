@@ -24,7 +24,8 @@ from superopt.generate.enumeration.custom_family import custom_family, family_te
 from superopt.generate.families.family import Family
 from superopt.generate.families.registry import FAMILIES
 from superopt.onnx_io.export.atomic_files import atomic_files
-from superopt.report.data.report import Event, FamilyCount, Generation, LevelCount
+from superopt.report.data.generation import FamilyCount, Generation, LevelCount
+from superopt.report.data.report import Event
 
 if sys.platform != "win32":
     import resource

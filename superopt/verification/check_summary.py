@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from superopt.check.compare import Comparison
 from superopt.check.numeric_check import CheckOutcome
 from superopt.report.data.report import CheckResult, OutputError
 
@@ -14,11 +15,12 @@ def summarize_check(check: CheckOutcome | None) -> CheckResult | None:
     for r in check.results:
         c = r.compared
         held = worst.get(r.place)
-        if held is None or c.max_error > held.max_error or (c.failure and held.passed):
+        if held is None or _severity(c) > (not held.passed, held.steps or 0, held.max_error):
             worst[r.place] = OutputError(
                 r.place, c.max_error, c.mean_error, c.p99_error,
                 c.original_max, c.original_mean, c.original_p99,
                 c.rtol, c.atol, not c.failure, c.failure or f"inputs: {r.kind}",
+                c.rms, c.steps, None if c.steps is None else c.original_steps,
             )  # fmt: skip
     return CheckResult(
         not check.failures,
@@ -27,3 +29,7 @@ def summarize_check(check: CheckOutcome | None) -> CheckResult | None:
         check.method,
         check.skipped,
     )
+
+
+def _severity(c: Comparison) -> tuple[bool, int, float]:
+    return bool(c.failure), c.steps or 0, c.max_error

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt.check.numeric_check import NotEvaluable, OnValue, Reference, reference_values
+from superopt.check.numeric_check import (
+    NotEvaluable,
+    OnValue,
+    Reference,
+    Values,
+    reference_values,
+)
 from superopt.check.opaque_regions import (
     Regions,
     cut_at_opaque_nodes,
@@ -67,6 +73,9 @@ class Original:
     output_references: dict[int, Reference | str] = field(
         default_factory=dict
     )  # see output_comparison.py
+    unrounded_results: dict[str, Values | None] = field(
+        default_factory=dict
+    )  # see quantized_outputs.py
     _references: dict[int, Reference | str] = field(default_factory=dict)
 
     @property

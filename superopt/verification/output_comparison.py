@@ -28,6 +28,7 @@ from superopt.check.numeric_check import (
     evaluate_outputs,
 )
 from superopt.check.opaque_regions import opaque_nodes
+from superopt.check.quantization_steps import Step, output_step
 from superopt.check.random_inputs import Feeds
 from superopt.errors import OutOfTime
 from superopt.ir import graph as ir_graph
@@ -37,6 +38,7 @@ from superopt.te.expr.dtype import F64
 from superopt.verification.opaque_nodes import OpaqueNodeEvaluator
 from superopt.verification.original import Original
 from superopt.verification.ort_session import OrtSession, Results
+from superopt.verification.quantized_outputs import QuantizedOutputs, quantized_outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +121,53 @@ def compare_outputs(
     if compare_float64 and not ref.is_rounded:
         with contextlib.suppress(NotEvaluable, MemoryError):
             exact = _evaluate_float64(compared_model.graph, compared_model.source, ref.feed)
+    float64 = _Float64Comparison(
+        quantized_outputs(original.model.graph),
+        QuantizedOutputs(
+            original.model.graph, compared_model.graph, ref.feed, original.unrounded_results
+        ),
+        tolerance_part,
+    )
     results: list[PlaceResult | str] = []
     for k, name in enumerate(names):
         r, o, c = ref.exact[k], ref.native[k], found.get(name)
         if r is None or o is None:
             results.append(f"{name}: the original's output is not a tensor")
             continue
-        dtype = original.regions.observed[k].value.type.dtype
+        value = original.regions.observed[k].value
+        step = output_step(value, ref.feed.sizes)
         if not isinstance(c, np.ndarray):
             compared = failed_comparison("it is not a tensor, or has no value there")
         else:
-            compared = compare_output(dtype, r, o, c, tolerance_part)
+            compared = compare_output(value.type.dtype, r, o, c, tolerance_part, step)
         own = None if exact is None else exact[k]
-        if not compared.failure and own is not None and r.shape == own.shape and _is_float(r):
-            why = compare_exact(r, own, ROUNDED_TOLERANCE)
-            compared = failed_comparison(why) if why else compared
+        if not compared.failure and own is not None and r.shape == own.shape:
+            why = float64.difference(k, step, r, o, own)
+            if why and step is None:
+                compared = failed_comparison(why, r, own)
+            compared = replace(compared, failure=why)
         results.append(PlaceResult(name, ref.feed.kind, compared))
     return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Float64Comparison:
+    """quantized: of each output, whether it is computed from results of quantization."""
+
+    quantized: tuple[bool, ...]
+    outputs: QuantizedOutputs
+    tolerance_part: float
+
+    def difference(
+        self, k: int, step: Step | None, first: np.ndarray, native: np.ndarray, second: np.ndarray
+    ) -> str:
+        """Return how the float64 results of output `k` differ; empty if they do not, or are of
+        integers that are not quantized."""
+        if step is None and not _is_float(first):
+            return ""
+        if self.quantized[k]:
+            return self.outputs.difference(k, step, first, native, second, self.tolerance_part)
+        return compare_exact(first, second, ROUNDED_TOLERANCE)
 
 
 def _compared_results(

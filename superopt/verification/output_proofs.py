@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_folding import fold_constants
 from superopt.report.data.report import OutputVerdict, Verdict
-from superopt.report.formatting.phrases import count_text
+from superopt.report.formatting.phrases import count_text, steps_text
 from superopt.verification.rule_chains import find_rule_chain
 from superopt.verifier.compare.regions import compare_graphs
 from superopt.verifier.compare.related_constants import Relation, relate_constants
@@ -76,7 +76,14 @@ class OutputProofs:
             return replace(numeric, outputs=outputs)
         mine = self.verdict()
         if mine.decision == "proved":
-            return replace(mine, check=numeric.check, notes=(*mine.notes, *numeric.notes))
+            reason = mine.reason
+            if numeric.steps:
+                most = steps_text(numeric.steps)
+                reason += f"; rounded, quantized outputs differ by at most {most}"
+            notes = (*mine.notes, *numeric.notes)
+            return replace(
+                mine, reason=reason, check=numeric.check, notes=notes, steps=numeric.steps
+            )
         return replace(numeric, notes=(*mine.notes, *numeric.notes), outputs=outputs)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from superopt.check.numeric_check import OWN_METHOD, RUNTIME_METHOD, CheckOutcome, PlaceResult
 from superopt.check.opaque_regions import opaque_nodes
+from superopt.check.quantization_steps import quantization_grids
 from superopt.ir.constant_folding import fold_constants
 from superopt.loading.array_files import check_inputs
 from superopt.loading.model import load_model
@@ -20,6 +21,7 @@ from superopt.loading.request import Request
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source
 from superopt.report.data.report import Event, OutputVerdict, Verdict
+from superopt.report.formatting.phrases import count_text, steps_text
 from superopt.verification.check_summary import summarize_check
 from superopt.verification.model_interface import graph_on_inputs_of, interface_mismatch
 from superopt.verification.original import Original, original_file, prepare_original
@@ -43,6 +45,7 @@ class VerifyRequest:
     max_seconds: float = 60.0
     progress: Callable[[Event], None] = lambda event: None
     stop: Callable[[], bool] = lambda: False
+    max_steps: int | None = None
 
 
 def verify(a: Source, b: Source, request: VerifyRequest) -> Verdict:
@@ -50,8 +53,9 @@ def verify(a: Source, b: Source, request: VerifyRequest) -> Verdict:
 
     `proved`: both are the same graph after constant folding, or each output is proved equal from
     the operators' tensor expressions, for all inputs. `differs`: with the first disagreement on
-    many inputs. `agrees`: there is no disagreement. `unknown`: nothing could be compared, or only
-    proofs were requested and none was found.
+    many inputs. `agrees`: there is no disagreement. `within_steps`: quantized outputs differ by
+    steps, as rounding explains, and by at most `max_steps`. `unknown`: nothing could be compared,
+    or only proofs were requested and none was found.
     """
     end = time.monotonic() + request.max_seconds
     request.progress(Event("load", f"{a.label} and {b.label}", 0.0))
@@ -156,6 +160,7 @@ def _compare_numerically(
             tally = _NumericComparison(
                 original, ComparedModel(second.source.label, second.source, second.graph, held)
             )
+            tally.max_steps = question.max_steps
             for n, s in enumerate(original.sets):
                 if n and (question.stop() or time.monotonic() > deadline):
                     notes.append("stopped: not all inputs were compared")
@@ -165,19 +170,36 @@ def _compare_numerically(
                 tally.compare_set(n)
                 if any(r.compared.failure for r in tally.results):
                     break
-    return tally.verdict(notes)
+    return _with_grids_compared(tally.verdict(notes), first, second)
+
+
+def _with_grids_compared(verdict: Verdict, first: Model, second: Model) -> Verdict:
+    """Return the verdict; `unknown` if quantized models agree that round to other grids: where
+    values saturate, they may differ, and few inputs make all of them saturate."""
+    if verdict.decision not in ("agrees", "within_steps"):
+        return verdict
+    grids = [quantization_grids(m.graph) for m in (first, second)]
+    if None in grids or grids[0] == grids[1]:
+        return verdict
+    reason = (
+        f"{verdict.reason}, but the models quantize to other scales or zero points, so that "
+        "results may differ where values saturate"
+    )
+    return replace(verdict, decision="unknown", reason=reason)
 
 
 @dataclass(slots=True)
 class _NumericComparison:
     """Compares two models one input set after the other, and keeps the results.
 
-    is_rounded: whether some set had no float64 reference.
+    is_rounded: whether some set had no float64 reference. max_steps: that quantized outputs may
+    differ by; None: as many as rounding explains.
     """
 
     original: Original
     second: ComparedModel
     is_rounded: bool = False
+    max_steps: int | None = None
     results: list[PlaceResult] = field(default_factory=list)
     skipped: dict[str, None] = field(default_factory=dict)
     compared_sets: list[str] = field(default_factory=list)
@@ -204,7 +226,15 @@ class _NumericComparison:
             if isinstance(r, str):
                 self.skipped[r] = None
             else:
-                self.results.append(r)
+                self.results.append(self._limit_steps(r))
+
+    def _limit_steps(self, r: PlaceResult) -> PlaceResult:
+        """Return the result, failed if it differs by more than the allowed steps."""
+        c, limit = r.compared, self.max_steps
+        if c.failure or limit is None or c.steps is None or c.steps <= limit:
+            return r
+        why = f"{steps_text(c.steps)}, {limit} allowed"
+        return replace(r, compared=replace(c, failure=why))
 
     def verdict(self, notes: list[str]) -> Verdict:
         method = (
@@ -218,10 +248,12 @@ class _NumericComparison:
             tuple(self.results), tuple(self.skipped), (), tuple(self.compared_sets), method
         )
         result = summarize_check(checked)
+        counted = [r for r in self.results if r.compared.steps is not None]
+        steps = max((r.compared.steps or 0 for r in counted), default=None)
         if checked.failures:
             bad = checked.failures[0]
             reason = f"output {bad.place}: {bad.compared.failure} (inputs: {bad.kind})"
-            return Verdict("differs", reason, result, tuple(notes))
+            return Verdict("differs", reason, result, tuple(notes), steps=steps)
         compared = {r.place for r in self.results}
         missing = [
             p.name for p in self.original.regions.observed if p.is_output and p.name not in compared
@@ -229,6 +261,8 @@ class _NumericComparison:
         if missing:
             why = next(iter(self.skipped), f"output {missing[0]} could not be compared")
             return Verdict("unknown", why, result if self.results else None, tuple(notes))
-        return Verdict(
-            "agrees", f"equal on {len(self.compared_sets)} sets of inputs", result, tuple(notes)
-        )
+        sets = count_text(len(self.compared_sets), "set")
+        if steps:
+            reason = f"equal within {steps_text(steps)} on {sets} of inputs"
+            return Verdict("within_steps", reason, result, tuple(notes), steps=steps)
+        return Verdict("agrees", f"equal on {sets} of inputs", result, tuple(notes), steps=steps)

@@ -229,7 +229,7 @@ def test_the_first_interrupt_stops_and_the_second_aborts(
 
 
 def test_verify(superopt: Run, model: Path) -> None:
-    for decision, code in (("proved", 0), ("agrees", 5), ("differs", 4)):
+    for decision, code in (("proved", 0), ("agrees", 5), ("within_steps", 5), ("differs", 4)):
         api = FakeApi(verdict=Verdict(decision, "why", None))  # type: ignore[arg-type]
         done = superopt("verify", model, model, "--json", api=api)
         assert done.code == code

@@ -210,8 +210,16 @@ def test_comparison(golden: Callable[[str, str], None]) -> None:
     bad = OutputError(
         "logits", 0.25, 0.01, 0.2, 2.9e-07, 3e-8, 2e-7, 1e-4, 1e-5, False, "NaN at [0, 3]"
     )
+    steps = OutputError(
+        "boxes", 0.1, 0.01, 0.05, 0.05, 3e-3, 0.05, 0, 0, True, "inputs: uniform", 2.0, 2, 1
+    )
+    unknown = OutputError(
+        "n", *(3 * [math.inf]), 0, 0, 0, 0, 0, False, "shape (2,) instead of (3,)"
+    )
     assert FASTER.check is not None
-    check = replace(FASTER.check, passed=False, outputs=(*FASTER.check.outputs, bad))
+    check = replace(
+        FASTER.check, passed=False, outputs=(*FASTER.check.outputs, bad, steps, unknown)
+    )
     verdict = Verdict("differs", "output logits differs at [0, 3]", check)
     golden("comparison.txt", report_text.verdict_text(verdict))
 

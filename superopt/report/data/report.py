@@ -69,7 +69,12 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class OutputError:
-    """The error of one output against the reference, and the error of the original itself."""
+    """The error of one output against the reference, and the error of the original itself.
+
+    Errors are infinite only where no element can be compared. rms: of the output. steps: the
+    largest difference in quantization steps, and the original's own; None if the output is not of
+    a quantization.
+    """
 
     name: str
     max_error: float
@@ -82,6 +87,9 @@ class OutputError:
     atol: float
     passed: bool
     note: str
+    rms: float = 0.0
+    steps: int | None = None
+    original_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +212,21 @@ class Verdict:
     """The result of comparing two models.
 
     `proved`: equal by a proof or by structure; `agrees`: equal on every tested input, which proves
-    nothing; `unknown`: nothing could be compared; `differs`: refuted. `certified`, `refused`: the
-    result of replaying a certificate. `reason` is one line. `outputs`: one verdict each, in order;
-    empty if the interfaces differ, and for a certificate.
+    nothing; `within_steps`: so, but for quantized outputs, which differ by at most `steps`
+    quantization steps, and rounding explains that; `unknown`: nothing could be compared; `differs`:
+    refuted. `certified`, `refused`: the result of replaying a certificate. `reason` is one line.
+    `outputs`: one verdict each, in order; empty if the interfaces differ, and for a certificate.
+    `steps`: the largest difference on tested inputs; None if no output is of a quantization.
     """
 
-    decision: Literal["proved", "agrees", "unknown", "differs", "certified", "refused"]
+    decision: Literal[
+        "proved", "agrees", "within_steps", "unknown", "differs", "certified", "refused"
+    ]
     reason: str
     check: CheckResult | None
     notes: tuple[str, ...] = ()
     outputs: tuple[OutputVerdict, ...] = ()
+    steps: int | None = None
 
     def __repr__(self) -> str:
         return f"<Verdict {self.decision}: {self.reason}>"
@@ -250,67 +263,6 @@ class Derivation:
     graphs: int
     seconds: float
     differ: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LevelCount:
-    """A level of an enumeration: candidates; distinct tensors and equal pairs so far; pairs that
-    earlier equations did not explain, and the new equations that do; seconds of both parts. cut:
-    every nth candidate was tried, for want of memory."""
-
-    candidates: int
-    tensors: int
-    pairs: int
-    unexplained: int
-    equations: int
-    enumerating: float
-    relating: float
-    cut: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class FamilyCount:
-    """The counts of a family, from candidates to rules.
-
-    doubtful: pairs that are equal only by coincidence. laws: equations and further pairs; followed:
-    those that follow from rules of other families. unread: candidates without a valid
-    generalization. refuted: laws that hold only at the family's sizes, as rules for these. idle:
-    candidates whose rules have no effect. unproved: rules that are tested and not proved. partial:
-    partially equal pairs. enumerating, closing: seconds. wrong: refuted generalizations, the most
-    general one of each candidate.
-    """
-
-    family: str
-    levels: tuple[LevelCount, ...]
-    doubtful: int
-    equations: int
-    pairs: int
-    laws: int
-    followed: int
-    claims: int
-    covered: int
-    unread: int
-    refuted: tuple[str, ...]
-    idle: tuple[str, ...]
-    unproved: tuple[str, ...]
-    derivable: int
-    rules: int
-    partial: int
-    enumerating: float
-    closing: float
-    wrong: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """A run of the rule generator. folder: of its files. lost: numbers of unreadable lines of its
-    journal."""
-
-    families: tuple[FamilyCount, ...]
-    folder: str
-    lost: tuple[int, ...]
-    seconds: float
-    peak_mb: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -91,6 +92,10 @@ def count_text(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+def steps_text(count: int) -> str:
+    return count_text(count, "quantization step")
+
+
 def library_verdict_text(rules: int, unproved: int) -> str:
     """Return the headline of a report of rules."""
     proved = "all proved for all sizes" if rules > 1 else "proved for all sizes"
@@ -177,6 +182,16 @@ def verdict_text(speedup: Interval | None, changed: bool) -> str:
 
 def error_text(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}" if abs(value) >= 0.001 else f"{value:.1e}"
+
+
+def known_error_text(value: float) -> str:
+    """Return an error; "unknown" if no element was compared."""
+    return error_text(value) if math.isfinite(value) else "unknown"
+
+
+def relative_error_text(error: float, rms: float) -> str:
+    """Return an error relative to the output's rms; "-" if that is 0."""
+    return known_error_text(error / rms) if rms else "-"
 
 
 def sizes_text(sizes: Iterable[tuple[str, int]]) -> str:

@@ -47,7 +47,8 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "time": time_text,
-        "error": phrases.error_text,
+        "error": phrases.known_error_text,
+        "relative": phrases.relative_error_text,
         "plain": phrases.printable,
         "lines": _printable_lines,
         "count": phrases.count_text,

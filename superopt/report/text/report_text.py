@@ -9,6 +9,7 @@ from superopt.report.data.report import (
     CheckResult,
     Finding,
     Latency,
+    OutputError,
     Rejected,
     Report,
     Step,
@@ -144,8 +145,11 @@ def _check_text(check: CheckResult | None) -> str:
     )
     if check.outputs:
         worst = max(check.outputs, key=lambda o: o.max_error)
-        text += f"; max error {phrases.error_text(worst.max_error)}"
+        text += f"; max error {phrases.known_error_text(worst.max_error)}"
         text += f" (of the original: {phrases.error_text(worst.original_max_error)})"
+        steps = [o.steps for o in check.outputs if o.steps is not None]
+        if steps:
+            text += f"; at most {phrases.steps_text(max(steps))}"
     if check.skipped:
         text += f"; {len(check.skipped)} not checked"
     return text
@@ -299,6 +303,7 @@ def verdict_text(verdict: Verdict) -> str:
     said = {
         "proved": "equal, proved",
         "agrees": "equal on every tested input, not proved",
+        "within_steps": "equal within quantization steps on every tested input, not proved",
         "unknown": "undecided",
         "differs": "different",
         "certified": "certified",
@@ -317,25 +322,31 @@ def _verdict_lines(said: str, verdict: Verdict) -> Iterator[str]:
         yield from table(tuple(rows))
     if check := verdict.check:
         yield f"  {_check_text(check)}; {phrases.printable(check.method)}"
-        header = ("output", "max error", "p99", "mean", "original's", "rtol", "atol", "")
-        numbers = (
-            (
-                phrases.printable(o.name),
-                phrases.error_text(o.max_error),
-                phrases.error_text(o.p99_error),
-                phrases.error_text(o.mean_error),
-                phrases.error_text(o.original_max_error),
-                f"{o.rtol:g}",
-                f"{o.atol:g}",
-                phrases.printable(
-                    ("ok" if o.passed else "FAILED") + (f", {o.note}" if o.note else "")
-                ),
-            )
-            for o in check.outputs
-        )
-        yield from table((header, *numbers))
+        yield from table(_output_rows(check.outputs))
         yield from (f"  not checked: {phrases.printable(name)}" for name in check.skipped)
     yield from _note_lines(verdict.notes)
+
+
+def _output_rows(outputs: Sequence[OutputError]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of a table of errors, with steps if an output is of a quantization."""
+    stepped = any(o.steps is not None for o in outputs)
+    header = ("output", "max error", "of rms", "p99", "mean", "original's", "rtol", "atol")
+    yield (*header, *(("steps", "original's") if stepped else ()), "")
+    for o in outputs:
+        steps = tuple("-" if n is None else str(n) for n in (o.steps, o.original_steps))
+        verdict = ("ok" if o.passed else "FAILED") + (f", {o.note}" if o.note else "")
+        yield (
+            phrases.printable(o.name),
+            phrases.known_error_text(o.max_error),
+            phrases.relative_error_text(o.max_error, o.rms),
+            phrases.known_error_text(o.p99_error),
+            phrases.known_error_text(o.mean_error),
+            phrases.error_text(o.original_max_error),
+            f"{o.rtol:g}",
+            f"{o.atol:g}",
+            *(steps if stepped else ()),
+            phrases.printable(verdict),
+        )
 
 
 def latency_table(rows: Sequence[BenchRow]) -> str:

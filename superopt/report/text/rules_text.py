@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from superopt.report.data.generation import Generation
 from superopt.report.data.mutation import Mutation
 from superopt.report.data.report import (
     Decision,
     Derivation,
-    Generation,
     RuleCount,
     RuleInfo,
     RuleVerdict,

@@ -18,16 +18,14 @@ from superopt.report.compilation.compile_report import (
 )
 from superopt.report.compilation.profile import KernelProfile, Profile
 from superopt.report.data.diagram import RuleDiagram
+from superopt.report.data.generation import FamilyCount, Generation, LevelCount
 from superopt.report.data.mutation import MutantCount, Mutation
 from superopt.report.data.report import (
     BenchRow,
     Derivation,
     DerivedStep,
     Event,
-    FamilyCount,
     Finding,
-    Generation,
-    LevelCount,
     Rejected,
     Report,
     RuleCount,
@@ -177,6 +175,7 @@ class FakeApi:
         seed: int,
         method: str,
         limit: float,
+        max_steps: int | None,
         certificate: Path | None,
         rules: Sequence[Path],
         progress: Progress,
