@@ -16,15 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from superopt.check.quantizers import constant_array, is_quantizer
 from superopt.check.random_inputs import concrete_type
 from superopt.ir import graph as ir_graph
-from superopt.ir.constant_values import is_constant
 from superopt.ir.evaluate import evaluate
 from superopt.ir.substitute import replace_all
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64, DType, to_numpy
 
-QUANTIZERS = frozenset(("QuantizeLinear", "DynamicQuantizeLinear"))
 # Operators whose results are, up to the sign, elements of the operand.
 _SELECTING_OPS = frozenset(
     ("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "Relu", "Neg", "Abs", "Gather",
@@ -53,21 +52,6 @@ class StepDifference:
     failure: str
 
 
-def is_quantizer(n: ir_graph.Node) -> bool:
-    """True if the node rounds floats or sums to integers of at most 16 bits, as QLinearConv
-    does."""
-    return n.op.name in QUANTIZERS or n.op.title.startswith("QLinear") or n.op.title == "QGemm"
-
-
-def depends_on_quantizer(v: ir_graph.Value) -> bool:
-    """True if a value is computed from results of quantization."""
-    constant: dict[ir_graph.Node, bool] = {}
-    return any(
-        is_quantizer(n) and not all(is_constant(r, constant) for r in ir_graph.results(n))
-        for n in ir_graph.nodes([v])
-    )
-
-
 def output_step(v: ir_graph.Value, sizes: Mapping[str, int]) -> Step | None:
     """Return the quantization step of a value at `sizes`; None if it is not of a quantization with
     a constant scale."""
@@ -76,7 +60,7 @@ def output_step(v: ir_graph.Value, sizes: Mapping[str, int]) -> Step | None:
         return None
     if v.type.dtype is not None and v.type.dtype.is_int:
         return 1.0
-    scales = [_constant(n.inputs[1]) for n in map(ir_graph.producer, leaves) if n is not None]
+    scales = [constant_array(n.inputs[1]) for n in map(ir_graph.producer, leaves) if n is not None]
     if any(s is None for s in scales):
         return None
     flat = [s.reshape(-1) for s in scales if s is not None]
@@ -116,13 +100,6 @@ def _is_quantized(dtype: DType) -> bool:
     return dtype.is_int and dtype.bits <= MAX_QUANTIZED_BITS
 
 
-def _constant(v: ir_graph.Value | None) -> np.ndarray | None:
-    if v is None or not is_constant(v, {}):
-        return None
-    (array,) = evaluate(ir_graph.Graph((), (v,)), {}, Reals(F64))
-    return np.asarray(array)
-
-
 def _element_steps(
     v: ir_graph.Value, leaves: Iterable[ir_graph.Value], sizes: Mapping[str, int]
 ) -> np.ndarray | None:
@@ -132,7 +109,7 @@ def _element_steps(
     for k, leaf in enumerate(leaves):
         n = ir_graph.producer(leaf)
         assert n is not None
-        scale = _constant(n.inputs[1])
+        scale = constant_array(n.inputs[1])
         try:
             t = concrete_type(leaf.type, sizes)
         except KeyError:
@@ -151,7 +128,8 @@ def _element_steps(
         (steps,) = evaluate(ir_graph.Graph(inputs, moved.outputs), feeds, Reals(F64))
     except ValueError:  # it needs other inputs, or sizes
         return None
-    return np.abs(np.asarray(steps))
+    found: np.ndarray = np.abs(np.asarray(steps))
+    return found
 
 
 def step_difference(
@@ -174,7 +152,7 @@ def step_difference(
         own_steps = np.abs(own - ref) / step
     distance, own_distance = (np.where(np.isnan(d), 0.0, d) for d in (from_both, own_steps))
     whole = np.rint(distance)
-    count, own_count = np.count_nonzero(whole), np.count_nonzero(np.rint(own_distance))
+    count, own_count = (int(np.count_nonzero(np.rint(d))) for d in (distance, own_distance))
     most, own_most = (int(min(d.max(initial=0), 1e9)) for d in (whole, np.rint(own_distance)))
     allowed = 1 + int(MAX_STEP_GROWTH * tolerance_scale * own_most)
     near_ties = NEAR_TIE_FRACTION * c.size + NEAR_TIE_ELEMENTS + MAX_COUNT_GROWTH * own_count
@@ -193,28 +171,3 @@ def step_difference(
             f"explains {int(tolerance_scale * near_ties)}"
         )
     return StepDifference(most, count, own_most, failure)
-
-
-Grid = tuple[str, bytes, bytes]  # the type, scales and zero points of a quantization
-
-
-def quantization_grids(graph: ir_graph.Graph) -> frozenset[Grid] | None:
-    """Return the grids to which a graph's QuantizeLinear and QLinear nodes with constant scales
-    round; None if an operator is not known well enough to tell."""
-    found: set[Grid] = set()
-    constant: dict[ir_graph.Node, bool] = {}
-    for n in ir_graph.nodes(graph):
-        if not is_quantizer(n) or n.op.name == "DynamicQuantizeLinear":
-            continue
-        if all(is_constant(r, constant) for r in ir_graph.results(n)):
-            continue
-        if n.op.name not in ("QuantizeLinear", "QLinearConv", "QLinearMatMul"):
-            return None
-        first = 1 if n.op.name == "QuantizeLinear" else 6
-        scale, zero = (_constant(v) for v in (*n.inputs, None)[first : first + 2])
-        if scale is None:
-            continue
-        rounded = np.asarray([float(f"{s:.6g}") for s in scale.reshape(-1)])
-        zeros = np.zeros(1) if zero is None else zero.reshape(-1).astype(np.float64)
-        found.add((str(n.type.dtype), np.unique(rounded).tobytes(), np.unique(zeros).tobytes()))
-    return frozenset(found)

@@ -9,12 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt import guard
+from superopt.check.quantized_inputs import (
+    input_quantization,
+    integer_range,
+    is_quantized,
+    quantized_floats,
+    takes_all_integers,
+    with_extremes,
+)
 from superopt.ir import graph as ir_graph
 from superopt.te.expr import index
-from superopt.te.expr.dtype import BOOL, STRING, to_numpy
+from superopt.te.expr.dtype import BOOL, STRING, DType, to_numpy
 from superopt.te.expr.tensor import TensorType
 
 INPUT_KINDS = ("normal", "adversarial", "uniform")  # in the order of how many errors they find
+# Of models with quantized values; the sets of the other kinds stay as they are.
+QUANTIZED_INPUT_KINDS = ("normal", "extreme", "adversarial", "uniform")
+_KIND_NUMBERS = {"normal": 0, "adversarial": 1, "uniform": 2, "extreme": 3}  # of random streams
 _INDEX_CARRIERS = frozenset({"Cast", "Unsqueeze", "Squeeze", "Reshape", "Identity", "Flatten",
                              "Gather", "Slice", "Transpose", "Concat", "Split",
                              "Expand"})  # fmt: skip
@@ -35,20 +46,27 @@ class Feeds:
 @dataclass(frozen=True, slots=True)
 class IndexLimit:
     """The range of an integer input: indices are below `extent` (None: not known to be an
-    index)."""
+    index). is_number: any integer is valid, as only arithmetic reads it."""
 
     extent: int | None
+    is_number: bool = False
+
+
+def input_kinds(graph: ir_graph.Graph) -> Sequence[str]:
+    """Return the kinds of inputs to check a graph on."""
+    return QUANTIZED_INPUT_KINDS if is_quantized(graph) else INPUT_KINDS
 
 
 def random_feeds(
     graph: ir_graph.Graph,
     sizes: Mapping[str, int],
     seed: int,
-    kinds: Sequence[str] = INPUT_KINDS,
+    kinds: Sequence[str] | None = None,
     *,
     zero_integers: bool = False,
 ) -> Iterator[Feeds]:
-    """Yield one set of inputs of each kind at `sizes`; with `zero_integers` all integers are 0.
+    """Yield one set of inputs of each kind at `sizes`, by default of those of `input_kinds`; with
+    `zero_integers` all integers are 0.
 
     Raises TypeError for an input that is not a tensor or has no shape, KeyError for a symbolic
     dimension without a value, MemoryError for more than MAX_INPUT_BYTES.
@@ -57,14 +75,33 @@ def random_feeds(
     if size > MAX_INPUT_BYTES:
         raise MemoryError(f"the inputs take {size / 1e9:.1f} GB")
     bounds = {i: index_limit(graph, i, sizes) for i in graph.inputs}
-    for kind in kinds:
-        rng = np.random.default_rng((seed, INPUT_KINDS.index(kind)))
+    for kind in input_kinds(graph) if kinds is None else kinds:
+        rng = np.random.default_rng((seed, _KIND_NUMBERS[kind]))
         arrays: dict[str, np.ndarray] = {}
         for i in graph.inputs:
-            array = random_array(concrete_type(i.type, sizes), kind, bounds[i], rng)
+            array = _input_array(graph, i, concrete_type(i.type, sizes), kind, bounds[i], rng)
             integer = i.type.dtype is not None and i.type.dtype.is_int
             arrays[i.name] = np.zeros_like(array) if zero_integers and integer else array
         yield Feeds(f"{kind}, integers 0" if zero_integers else kind, arrays, sizes)
+
+
+def _input_array(
+    graph: ir_graph.Graph,
+    i: ir_graph.Input,
+    t: TensorType,
+    kind: str,
+    limit: IndexLimit,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    if kind == "extreme" and t.dtype is not None and t.dtype.is_float and t.shape is not None:
+        quantization = input_quantization(graph, i)
+        if quantization is not None:
+            shape = tuple(int(d) for d in t.shape)  # type: ignore[arg-type]
+            guard.require_memory(
+                DRAW_BYTES_PER_ELEMENT * math.prod(shape), f"an input of shape {list(shape)}"
+            )
+            return quantized_floats(shape, quantization, t.dtype, rng)
+    return random_array(t, kind, limit, rng)
 
 
 UNDECLARED_SHAPE = (2, 4)  # of an input without a declared shape
@@ -98,12 +135,16 @@ def random_array(
     if t.dtype == BOOL:
         return rng.integers(0, 2, shape).astype(bool)
     if t.dtype.is_int:
-        low, high = _integer_range(kind, limit, signed=t.dtype.kind == "i", bits=t.dtype.bits)
-        return rng.integers(low, high, shape).astype(to_numpy(t.dtype))
+        low, high = _integer_range(kind, limit, t.dtype)
+        wide = np.int64 if high <= 1 << 63 else np.uint64
+        array = rng.integers(low, high, shape, wide)
+        if high - low >= 256 and kind in ("extreme", "adversarial") and limit.extent is None:
+            array = with_extremes(array, low, high - 1, rng)
+        return array.astype(to_numpy(t.dtype))
     if not t.dtype.is_float:
         raise TypeError(f"cannot draw random values of type {t}")
     drawn = rng.random(shape) if kind == "uniform" else rng.standard_normal(shape)
-    if kind == "adversarial":
+    if kind in ("adversarial", "extreme"):
         # zeros, ties, and magnitudes over six decades, for cancellation and overflow
         scale = 10.0 ** rng.integers(-4, 3, shape)
         drawn = np.where(rng.random(shape) < 0.1, 0.0, np.round(drawn, 1) * scale)
@@ -112,17 +153,20 @@ def random_array(
     return np.asarray(drawn).astype(to_numpy(t.dtype))
 
 
-def _integer_range(kind: str, limit: IndexLimit, *, signed: bool, bits: int) -> tuple[int, int]:
-    """Return the range of drawn integers.
+def _integer_range(kind: str, limit: IndexLimit, dtype: DType) -> tuple[int, int]:
+    """Return the range of drawn integers, without its end.
 
     Adversarial indices also count from the end. Small types (pixels, quantized values) take all
-    their values; other integers are 0 or 1 (masks, types), or adversarial ones of both signs.
+    their values; other integers are 0 or 1 (masks, types), or adversarial ones of both signs, over
+    the whole range if only arithmetic reads them.
     """
-    adversarial = kind == "adversarial"
+    adversarial = kind in ("adversarial", "extreme")
+    signed = dtype.kind == "i"
     if limit.extent is not None:
         return (-limit.extent if adversarial and signed else 0), max(limit.extent, 1)
-    if bits <= 16:
-        return (-(1 << (bits - 1)) if signed else 0), 1 << (bits - 1 if signed else bits)
+    if dtype.bits <= 16 or (adversarial and limit.is_number):
+        low, high = integer_range(dtype)
+        return low, high + 1
     if not adversarial:
         return 0, 2
     return (-_MAX_DRAWN_INTEGER if signed else 0), _MAX_DRAWN_INTEGER + 1
@@ -147,7 +191,7 @@ def index_limit(graph: ir_graph.Graph, i: ir_graph.Input, sizes: Mapping[str, in
                 least = extent if least is None else min(least, extent or least)
             elif n.op.name in _INDEX_CARRIERS:
                 stack.extend(ir_graph.results(n))
-    return IndexLimit(least)
+    return IndexLimit(least, is_number=least is None and takes_all_integers(graph, i))
 
 
 def _gathered_extent(n: ir_graph.Node, sizes: Mapping[str, int]) -> int | None:

@@ -45,10 +45,12 @@ class Unrounded(Reals):
         if fn == "bitcast" or (fn in ("div", "mod", "fmod", "pow") and kinds[0].is_int):
             raise TypeError(f"{fn} of {kinds[0]} has no meaning without rounding")
         if fn == "cast" and unrounded and dtype.is_int and to_numpy(dtype).itemsize == 8:
-            return np.rint(args[0]).astype(self.storage_dtype(dtype))
+            whole: np.ndarray = np.rint(args[0]).astype(self.storage_dtype(dtype))
+            return whole
         return Reals.apply(self, fn, args, kinds, dtype)
 
     def matmul(self, a: np.ndarray, b: np.ndarray, dtype: DType) -> np.ndarray:
         if self.storage_dtype(dtype) != FLOAT64:
             return Reals.matmul(self, a, b, dtype)
-        return timed_matmul(as_blas_layout(a, FLOAT64), as_blas_layout(b, FLOAT64))
+        product: np.ndarray = timed_matmul(as_blas_layout(a, FLOAT64), as_blas_layout(b, FLOAT64))
+        return product

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain, count
 from typing import Any, Protocol
 
 import numpy as np
 
 from superopt.check.compare import Comparison, compare_output
-from superopt.check.random_inputs import random_feeds
+from superopt.check.quantization_steps import output_step
+from superopt.check.random_inputs import Feeds, random_feeds
 from superopt.compilation.frontend.static_sizes import with_static_sizes
 from superopt.errors import UsageError
 from superopt.ir.evaluate import evaluate
@@ -43,7 +45,8 @@ def measure_accuracy(
 ) -> Accuracy:
     """Compare each output with the original in float64: it must be within its precision's
     tolerance, or its error at most 4 times that of the original evaluated entirely in that
-    precision; with `rounds_operands`, evaluated in float32 with the operands of products rounded.
+    precision, or within the quantization steps that rounding explains; with `rounds_operands`,
+    the original is evaluated in float32 with the operands of products rounded.
 
     Outputs that depend on nodes without an expression are skipped, and named.
 
@@ -66,7 +69,8 @@ def measure_accuracy(
     is_float32 = rounds_operands or short == F32
     worst: dict[str, Comparison] = {}
     sizes: dict[str, float] = {}
-    drawn = random_feeds(exe.model.graph, at, 0)
+    steps = {n: output_step(v, at) for n, v in kept.items()}
+    drawn = _all_feeds(exe.model.graph, at)
     for _ in range(set_count):
         try:
             given = next(drawn).arrays
@@ -92,18 +96,25 @@ def measure_accuracy(
                         original = np.where(beyond, wanted, original)
                         lost = exe.precision != "tf32" and bool(beyond.any())
                     original = original.astype(x.dtype)
-            found = compare_output(kind, wanted, original, x)
-            if found.failure and (kind is None or not kind.is_float):
+            found = compare_output(kind, wanted, original, x, step=steps[name])
+            if found.failure and steps[name] is None and (kind is None or not kind.is_float):
                 # Integers computed from floats may differ where these are rounded.
                 found = compare_output(kind, wanted, wanted.astype(x.dtype), x)
             found = replace(found, original_max=np.inf) if lost else found
             if name not in worst or _severity(found) > _severity(worst[name]):
                 worst[name], sizes[name] = found, _finite_rms(wanted)
     outputs = tuple(
-        OutputAccuracy(name, sizes[name], c.max_error, c.mean_error, c.original_max, c.failure)
+        OutputAccuracy(
+            name, sizes[name], c.max_error, c.mean_error, c.original_max, c.failure, c.steps
+        )
         for name, c in worst.items()
     )
     return Accuracy(exe.model.source.label, exe.precision, set_count, outputs, tuple(apart.items()))
+
+
+def _all_feeds(graph: Graph, sizes: Mapping[str, int]) -> Iterator[Feeds]:
+    """Yield sets of inputs of each kind, again and again with another seed."""
+    return chain.from_iterable(random_feeds(graph, sizes, seed) for seed in count())
 
 
 def _is_finite(x: np.ndarray) -> bool:
@@ -131,5 +142,5 @@ def _finite_rms(x: np.ndarray) -> float:
     return float(np.sqrt((some**2).mean())) if some.size else 0.0
 
 
-def _severity(c: Comparison) -> tuple[bool, float]:
-    return bool(c.failure), c.max_error
+def _severity(c: Comparison) -> tuple[bool, int, float]:
+    return bool(c.failure), c.steps or 0, c.max_error

@@ -64,6 +64,7 @@ class Request:
     partial_pairs: Mapping[str, Rule] = field(default_factory=dict)
     timers: CompiledTimers | None = None  # for the targets "cpu" and "cuda"
     precision: str = "fp32"  # for the target "cuda"
+    exact_integers: bool = False  # see OrtSession; not in timed sessions
     ablation_seconds: float = 0.0  # beyond the budget, to time the result without each part
 
     @property

@@ -143,7 +143,8 @@ def _handle_request(
     match header["do"]:
         case "load":
             (entry,) = header["models"]
-            loaded = load_session(_model_source(entry, blobs), header["threads"], header["level"])
+            model, exact = _model_source(entry, blobs), header["exact_integers"]
+            loaded = load_session(model, header["threads"], header["level"], exact)
             sessions[header["id"]] = loaded
             return {"ok": True}, ()
         case "drop":

@@ -86,12 +86,20 @@ class Worker:
                 end_process(child)
 
     def load(
-        self, model: Source, *, threads: int = 1, level: str = "all", limit: float | None = None
+        self,
+        model: Source,
+        *,
+        threads: int = 1,
+        level: str = "all",
+        limit: float | None = None,
+        exact_integers: bool = False,
     ) -> LoadedModel | Failure:
-        """Load a model for several runs."""
+        """Load a model for several runs. exact_integers: as `unsigned_weights` of
+        `load_session`."""
         with self._lock:
             number = next(self._ids)
             request = {"do": "load", "id": number, "threads": threads, "level": level}
+            request["exact_integers"] = exact_integers
             reply = self.request(request, (), f"loading {model_title(model)}", limit, [model])
             return reply if isinstance(reply, Failure) else LoadedModel(number, self.start_count)
 
@@ -109,13 +117,16 @@ class Worker:
         threads: int = 1,
         level: str = "all",
         limit: float | None = None,
+        exact_integers: bool = False,
     ) -> dict[str, Value] | Failure:
         """Return the model's outputs by name, for inputs of any ONNX dtype.
 
-        A `LoadedModel` keeps the threads and level that it was loaded with.
+        A `LoadedModel` keeps the options that it was loaded with.
         """
         if not isinstance(model, LoadedModel):
-            loaded = self.load(model, threads=threads, level=level, limit=limit)
+            loaded = self.load(
+                model, threads=threads, level=level, limit=limit, exact_integers=exact_integers
+            )
             if isinstance(loaded, Failure):
                 return loaded
             found = self.run(loaded, feeds, limit=limit)

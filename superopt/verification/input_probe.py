@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt import ort
-from superopt.check.random_inputs import INPUT_KINDS, Feeds, random_feeds
+from superopt.check.random_inputs import INPUT_KINDS, Feeds, input_kinds, random_feeds
 from superopt.errors import UsageError
 from superopt.loading import representative_sizes
 from superopt.loading.request import Request
@@ -61,7 +61,7 @@ class Probe:
         self.sizes = first.feed.sizes
         if self.model.size_bindings:
             yield from self._sets_at_other_sizes(self.sizes, add_note)
-        for kind in INPUT_KINDS[1:]:
+        for kind in input_kinds(self.model.graph)[1:]:
             if self.request.stop():
                 return
             found = self._run_random_inputs(self.sizes, kind)

@@ -83,7 +83,7 @@ class OpaqueNodeEvaluator:
             return None
         try:
             data, feeds = node_model(self.source, n, operands)
-            found = ort.shared_worker().run(data, feeds, limit=NODE_TIMEOUT_S)
+            found = ort.shared_worker().run(data, feeds, limit=NODE_TIMEOUT_S, exact_integers=True)
         except (ValueError, TypeError, LookupError):
             return None
         if isinstance(found, ort.Failure):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -183,8 +183,9 @@ def prepare_original(model: Model, request: Request, folder: Path, add_note: Add
     """
     path = original_file(model.source, folder)
     session = OrtSession(
-        path, request.threads, timeout_s=max(MAX_RUN_PART * request.budget, MIN_RUN_TIMEOUT_S)
-    )
+        path, request.threads, timeout_s=max(MAX_RUN_PART * request.budget, MIN_RUN_TIMEOUT_S),
+        exact_integers=request.exact_integers,
+    )  # fmt: skip
     try:
         return _run_original(model, request, folder, add_note, session, path)
     except BaseException:
@@ -207,9 +208,7 @@ def _run_original(
     file = write_watched_file(model, model.graph, wanted, folder / "watched" / "model.onnx", path)
     own = file is not None and file.path == path
     if file is not None:
-        held = (
-            session if own else OrtSession(file.path, request.threads, timeout_s=session.timeout_s)
-        )
+        held = session if own else replace(session, path=file.path, _loaded=None)
         try:
             probe = Probe(model, request, held, held.refusal)
             sets = tuple(probe.input_sets(sizes, add_note))

@@ -23,13 +23,15 @@ class OrtSession:
     """A model in the worker: loaded on first use, and again if the worker has died.
 
     A context manager that frees it. path: None if there is no model; level: of ONNX Runtime's graph
-    optimizations; timeout_s: for loading and for a run.
+    optimizations; timeout_s: for loading and for a run; exact_integers: multiply 8-bit integers
+    exactly on processors where ONNX Runtime's default saturates, which takes longer.
     """
 
     path: Path | None
     threads: int
     level: str = "all"
     timeout_s: float | None = None
+    exact_integers: bool = False
     _loaded: ort.LoadedModel | ort.Failure | None = None
 
     def __enter__(self) -> OrtSession:
@@ -51,8 +53,9 @@ class OrtSession:
         )
         if self._loaded is None or stale:
             self._loaded = ort.shared_worker().load(
-                self.path, threads=self.threads, level=self.level, limit=self.timeout_s
-            )
+                self.path, threads=self.threads, level=self.level, limit=self.timeout_s,
+                exact_integers=self.exact_integers,
+            )  # fmt: skip
         return self._loaded
 
     @property

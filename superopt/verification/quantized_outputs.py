@@ -14,12 +14,8 @@ import numpy as np
 
 from superopt.check.compare import ROUNDED_TOLERANCE, compare_exact
 from superopt.check.numeric_check import NotEvaluable, Values, evaluate_outputs
-from superopt.check.quantization_steps import (
-    Step,
-    depends_on_quantizer,
-    quantization_grids,
-    step_difference,
-)
+from superopt.check.quantization_steps import Step, step_difference
+from superopt.check.quantizers import depends_on_quantizer, quantization_grids
 from superopt.check.random_inputs import Feeds
 from superopt.check.unrounded import Unrounded
 from superopt.errors import OutOfTime

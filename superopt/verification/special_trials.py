@@ -257,8 +257,8 @@ def _run_trials(
             for m, k in ((first_model, "a"), (second_model, "b"))
         ]
         with (
-            OrtSession(files[0], 1, "disable") as first,
-            OrtSession(files[1], 1, "disable") as second,
+            OrtSession(files[0], 1, "disable", exact_integers=True) as first,
+            OrtSession(files[1], 1, "disable", exact_integers=True) as second,
         ):
             done, undefined = 0, None
             for feed in _special_feeds(first_model, max(levels), given_sizes, seed):

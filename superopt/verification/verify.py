@@ -13,7 +13,7 @@ import numpy as np
 
 from superopt.check.numeric_check import OWN_METHOD, RUNTIME_METHOD, CheckOutcome, PlaceResult
 from superopt.check.opaque_regions import opaque_nodes
-from superopt.check.quantization_steps import quantization_grids
+from superopt.check.quantizers import quantization_grids
 from superopt.ir.constant_folding import fold_constants
 from superopt.loading.array_files import check_inputs
 from superopt.loading.model import load_model
@@ -148,13 +148,14 @@ def _compare_numerically(
     notes: list[str] = []
     check_inputs(first, question.inputs)
     request = Request(
-        inputs=question.inputs, shapes=question.shapes, seed=question.seed, stop=question.stop
-    )
+        inputs=question.inputs, shapes=question.shapes, seed=question.seed, stop=question.stop,
+        exact_integers=True,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="superopt-") as folder:
         question.progress(Event("compare", f"running {first.source.label}", 0.2))
         original = prepare_original(first, request, Path(folder, "a"), notes.append)
         file = original_file(second.source, Path(folder, "b"))
-        with OrtSession(file, 1) as held, original.session:
+        with OrtSession(file, 1, exact_integers=True) as held, original.session:
             if held.refusal and original.is_runnable:
                 notes.append(f"onnxruntime does not run {second.source.label}: {held.refusal}")
             tally = _NumericComparison(

@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from superopt.check.quantization_steps import (
-    depends_on_quantizer,
-    output_step,
-    quantization_grids,
-    step_difference,
-)
+from superopt.check.quantization_steps import output_step, step_difference
+from superopt.check.quantizers import depends_on_quantizer, quantization_grids
 from superopt.ir import graph as ir_graph
 from superopt.ir.graph import constant
 from superopt.ops import OPS

@@ -116,3 +116,62 @@ def test_what_cannot_be_drawn() -> None:
         random_array(TensorType(F32, None), "normal", IndexLimit(None), np.random.default_rng(0))
     with pytest.raises(KeyError, match="n"):
         concrete_type(TensorType(F32, (Size("n"),)), {})
+
+
+def quantized_graph(scale: float, zero: int) -> ir_graph.Graph:
+    x = ir_graph.Input("x", TensorType(F32, (40, 32)))
+    q = ir_graph.Input("q", TensorType(U8, (40, 32)))
+    n = ir_graph.Input("n", TensorType(I32, (40, 32)))
+    s, z = ir_graph.constant(np.float32(scale)), ir_graph.constant(np.uint8(zero))
+    quantized = ir_graph.node(OPS["QuantizeLinear"], (x, s, z))
+    product = ir_graph.node(OPS["MatMulInteger"], (q, ir_graph.constant(np.ones((32, 2), np.int8))))
+    twice = ir_graph.node(OPS["Add"], (n, n))
+    return ir_graph.Graph((x, q, n), (quantized, product, twice))
+
+
+def test_quantized_models_get_extremes_ties_and_values_that_saturate() -> None:
+    feeds = {f.kind: f.arrays for f in random_feeds(quantized_graph(0.25, 100), {}, 0)}
+    assert [*feeds] == ["normal", "extreme", "adversarial", "uniform"]
+    x = feeds["extreme"]["x"].astype(np.float64) / 0.25 + 100
+    assert x.min() < 0
+    assert x.max() > 255  # it saturates at both ends
+    assert len({*np.floor(x).ravel()} & {*range(256)}) > 200
+    assert (x % 1 == 0.5).mean() > 0.2
+    q = feeds["extreme"]["q"]
+    assert len({*q.ravel()}) > 200
+    for axis in (0, 1):  # neighbours along each axis are both 255
+        pairs = np.moveaxis(q, axis, 0).reshape(-1, 2, q.shape[1 - axis])
+        assert (pairs == 255).all(axis=1).mean() > 0.1
+    n = feeds["adversarial"]["n"]
+    assert (n.min(), n.max()) == (np.iinfo(np.int32).min, np.iinfo(np.int32).max)
+
+
+def test_dynamic_quantization_meets_exact_ties() -> None:
+    x = ir_graph.Input("x", TensorType(F32, (40, 32)))
+    product = ir_graph.node(OPS["DynamicQuantizeLinear"], (x,))
+    (feed,) = random_feeds(ir_graph.Graph((x,), (product,)), {}, 0, ["extreme"])
+    values = feed.arrays["x"].astype(np.float64)
+    scale = (values.max() - values.min()) / 255
+    steps = values / scale
+    assert scale == 2.0**-6
+    assert (steps % 1 == 0.5).mean() > 0.1
+    assert (steps % 1 % 0.5 == 0).all()
+
+
+def test_other_models_get_the_sets_that_they_had() -> None:
+    model = graph("graph {\n  x: f32[3]\n  %0 = Relu(x)\n  return %0\n}")
+    assert [f.kind for f in random_feeds(model, {}, 0)] == list(INPUT_KINDS)
+
+
+def test_a_size_or_an_index_is_not_any_integer() -> None:
+    model = graph(
+        """graph {
+  n: i64[30]
+  x: f32[4]
+  %0 = Cast(n, to=f32)
+  %1 = Expand(x, shape=(4,))
+  return %0, %1
+}"""
+    )
+    n, _ = model.inputs
+    assert not index_limit(model, n, {}).is_number  # a mask, for all that is known

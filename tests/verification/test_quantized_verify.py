@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import numpy as np
 import pytest
 
 import superopt
+from superopt.ort import serve
+from superopt.ort.worker import Worker
 from superopt.report.data import codec
 from superopt.report.data.report import Verdict
 from superopt.report.text.report_text import verdict_text
@@ -112,3 +115,31 @@ def test_results_that_are_not_on_the_grid_are_refuted() -> None:
     found = superopt.verify(a.model(), m, method="numeric")
     assert found.decision == "differs"
     assert "quantization steps" in found.reason
+
+
+def test_integers_are_multiplied_exactly_on_every_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A result of onnxruntime that saturates is no measure of how far rounding leads."""
+    load, asked = Worker.load, []
+
+    def record(self: Worker, model: object, **options: object) -> object:
+        if "exact_integers" in options:  # else it is asked whether the model is valid
+            asked.append(options["exact_integers"])
+        return load(self, model, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Worker, "load", record)
+    verify(QuantizedLayers(1), QuantizedLayers(1, split=True))
+    assert len(asked) >= 2
+    assert all(asked)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_the_worker_asks_of_onnxruntime(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(serve, "load_session", lambda *given: asked.append(given))
+    header = {"do": "load", "id": 1, "threads": 1, "level": "all", "exact_integers": exact}
+    given = {**header, "models": ["m.onnx"]}
+    monkeypatch.setattr(serve, "_model_source", lambda entry, blobs: entry)
+    serve._handle_request(given, [], {}, {}, threading.Event(), lambda *a: None)
+    assert asked == [("m.onnx", 1, "all", exact)]

@@ -14,7 +14,8 @@ class OutputAccuracy:
 
     rms: of the output. original_max_error: the largest error of the original model computed
     throughout in that precision (infinite on overflow). failure: why the check failed; empty if it
-    passed.
+    passed. steps: the largest difference in quantization steps, from the nearer one of the float64
+    result and the original's; None if the output is not of a quantization.
     """
 
     name: str
@@ -23,6 +24,7 @@ class OutputAccuracy:
     mean_error: float
     original_max_error: float
     failure: str
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,17 @@ class Accuracy:
             "against the original in float64"
         )
         own = f"the original's in {self.precision}"
-        first = ("output", "rms", "max error", "mean", own, "")
-        cells: list[tuple[str, ...]] = [first]
+        stepped = any(x.steps is not None for x in self.outputs)
+        head_of_steps = ("steps",) if stepped else ()
+        cells = [("output", "rms", "max error", "mean", own, *head_of_steps, "")]
         for x in self.outputs:
-            errors = (f"{e:.2e}" for e in (x.rms, x.max_error, x.mean_error, x.original_max_error))
+            errors = [f"{e:.2e}" for e in (x.rms, x.max_error, x.mean_error, x.original_max_error)]
+            if stepped:
+                errors.append("-" if x.steps is None else str(x.steps))
             cells.append((phrases.printable(x.name), *errors, x.failure))
         left = [
             f"{phrases.printable(name)} is not compared: {why}" for name, why in self.not_compared
         ]
         return join_lines(
-            [head, *table(cells, max_rows=len(cells), numeric_columns=range(1, 5)), *left]
+            [head, *table(cells, max_rows=len(cells), numeric_columns=range(1, 5 + stepped)), *left]
         )
