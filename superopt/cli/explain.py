@@ -69,7 +69,8 @@ def explain(
 
     NAME is a rule, a node or a value. SOURCE is a model, which is searched for the budget, or a
     report that `superopt optimize --json` wrote, which contains rules and values. Without NAME:
-    which nodes of a compiled model fall back to onnxruntime, and why.
+    which nodes of a compiled model fall back to onnxruntime, and why; of a quantized model also
+    which products are exact, and which saturate in other runtimes.
     """
     from superopt.api import functions as api
     from superopt.report.data import codec, group
@@ -138,7 +139,8 @@ def _explain_fallbacks(
         source, threads=threads, shapes=shapes, dump=None, float_class="E2", target="cpu",
         precision="fp32", vendor=True,
     )  # fmt: skip
-    about = {key: getattr(found, key) for key in ("model", "nodes", "foreign", "notes")}
+    keys = ("model", "nodes", "foreign", "notes", "quantization")
+    about = {key: getattr(found, key) for key in keys}
     terminal.print_text(codec.dumps(about) if as_json else compile_report.fallback_text(found))
 
 

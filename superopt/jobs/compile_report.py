@@ -13,6 +13,7 @@ from superopt.compilation.model.control_flow.compile_if import value_names
 from superopt.compilation.model.device import CodeGenerator
 from superopt.compilation.model.notes import compile_notes
 from superopt.compilation.model.steps import KernelStep
+from superopt.compilation.quantization_summary import summarize_quantization
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.jobs.graph_rewrites import apply_rewrite_log
@@ -47,10 +48,12 @@ def report_compilation(
             _dump_step(s, generator, dump_folder if len(steps) == 1 else dump_folder / f"part{n}")
     programs = [s.program for s in steps]
     names = value_names(exe.compiler, sizes)
+    fallback = exe.fallback_nodes(sizes)
     foreign = tuple(
         FallbackNode(f"{n.op.title} {names.get(graph.result(n, 0), '')}".strip(), why)
-        for n, why in exe.fallback_nodes(sizes)
+        for n, why in fallback
     )
+    sized = exe.compiler.compiler_for(sizes).model.graph
     threads = generator.device.kernel_threads
     return CompilationReport(
         source.label,
@@ -65,6 +68,7 @@ def report_compilation(
         exe.precision if len(TARGETS[options.target].precisions) > 1 else "",
         tuple(input_sizes(exe.model, sizes).items()),
         compile_notes(exe.compiler, sizes),
+        summarize_quantization(exe.model, sized, {n for n, _ in fallback}),
     )
 
 

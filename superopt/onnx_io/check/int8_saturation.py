@@ -8,7 +8,7 @@ node may saturate: https://onnxruntime.ai/docs/performance/model-optimizations/q
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
@@ -30,12 +30,25 @@ class Remedy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class PairReach:
+    """How far sums of two terms reach. channels: columns of the weights that may overflow 16 bits,
+    of `of`; terms: of a sum; largest: the sum of two products that is farthest from 0."""
+
+    channels: int
+    of: int
+    terms: int
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaturatingNode:
-    """A node whose result may saturate. name: of its first output."""
+    """A node whose result may saturate. name: of its first output; reach: None if its weights are
+    known only at run time."""
 
     op: str
     name: str
     remedy: Remedy
+    reach: PairReach | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +79,19 @@ _QDQ_OPS = {"MatMul": -2, "Gemm": -2, "Conv": None}
 
 
 def can_saturate(weights: np.ndarray, axis: int | None) -> bool:
-    """True if two terms of a sum may overflow 16 bits. axis: the summed axis, in the order in which
-    the processor pairs terms; None: all axes but the first, in any order."""
+    """True if two terms of a sum may overflow 16 bits; see `pair_reach`."""
+    return pair_reach(weights, axis).channels > 0
+
+
+def pair_reach(weights: np.ndarray, axis: int | None) -> PairReach:
+    """Return how far sums of two terms reach. axis: the summed axis, in the order in which the
+    processor pairs terms; None: all axes but the first, in any order.
+
+    >>> pair_reach(np.int8([[65, -128], [64, 1]]), 0)
+    PairReach(channels=1, of=2, terms=2, largest=32895)
+    """
     if not weights.size:
-        return False
+        return PairReach(0, 0, 0, 0)
     w = weights.astype(np.int32)
     if axis is None:
         w = np.sort(w.reshape(len(w), -1).T, axis=0)
@@ -79,8 +101,16 @@ def can_saturate(weights: np.ndarray, axis: int | None) -> bool:
         w = np.concatenate([w, np.zeros((len(w) % 2, *w.shape[1:]), w.dtype)])
         pairs = w.reshape(len(w) // 2, 2, -1)
         low, high = pairs.clip(max=0).swapaxes(0, 1), pairs.clip(min=0).swapaxes(0, 1)
-    least, most = low.sum(axis=0).min(), high.sum(axis=0).max()
-    return bool(MAX_UINT8 * most > INT16_LIMITS.max or MAX_UINT8 * least < INT16_LIMITS.min)
+    columns = weights.shape[0] if axis is None else weights.size // weights.shape[axis]
+    terms = weights.size // columns
+    if axis is None:
+        least, most = MAX_UINT8 * low.sum(axis=0), MAX_UINT8 * high.sum(axis=0)
+    else:  # of all pairs of a column
+        least = MAX_UINT8 * low.sum(axis=0).min(axis=0)
+        most = MAX_UINT8 * high.sum(axis=0).max(axis=0)
+    overflows = (most > INT16_LIMITS.max) | (least < INT16_LIMITS.min)
+    largest = int(max(most.max(), -least.min()))
+    return PairReach(int(overflows.sum()), columns, terms, largest)
 
 
 def saturating_nodes(model: oir.Model) -> tuple[SaturatingNode, ...]:
@@ -97,33 +127,51 @@ def _check_node(n: oir.Node, opset: int) -> Iterator[SaturatingNode]:
     if (known := _INTEGER_OPS.get(key)) is not None:
         if _dtype(_input(n, known.activation)) == oir.DataType.INT8:
             return  # multiplied in 32 bits
-        dangers = [_weights_saturate(_input(n, k), known.axis) for k in known.weights]
-        if any(danger is not False for danger in dangers):
-            fixed = None not in dangers and opset < known.no_remedy_since_opset
-            yield SaturatingNode(n.op_type, name, Remedy.UNSIGNED_WEIGHTS if fixed else Remedy.NONE)
+        reaches = [_weights_reach(_input(n, k), known.axis) for k in known.weights]
+        if any(r is None or r.channels for r in reaches):
+            fixed = None not in reaches and opset < known.no_remedy_since_opset
+            remedy = Remedy.UNSIGNED_WEIGHTS if fixed else Remedy.NONE
+            yield SaturatingNode(n.op_type, name, remedy, _total_reach(reaches))
     elif key[0] == "" and n.op_type in _QDQ_OPS:
         data, weights = (_quantized_source(_input(n, k)) for k in (0, 1))
         if data is None or weights is None or _dtype(weights) != oir.DataType.INT8:
             return
         axis = _QDQ_OPS[n.op_type]
         turned = n.op_type == "Gemm" and (a := n.attributes.get("transB")) and a.as_int()
-        danger = _weights_saturate(weights, -1 if turned else axis)
-        if danger is None:
+        reach = _weights_reach(weights, -1 if turned else axis)
+        if reach is None:
             yield SaturatingNode(n.op_type, name, Remedy.NO_FUSION)
-        elif danger:
-            yield SaturatingNode(n.op_type, name, Remedy.UNSIGNED_WEIGHTS)
+        elif reach.channels:
+            yield SaturatingNode(n.op_type, name, Remedy.UNSIGNED_WEIGHTS, reach)
 
 
-def _weights_saturate(v: oir.Value | None, axis: int | None) -> bool | None:
-    """Return whether these weights may saturate, or None if they are known only at run time."""
+NO_REACH = PairReach(0, 0, 0, 0)
+
+
+def _weights_reach(v: oir.Value | None, axis: int | None) -> PairReach | None:
+    """Return how far pairs of products with these weights reach, or None if they are known only at
+    run time; NO_REACH if they are not int8."""
     if v is None or _dtype(v) == oir.DataType.UINT8:
-        return False
+        return NO_REACH
     if v.const_value is None:
         return None
     array = v.const_value.numpy()
     if array.dtype != np.int8 or not array.ndim:
-        return False
-    return can_saturate(array, axis if array.ndim > 1 else 0)
+        return NO_REACH
+    return pair_reach(array, axis if array.ndim > 1 else 0)
+
+
+def _total_reach(reaches: Sequence[PairReach | None]) -> PairReach | None:
+    """Return the reach of a node with several weights; None if some are not known."""
+    known = [r for r in reaches if r is not None]
+    if len(known) < len(reaches):
+        return None
+    return PairReach(
+        sum(r.channels for r in known),
+        sum(r.of for r in known),
+        max(r.terms for r in known),
+        max(r.largest for r in known),
+    )
 
 
 def _quantized_source(v: oir.Value | None) -> oir.Value | None:

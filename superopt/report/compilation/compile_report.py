@@ -6,6 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from superopt.report.compilation.quantization import (
+    QuantizationSummary,
+    quantization_lines,
+    saturation_text,
+)
 from superopt.report.data.attribution import WaterfallStage
 from superopt.report.formatting import phrases
 from superopt.report.formatting.table import join_lines, table
@@ -27,7 +32,8 @@ class CompilationReport:
 
     threads: 0 for a GPU, which has `precision` instead, and for the reference target. kernels:
     functions, each called once or more (`calls`); constants, memory: bytes at run time; sizes: of
-    symbolic dimensions; notes: further facts, one sentence each.
+    symbolic dimensions; notes: further facts, one sentence each; quantization: None for models
+    without products of quantized values.
     """
 
     model: str
@@ -42,6 +48,7 @@ class CompilationReport:
     precision: str = ""
     sizes: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    quantization: QuantizationSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,8 @@ def compilation_text(c: CompilationReport) -> str:
     ]
     if c.foreign:
         lines.append(_fallback_causes(c))
+    if c.quantization is not None and (text := saturation_text(c.quantization)):
+        lines.append(f"  {text}")
     return join_lines([*lines, *_note_lines(c)])
 
 
@@ -181,9 +190,13 @@ def fallback_text(c: CompilationReport) -> str:
     nodes = phrases.count_text(c.nodes, "node")
     if not c.foreign:
         head = f"{phrases.printable(c.model)}: compiled, all of its {nodes} run as kernels"
-        return join_lines([head, *_note_lines(c)])
+        return join_lines([head, *_quantization_lines(c), *_note_lines(c)])
     head = f"{phrases.printable(c.model)}: {nodes}; fallbacks when compiled"
-    return join_lines([head, *_fallback_lines(c), *_note_lines(c)])
+    return join_lines([head, *_fallback_lines(c), *_quantization_lines(c), *_note_lines(c)])
+
+
+def _quantization_lines(c: CompilationReport) -> list[str]:
+    return [] if c.quantization is None else [*quantization_lines(c.quantization)]
 
 
 def rewrites_text(t: TuningReport) -> str:

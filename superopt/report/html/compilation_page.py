@@ -6,6 +6,7 @@ from superopt.report.compilation.compile_report import (
     rewrites_text,
     tuned_kernels_text,
 )
+from superopt.report.compilation.quantization import quantization_lines
 from superopt.report.html.template import load_script, load_template
 from superopt.report.html.waterfall_chart import waterfall_rows
 
@@ -22,5 +23,6 @@ def compilation_page(found: CompilationReport, search: TuningReport) -> str:
         stages=waterfall_rows(search.waterfall),
         kernels=sorted(search.kernels, key=lambda k: -k.calls * k.before),
         notes=(*search.notes, *found.notes),
+        quantization=[*quantization_lines(found.quantization)] if found.quantization else [],
         script=load_script("report.js"),
     )
