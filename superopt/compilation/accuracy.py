@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from superopt.check.compare import Comparison, compare_output
+from superopt.check.near_ties import compare_near_ties, worst_near_ties
 from superopt.check.quantization_steps import output_step
+from superopt.check.quantizers import depends_on_quantizer
 from superopt.check.random_inputs import Feeds, random_feeds
 from superopt.compilation.frontend.static_sizes import with_static_sizes
 from superopt.errors import UsageError
@@ -45,7 +47,8 @@ def measure_accuracy(
 ) -> Accuracy:
     """Compare each output with the original in float64: it must be within its precision's
     tolerance, or its error at most 4 times that of the original evaluated entirely in that
-    precision, or within the quantization steps that rounding explains; with `rounds_operands`,
+    precision, or of quantized values that become their neighbours near ties, or within the
+    quantization steps that rounding explains; with `rounds_operands`,
     the original is evaluated in float32 with the operands of products rounded.
 
     Outputs that depend on nodes without an expression are skipped, and named.
@@ -100,6 +103,10 @@ def measure_accuracy(
             if found.failure and steps[name] is None and (kind is None or not kind.is_float):
                 # Integers computed from floats may differ where these are rounded.
                 found = compare_output(kind, wanted, wanted.astype(x.dtype), x)
+            if found.failure and steps[name] is None and depends_on_quantizer(v):
+                one = replace(graph, outputs=(v,))
+                near = worst_near_ties(lambda d: evaluate(one, given, d), [wanted])  # noqa: B023
+                found = _within_near_ties(found, kind, wanted, next(near), x)
             found = replace(found, original_max=np.inf) if lost else found
             if name not in worst or _severity(found) > _severity(worst[name]):
                 worst[name], sizes[name] = found, _finite_rms(wanted)
@@ -110,6 +117,20 @@ def measure_accuracy(
         for name, c in worst.items()
     )
     return Accuracy(exe.model.source.label, exe.precision, set_count, outputs, tuple(apart.items()))
+
+
+def _within_near_ties(
+    found: Comparison,
+    kind: DType | None,
+    wanted: np.ndarray,
+    near: np.ndarray | None,
+    x: np.ndarray,
+) -> Comparison:
+    """Return the comparison, passed if the error is like that of values that were quantized to
+    their neighbours, near the middle of two steps."""
+    if near is None or kind is None or not kind.is_float:
+        return found
+    return compare_near_ties(kind, wanted, near.astype(x.dtype), x) or found
 
 
 def _all_feeds(graph: Graph, sizes: Mapping[str, int]) -> Iterator[Feeds]:

@@ -8,11 +8,12 @@ are still equal without rounding (check/unrounded.py), and they quantize to the 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from superopt.check.compare import ROUNDED_TOLERANCE, compare_exact
+from superopt.check.near_ties import worst_near_ties
 from superopt.check.numeric_check import NotEvaluable, Values, evaluate_outputs
 from superopt.check.quantization_steps import Step, step_difference
 from superopt.check.quantizers import depends_on_quantizer, quantization_grids
@@ -67,6 +68,17 @@ class QuantizedOutputs:
         if None not in grids and grids[0] != grids[1]:
             return "results in float64 differ by steps, and scales or zero points differ"
         return ""
+
+    def near_ties(self, k: int, first: np.ndarray) -> np.ndarray | None:
+        """Return the first model's output `k` with values quantized to their neighbours near ties,
+        as far from `first`, its float64 result, as was found; None if it cannot be evaluated so."""
+        if any(n.op.opaque for n in ir_graph.nodes(self.first)):
+            return None
+        one = replace(self.first, outputs=(self.first.outputs[k],))
+        try:
+            return next(worst_near_ties(lambda d: evaluate_outputs(one, self.feed, {}, d), [first]))
+        except (NotEvaluable, MemoryError, OutOfTime):
+            return None
 
     def unrounded_difference(self, k: int) -> str | None:
         """Return how output `k` differs without rounding; None if it cannot be evaluated so."""
