@@ -36,23 +36,12 @@ GRAPHS = {
 }  # fmt: skip
 
 
-# Not mended yet: wrong elements, or an error of planning.
-UNMENDED = (
-    "a limit beyond the range",
-    "few channels in groups, quantized",
-    "a term axis of several axes",
-    "groups before a product",
-)
-
-
 def draw(shape: list[int], kind: int, seed: int) -> np.ndarray:
     ends = np.iinfo(helper.tensor_dtype_to_np_dtype(kind))
     return np.random.default_rng(seed).integers(ends.min, ends.max + 1, shape).astype(ends.dtype)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.xfail] * (n in UNMENDED)) for n in GRAPHS]
-)
+@pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_give_the_definition(name: str) -> None:
     m = onnx.ModelProto(ir_version=10)
     m.opset_import.add(domain="", version=21)

@@ -109,6 +109,8 @@ class _Splitter:
         data, weights = _match_data(x), self.match_weights(y, axes, t)
         if data is None or weights is None or _depends_on(data.zero, axes):
             return None
+        if weights.column in frozenset().union(*map(index_axes, data.load.index)):
+            return None  # columns of groups, which read different data
         array, rest = self.signed_weights(weights)
         name = len(self.constants)
         dims = list(weights.load.tensor.sizes)

@@ -84,7 +84,9 @@ def _block_terms_in_place(
     """Return the terms of a block if blocks follow each other in memory; None if they do not."""
     if a.dtype != kind.a or not isinstance(k.extent, int):
         return None
-    (dimension,) = (d for d, i in enumerate(a.index) if k in index_axes(i))
+    dimension, *others = (d for d, i in enumerate(a.index) if k in index_axes(i))
+    if others:
+        return None
     inner = effective_layout(layout, a.tensor.rank).parts[-1]
     if a.index[dimension] != k or inner.axis != dimension or inner.border or inner.block > k.size:
         return None

@@ -36,7 +36,7 @@ def pad_channels(
             return None
         if x in wide:
             padded, found = wide[x], True
-        elif before is not None and before.op.name == "ConvInteger":
+        elif before is not None and before.op.name == "ConvInteger" and before.attr("group") == 1:
             padded, found = _pad_weights(before, channels, more), True
         else:
             return None

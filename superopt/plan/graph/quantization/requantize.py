@@ -121,8 +121,8 @@ def _merge_step(
     low, high = (float(end - step.zero) for end in RANGES[step.dtype])
     while (inner := _match_limits(x)) is not None and counts.get(x, 0) == 1:
         x, (least, most) = inner
-        low = max(low, _steps(least, step.scale))
-        high = max(min(high, _steps(most, step.scale)), low)
+        ends = (_steps(end, step.scale) for end in (least, most))
+        low, high = (min(max(end, low), high) for end in ends)
     total = match_sum(x, counts)
     shape = n.type.shape
     if total is None or not total.terms or len(total.terms) > MAX_TERMS or shape is None:
