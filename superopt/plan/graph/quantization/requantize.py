@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from superopt.ir import graph as ir_graph
+from superopt.ir.evaluate import evaluate
 from superopt.ir.substitute import replace_all
 from superopt.plan.graph.quantization.channels import pad_channels
 from superopt.plan.graph.quantization.nodes import (
@@ -34,6 +35,7 @@ from superopt.plan.graph.quantization.scaled_sums import ScaledSum, match_sum
 from superopt.te.expr.dtype import F32, I8, I32, U8, DType
 
 RANGES: Mapping[DType, tuple[int, int]] = {I8: (-128, 127), U8: (0, 255)}
+MAX_OFFSET = 1 << 16  # steps; float32 holds them with 8 bits of a step
 MAX_TERMS = 4  # of a sum; one more costs a multiply-add, a load and a conversion
 
 
@@ -128,20 +130,37 @@ def _merge_step(
     if total is None or not total.terms or len(total.terms) > MAX_TERMS or shape is None:
         return None
     more = pad_channels(total, shape, wide)
-    out = _limited_integer(total if more is None else more, step, low, high)
+    in_steps = _sum_in_steps(total if more is None else more, step.scale)
+    if in_steps is None:
+        return None
+    out = _limited_integer(in_steps, step, low, high)
     if more is None:
         return out if out.type.shape == shape else None
     wide[n] = out
     return make_node("Slice", [out], axes=(1,), starts=(0,), ends=(shape[1],))
 
 
+def _sum_in_steps(total: ScaledSum, scale: float) -> ScaledSum | None:
+    """Return a sum over a scale; None if that is not accurate: a large offset, such as that of a
+    zero point with a scale that is many steps, cancels what was rounded before."""
+    by, one = make_scalar(scale), make_scalar(1.0)
+    factors = [make_node("Div", [one if f is None else f, by]) for _, f in total.terms]
+    offsets = [] if total.offset is None else [make_node("Div", [total.offset, by])]
+    with np.errstate(all="ignore"):
+        arrays = evaluate(ir_graph.Graph((), (*factors, *offsets)), {})
+    *scales, last = arrays if offsets else (*arrays, np.zeros(()))
+    if not all(np.isfinite(a).all() for a in scales) or not np.all(np.abs(last) <= MAX_OFFSET):
+        return None
+    known = [ir_graph.constant(np.asarray(a, np.float32)) for a in arrays]
+    terms = zip((leaf for leaf, _ in total.terms), known, strict=False)
+    return ScaledSum((*terms,), known[-1] if offsets else None)
+
+
 def _limited_integer(total: ScaledSum, step: _Step, low: float, high: float) -> Value:
     """Return a sum in steps, rounded, limited, and shifted by the zero point."""
-    scale = make_scalar(step.scale)
-    out = None if total.offset is None else make_node("Div", [total.offset, scale])
+    out = total.offset
     for leaf, factor in total.terms:
-        one = make_scalar(1.0) if factor is None else factor
-        term = make_node("Mul", [leaf, make_node("Div", [one, scale])])
+        term = leaf if factor is None else make_node("Mul", [leaf, factor])
         out = term if out is None else make_node("Add", [out, term])
     assert out is not None
     limited = make_node("Clip", [out, make_scalar(low), make_scalar(high)])

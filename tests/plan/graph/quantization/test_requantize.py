@@ -76,6 +76,8 @@ MOVED = {
     " a = Concat<axis = 1>(x, x2) y = QuantizeLinear(a, s1, z1) }}",
 }
 STAYS = {
+    "a zero point of many steps": "(uint8[4, 6] x) => (uint8[4, 6] y) {{"
+    " a = DequantizeLinear(x, s3, z1) y = QuantizeLinear(a, s2, z1) }}",
     "of floats": "(float[4, 6] x) => (uint8[4, 6] y) {{ y = QuantizeLinear(x, s1, z1) }}",
     "of a product of inputs": "(uint8[4, 6] x, uint8[6, 4] x2) => (uint8[4, 4] y) {{"
     " a = DequantizeLinear(x, s1, z1) b = DequantizeLinear(x2, s1, z1) c = MatMul(a, b)"
@@ -103,14 +105,14 @@ def model_of(text: str, seed: int = 0) -> onnx.ModelProto:
             drawn[v.name] = (0.5 + rng.random(shape)).astype(np.float32)
             drawn[v.name] *= np.float32(0.001 if v.name == "t" else 1.0)
         m.graph.input.remove(v)
-    for n, scale in enumerate((0.02, 0.03, 0.002)):
+    for n, scale in enumerate((0.02, 0.03, 0.002, 3000.0)):
         drawn[f"s{n}"] = np.float32(scale)
     zeros = {"z0": 0, "z1": 119, "z2": 3}
     for name, zero in zeros.items():
         made_by = [n for n in m.graph.node if [*n.input[-1:]] == [name]]
         of_result = any(n.op_type == "QuantizeLinear" and n.output[0] == "y" for n in made_by)
         drawn[name] = np.asarray(zero, kinds["y"] if of_result else np.uint8)
-    used = set(re.findall(r"\b[sz]\d\b", text)) | {*drawn} - {*zeros, "s0", "s1", "s2"}
+    used = set(re.findall(r"\b[sz]\d\b", text)) | {*drawn} - {*zeros, "s0", "s1", "s2", "s3"}
     m.graph.initializer.extend(numpy_helper.from_array(drawn[n], n) for n in sorted(used))
     onnx.checker.check_model(m)
     return m
