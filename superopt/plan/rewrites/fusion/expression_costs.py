@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from superopt.te.analysis.walk import loads, reductions
@@ -36,12 +35,17 @@ _DIVISIONS = ("floordiv", "mod")
 def large_expressions(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
     """Return tensors that are stored so that no expression becomes long or deep. An expression that
     reads an operand twice doubles with each inlining, and so do the indices of repeated reshapes. A
-    reduction ends an expression, and so does a computed tensor that several others read."""
+    reduction ends an expression, and so does what is computed and multiplied in one."""
     out: set[Tensor] = set()
     length: dict[Tensor, int] = {}
     folds: dict[Tensor, int] = {}
-    bodies = [now.body for now in current.values() if now.body is not None]
-    readers = Counter(x for body in bodies for x in {y.tensor for y in loads(body)})
+    factors = {
+        x.tensor
+        for now in current.values()
+        for r in reductions(now.body)
+        if isinstance(r.body, Apply) and r.body.fn == "mul"
+        for x in loads(r.body)
+    }
     for t, now in current.items():
         assert now.body is not None
         length[t] = _expression_length(now.body, length)
@@ -49,8 +53,8 @@ def large_expressions(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
         folds[t] += max((folds.get(x.tensor, 0) for x in loads(now.body)), default=0)
         if length[t] > MAX_EXPRESSION_FUNCTIONS or folds[t] > MAX_INDEX_DIVISIONS:
             out.add(t)
-        is_shared = readers[t] > 1 and not isinstance(now.body, Load)
-        if t in out or is_shared or reductions(now.body):
+        is_factor = t in factors and not isinstance(now.body, Load)
+        if t in out or is_factor or reductions(now.body):
             length[t], folds[t] = 1, 0
     return out
 
