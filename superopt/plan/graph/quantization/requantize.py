@@ -63,7 +63,8 @@ def merge_requantization(graph: ir_graph.Graph) -> ir_graph.Graph:
 
 
 def _quantize_earlier(graph: ir_graph.Graph) -> ir_graph.Graph:
-    """Return the graph with quantization before pools and concatenations that only it reads."""
+    """Return the graph with quantization before pools of sums of integers, and concatenations, that
+    only it reads."""
     while True:
         readers, change = ir_graph.users(graph), dict[Value, Value]()
         for n in ir_graph.nodes(graph):
@@ -75,12 +76,22 @@ def _quantize_earlier(graph: ir_graph.Graph) -> ir_graph.Graph:
             is_own = len(readers[before]) == 1 and before not in graph.outputs
             if not is_own or before.op.name not in ("MaxPool", "Concat"):
                 continue
+            if before.op.name == "MaxPool" and not _is_sum_of_integers(before.inputs[0], readers):
+                continue
             moved = before.inputs if before.op.name == "Concat" else before.inputs[:1]
             inputs = [None if v is None else _node_like(n, [v, *n.inputs[1:]]) for v in moved]
             change[n] = _node_like(before, inputs)
         if not change:
             return graph
         graph = replace_all(graph, change)
+
+
+def _is_sum_of_integers(v: Value | None, readers: Mapping[Value, Sequence[Value]]) -> bool:
+    """True for what is never NaN: its quantization is the least number, but a pool keeps it."""
+    while v is not None and (inner := _match_limits(v)) is not None:
+        v = inner[0]
+    total = match_sum(v, {x: len(some) for x, some in readers.items()})
+    return total is not None and bool(total.terms)
 
 
 def _node_like(n: ir_graph.Node, inputs: Sequence[Value | None]) -> ir_graph.Node:

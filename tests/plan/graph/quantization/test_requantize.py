@@ -70,12 +70,12 @@ GRAPHS = {
 MOVED = {
     "cancels": "(uint8[4, 6] x) => (uint8[4, 6] y) {{ a = DequantizeLinear(x, s1, z1)"
     " y = QuantizeLinear(a, s1, z1) }}",
-    "before a pool": "(float[1, 4, 8, 8] x) => (uint8[1, 4, 4, 4] y) {{"
-    " p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x) y = QuantizeLinear(p, s1, z1) }}",
     "before a concatenation": "(float[3, 4] x, float[3, 5] x2) => (uint8[3, 9] y) {{"
     " a = Concat<axis = 1>(x, x2) y = QuantizeLinear(a, s1, z1) }}",
 }
 STAYS = {
+    "of a pool of floats": "(float[1, 4, 8, 8] x) => (uint8[1, 4, 4, 4] y) {{"
+    " p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x) y = QuantizeLinear(p, s1, z1) }}",
     "a zero point of many steps": "(uint8[4, 6] x) => (uint8[4, 6] y) {{"
     " a = DequantizeLinear(x, s3, z1) y = QuantizeLinear(a, s2, z1) }}",
     "of floats": "(float[4, 6] x) => (uint8[4, 6] y) {{ y = QuantizeLinear(x, s1, z1) }}",
@@ -184,3 +184,11 @@ def test_channels_are_padded_to_whole_vectors() -> None:
     graph = simplify_graph(import_model(read_model(model_of(GRAPHS["24 channels"]))).graph)
     made = [n.type.shape for n in nodes(graph) if n.op.name == "ConvInteger"]
     assert made == [(1, 32, 6, 6), (1, 32, 6, 6)]
+
+
+def test_a_pool_of_floats_keeps_its_nan() -> None:
+    m = model_of(STAYS["of a pool of floats"])
+    x = inputs_of(m, 0)
+    x["x"][0, 1, 2, 3] = np.nan
+    (wanted,) = evaluate(import_model(read_model(m)).graph, x)
+    np.testing.assert_array_equal(superopt.compile(m).run(x)["y"], np.asarray(wanted))
