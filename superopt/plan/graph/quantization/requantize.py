@@ -51,8 +51,7 @@ class _Step:
 def merge_requantization(graph: ir_graph.Graph) -> ir_graph.Graph:
     """Return the graph with quantization as above."""
     graph = _quantize_earlier(graph)
-    readers = ir_graph.users(graph)
-    counts = {v: len(some) + graph.outputs.count(v) for v, some in readers.items()}
+    counts = _count_readers(graph)
     change: dict[Value, Value] = {}
     wide: dict[Value, Value] = {}
     for n in ir_graph.nodes(graph):
@@ -66,17 +65,16 @@ def _quantize_earlier(graph: ir_graph.Graph) -> ir_graph.Graph:
     """Return the graph with quantization before pools of sums of integers, and concatenations, that
     only it reads."""
     while True:
-        readers, change = ir_graph.users(graph), dict[Value, Value]()
+        counts, change = _count_readers(graph), dict[Value, Value]()
         for n in ir_graph.nodes(graph):
             if _match_step(n) is None:
                 continue
             before = ir_graph.producer(n.inputs[0]) if n.inputs[0] is not None else None
             if before is None or len(before.types) > 1 or before.op.domain:
                 continue
-            is_own = len(readers[before]) == 1 and before not in graph.outputs
-            if not is_own or before.op.name not in ("MaxPool", "Concat"):
+            if counts[before] > 1 or before.op.name not in ("MaxPool", "Concat"):
                 continue
-            if before.op.name == "MaxPool" and not _is_sum_of_integers(before.inputs[0], readers):
+            if before.op.name == "MaxPool" and not _is_sum_of_integers(before.inputs[0], counts):
                 continue
             moved = before.inputs if before.op.name == "Concat" else before.inputs[:1]
             inputs = [None if v is None else _node_like(n, [v, *n.inputs[1:]]) for v in moved]
@@ -86,11 +84,17 @@ def _quantize_earlier(graph: ir_graph.Graph) -> ir_graph.Graph:
         graph = replace_all(graph, change)
 
 
-def _is_sum_of_integers(v: Value | None, readers: Mapping[Value, Sequence[Value]]) -> bool:
+def _count_readers(graph: ir_graph.Graph) -> dict[Value, int]:
+    """Return how often values are read by nodes, or are outputs."""
+    readers = ir_graph.users(graph)
+    return {v: len(some) + graph.outputs.count(v) for v, some in readers.items()}
+
+
+def _is_sum_of_integers(v: Value | None, counts: Mapping[Value, int]) -> bool:
     """True for what is never NaN: its quantization is the least number, but a pool keeps it."""
     while v is not None and (inner := _match_limits(v)) is not None:
         v = inner[0]
-    total = match_sum(v, {x: len(some) for x, some in readers.items()})
+    total = match_sum(v, counts)
     return total is not None and bool(total.terms)
 
 

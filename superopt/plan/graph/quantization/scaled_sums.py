@@ -17,6 +17,8 @@ from superopt.plan.graph.quantization.nodes import (
 )
 from superopt.te.expr.dtype import F32, I8, I32, U8
 
+MAX_DEPTH = 32  # operators
+
 
 @dataclass(frozen=True, slots=True)
 class ScaledSum:
@@ -27,10 +29,12 @@ class ScaledSum:
     offset: Value | None = None
 
 
-def match_sum(v: Value | None, counts: Mapping[Value, int]) -> ScaledSum | None:
-    """Return a value as a sum; None for another one. What others read, too, is not computed again,
-    unless it is dequantized."""
-    if v is None:
+def match_sum(
+    v: Value | None, counts: Mapping[Value, int], depth: int = MAX_DEPTH
+) -> ScaledSum | None:
+    """Return a value as a sum, of no more operators than `depth` one after the other; None for
+    another one. What others read, too, is not computed again, unless it is dequantized."""
+    if v is None or not depth:
         return None
     if is_constant(v, {}):
         return ScaledSum((), v)
@@ -47,12 +51,16 @@ def match_sum(v: Value | None, counts: Mapping[Value, int]) -> ScaledSum | None:
     if _is_exact_convolution(n):
         return ScaledSum(((v, None),))
     if n.op.name == "BatchNormalization" and len(n.types) == 1:
-        return _match_batch_normalization(n, counts)
-    return _match_arithmetic(n, counts) if n.op.name in ("Add", "Sub", "Mul", "Div") else None
+        return _match_batch_normalization(n, counts, depth)
+    if n.op.name in ("Add", "Sub", "Mul", "Div"):
+        return _match_arithmetic(n, counts, depth)
+    return None
 
 
-def _match_arithmetic(n: ir_graph.Node, counts: Mapping[Value, int]) -> ScaledSum | None:
-    left, right = (match_sum(v, counts) for v in n.inputs)
+def _match_arithmetic(
+    n: ir_graph.Node, counts: Mapping[Value, int], depth: int
+) -> ScaledSum | None:
+    left, right = (match_sum(v, counts, depth - 1) for v in n.inputs)
     if left is None or right is None:
         return None
     if n.op.name in ("Mul", "Div"):
@@ -67,9 +75,11 @@ def _match_arithmetic(n: ir_graph.Node, counts: Mapping[Value, int]) -> ScaledSu
     return ScaledSum((*left.terms, *right.terms), offset)
 
 
-def _match_batch_normalization(n: ir_graph.Node, counts: Mapping[Value, int]) -> ScaledSum | None:
+def _match_batch_normalization(
+    n: ir_graph.Node, counts: Mapping[Value, int], depth: int
+) -> ScaledSum | None:
     x, *known = n.inputs
-    total, epsilon = match_sum(x, counts), n.attr("epsilon")
+    total, epsilon = match_sum(x, counts, depth - 1), n.attr("epsilon")
     given = [v for v in known if v is not None and is_constant(v, {})]
     if total is None or len(given) < 4 or not isinstance(epsilon, float):
         return None

@@ -192,3 +192,13 @@ def test_a_pool_of_floats_keeps_its_nan() -> None:
     x["x"][0, 1, 2, 3] = np.nan
     (wanted,) = evaluate(import_model(read_model(m)).graph, x)
     np.testing.assert_array_equal(superopt.compile(m).run(x)["y"], np.asarray(wanted))
+
+
+def test_long_sums_stay() -> None:
+    """Deeper than Python goes."""
+    steps = " ".join(f"a{k + 1} = Add(a{k}, c)" for k in range(1500))
+    m = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[3] x) => (uint8[3] y) <float s = {{0.5}}, uint8 z = {{1}}, float c = {{0.01}}>
+        {{ a0 = DequantizeLinear(x, s, z) {steps} y = QuantizeLinear(a1500, s, z) }}""")
+    x = {"x": np.array([1, 7, 30], np.uint8)}
+    np.testing.assert_array_equal(superopt.compile(m).run(x)["y"], x["x"] + 30)
