@@ -87,6 +87,7 @@ FMAS_PER_CYCLE = 2  # of all kinds, with whole vectors or halves of these
 AMX, AVX512_BF16 = "amx", "avx512_bf16"
 AMX_INT8, AVX512_VNNI, AVX_VNNI = "amx_int8", "avx512_vnni", "avx_vnni"
 AVX_INT16 = "avx_int16"
+TILE_ROW_BYTES = 64  # of AMX
 TILE_INSTRUCTIONS = (AMX, AMX_INT8)
 
 # AMD Zen 5, 512-bit units, 1 MiB of L2: register tiles fitted to 115 kernels

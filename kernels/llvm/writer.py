@@ -10,9 +10,9 @@ import numpy as np
 
 from superopt.kernels.llvm.address import TilePosition
 from superopt.kernels.llvm.builder import TextBuilder, Value, element_type, number
-from superopt.kernels.llvm.dot_products.products import ROW_BYTES
 from superopt.kernels.llvm.prefetch import Prefetch
 from superopt.kernels.loops.tile import Update
+from superopt.kernels.processor import TILE_ROW_BYTES
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, INDEX, DType
 from superopt.te.expr.node import Axis, Const, Expr, Load
@@ -165,7 +165,7 @@ def register_slot(
     if w.tile_sums is not None and buffer == w.tile_sums.buffer and w.tile_sums.block_offset:
         at = w.t.pointer("i8", at, f"i64 {w.tile_sums.block_offset}")
     if looped is not None:
-        at = w.t.pointer(f"[{ROW_BYTES} x i8]", at, str(w.loops[looped]))
+        at = w.t.pointer(f"[{TILE_ROW_BYTES} x i8]", at, str(w.loops[looped]))
     return at, lanes
 
 

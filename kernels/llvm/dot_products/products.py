@@ -26,13 +26,14 @@ from superopt.kernels.processor import (
     AVX_INT16,
     AVX_VNNI,
     TILE_INSTRUCTIONS,
+    TILE_ROW_BYTES,
 )
 from superopt.te.expr.dtype import BF16, F32, I8, I16, I32, U8, DType
 from superopt.te.expr.node import Apply, Axis, Load
 
 LANES = 16  # sums of a vector and of a tile's row
 MAX_TILE_ROWS, TILE_GROUPS, TILE_REGISTERS = 16, 16, 8
-ROW_BYTES, TILE_BYTES = 64, 1024
+ROW_BYTES, TILE_BYTES = TILE_ROW_BYTES, 1024
 PALETTE_BYTES = 64  # of a tile configuration
 
 
