@@ -82,7 +82,7 @@ def count_graph(counts: Counts, kind: str, seed: int) -> None:
         g = drawn.graph
     exe = superopt.compile(g.model(), threads=1, specialize="never")
     got = {n: np.array(a) for n, a in exe.run(g.feeds).items()}
-    want = g.outputs if kind == "exact" else drawn.wanted(g.feeds, got)
+    want = g.outputs if kind == "exact" else drawn.wanted_results(g.feeds, got)
     wrong = 0
     for name, array in want.items():
         d = differences(got[name], array)

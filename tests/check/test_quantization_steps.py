@@ -20,7 +20,9 @@ def node(op: str, *inputs: ir_graph.Value, **attrs: object) -> ir_graph.Node:
     return ir_graph.node(OPS[op], inputs, **attrs)  # type: ignore[arg-type]
 
 
-def quantized(scale: object, zero: int = 7, dtype: type = np.uint8) -> tuple[ir_graph.Node, ...]:
+def quantize_node(
+    scale: object, zero: int = 7, dtype: type = np.uint8
+) -> tuple[ir_graph.Node, ...]:
     s = constant(np.asarray(scale, np.float32))
     z = constant(np.full(np.shape(scale), zero, dtype))
     q = node("QuantizeLinear", X, s, z)
@@ -28,7 +30,7 @@ def quantized(scale: object, zero: int = 7, dtype: type = np.uint8) -> tuple[ir_
 
 
 def test_integers_have_the_step_1_and_floats_the_scale() -> None:
-    q, d = quantized(0.25)
+    q, d = quantize_node(0.25)
     assert output_step(q, {}) == 1.0
     assert output_step(d, {}) == 0.25
     assert output_step(node("Relu", node("Transpose", d, perm=(1, 0))), {}) == 0.25
@@ -36,14 +38,14 @@ def test_integers_have_the_step_1_and_floats_the_scale() -> None:
 
 
 def test_the_step_of_a_channel_moves_with_its_elements() -> None:
-    _, d = quantized([0.5, 0.25, 2.0])
+    _, d = quantize_node([0.5, 0.25, 2.0])
     turned = node("Transpose", d, perm=(1, 0))
     both = node("Concat", turned, turned, axis=1)
     np.testing.assert_array_equal(output_step(both, {}), np.repeat([[0.5], [0.25], [2.0]], 4, 1))
 
 
 def test_other_values_have_no_step() -> None:
-    _, d = quantized(0.25)
+    _, d = quantize_node(0.25)
     assert output_step(X, {}) is None
     assert output_step(node("Add", d, d), {}) is None
     assert output_step(node("Concat", d, X, axis=0), {}) is None
@@ -58,14 +60,14 @@ def test_given_integers_are_not_rounded() -> None:
 
 
 def test_values_that_are_quantized_on_the_way() -> None:
-    _, d = quantized(0.25)
+    _, d = quantize_node(0.25)
     assert depends_on_quantizer(node("Exp", d))
     assert not depends_on_quantizer(node("Exp", X))
 
 
 def test_grids_are_compared_by_scale_and_zero_point() -> None:
     def grids(*quantization: object) -> object:
-        return quantization_grids(ir_graph.Graph((X,), (quantized(*quantization)[1],)))  # type: ignore[arg-type]
+        return quantization_grids(ir_graph.Graph((X,), (quantize_node(*quantization)[1],)))  # type: ignore[arg-type]
 
     assert grids(0.25) == grids(0.25 * (1 + 1e-7)) != grids(0.2501)
     assert grids(0.25, 7) != grids(0.25, 8)

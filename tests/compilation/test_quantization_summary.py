@@ -26,7 +26,7 @@ from tests.support.quantized_models import FLOAT, INT32, S8, U8, QuantizedLayers
 Golden = Callable[[str, str], None]
 
 
-def compiled(net: onnx.ModelProto) -> CompilationReport:
+def compile_report(net: onnx.ModelProto) -> CompilationReport:
     return compile_model(
         net, threads=1, shapes={}, dump=None, float_class="E2", target="cpu", precision="fp32",
         vendor=True,
@@ -34,7 +34,7 @@ def compiled(net: onnx.ModelProto) -> CompilationReport:
 
 
 def report(net: onnx.ModelProto) -> CompilationReport:
-    found = compiled(net)
+    found = compile_report(net)
     assert found.quantization is not None
     return replace(found, quantization=replace(found.quantization, saturates_here=False))
 
@@ -60,19 +60,19 @@ def mixed_network() -> onnx.ModelProto:
     }  # fmt: skip
     known["w"][5:] //= 2  # three channels that do not saturate
 
-    def quantized(x: str) -> list[onnx.NodeProto]:
+    def quantize_nodes(x: str) -> list[onnx.NodeProto]:
         return [
             node("QuantizeLinear", [x, "s", "z"], [f"{x}q"]),
             node("DequantizeLinear", [f"{x}q", "s", "z"], [f"{x}d"]),
         ]
 
     nodes = [
-        *quantized("x"),
+        *quantize_nodes("x"),
         node("DequantizeLinear", ["w", "t"], ["wd"]),
         node("Conv", ["xd", "wd"], ["a"], pads=[1] * 4),
-        *quantized("a"),
+        *quantize_nodes("a"),
         node("MatMul", ["ad", "ad"], ["b"]),
-        *quantized("b"),
+        *quantize_nodes("b"),
         node("DequantizeLinear", ["g", "t"], ["gd"]),
         node("Conv", ["bd", "gd"], ["c"], group=8),
         node("QuantizeLinear", ["c", "s", "z"], ["cq"]),
@@ -122,7 +122,7 @@ def test_other_models_have_no_such_lines() -> None:
     net = onnx_model(
         [helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, [2])}, ("y", FLOAT), {}
     )
-    found = compiled(net)
+    found = compile_report(net)
     assert found.quantization is None
     assert "quantization" not in fallback_text(found)
 

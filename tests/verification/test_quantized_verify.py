@@ -58,7 +58,7 @@ def test_equal_results_have_no_steps() -> None:
     assert (found.decision, found.steps) in (("agrees", 0), ("proved", None))
 
 
-def changed(name: str, depth: int) -> QuantizedLayers:
+def change_constant(name: str, depth: int) -> QuantizedLayers:
     """The layers with one constant wrong."""
     layers = QuantizedLayers(depth=depth, split=True)
     value = layers.constants[name]
@@ -82,7 +82,7 @@ def changed(name: str, depth: int) -> QuantizedLayers:
 def test_a_wrong_constant_is_refuted(name: str, depth: int, dequantize: bool) -> None:
     """Also behind eight layers, where each result differs by a step anyway."""
     a = QuantizedLayers(depth=depth, dequantize=dequantize)
-    b = changed(name, depth)
+    b = change_constant(name, depth)
     b.dequantize = dequantize
     found = verify(a, b)
     assert found.decision == "differs", (found.reason, found.steps)
@@ -94,16 +94,16 @@ def test_a_wrong_constant_is_refuted(name: str, depth: int, dequantize: bool) ->
 
 @pytest.mark.parametrize("name", ["w7", "t7", "b7", "s8", "z8"])
 def test_a_wrong_constant_of_the_last_layer_is_refuted(name: str) -> None:
-    found = verify(QuantizedLayers(depth=8), changed(name, 8))
+    found = verify(QuantizedLayers(depth=8), change_constant(name, 8))
     assert found.decision == "differs", (found.reason, found.steps)
 
 
 def test_a_range_that_is_moved_is_not_called_equal() -> None:
     """No input was drawn for which inner values saturate: they would differ."""
-    found = verify(QuantizedLayers(depth=8), changed("z1", 8))
+    found = verify(QuantizedLayers(depth=8), change_constant("z1", 8))
     assert found.decision == "unknown"
     assert "other scales or zero points" in found.reason
-    assert verify(QuantizedLayers(depth=8), changed("z7", 8)).decision == "differs"
+    assert verify(QuantizedLayers(depth=8), change_constant("z7", 8)).decision == "differs"
 
 
 def test_results_that_are_not_on_the_grid_are_refuted() -> None:

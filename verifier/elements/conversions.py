@@ -82,13 +82,13 @@ class ElementTypes:
         if kind is None:
             return uninterpreted_function(f"cast to {target}", [element], facts)
 
-        def truncated(args: list[NF], more: Facts) -> NF:
+        def truncate(args: list[NF], more: Facts) -> NF:
             (a,) = args
             if kind.bits and kind.contains(interval(a)) and is_whole(a):
                 return a
             return power(normal.fn(function_name("cast", kind), (a,)))
 
-        return hoist_guards([element], facts, truncated)
+        return hoist_guards([element], facts, truncate)
 
     def convert_integer(self, element: NF, source: DType, target: DType, facts: Facts) -> NF:
         """Return an integer as an element of another type: modulo 2^bits of an integer type."""
@@ -107,13 +107,13 @@ class ElementTypes:
         if target.is_float:
             most = 0 if target in self.representatives else 1 << SIGNIFICANT_BITS.get(target, 0)
 
-            def rounded(args: list[NF], more: Facts) -> NF:
+            def round_number(args: list[NF], more: Facts) -> NF:
                 low, high = interval(args[0])
                 if max(-low, high) <= most > 1:
                     return args[0]
                 return power(normal.fn(f"cast of an integer to {target}", tuple(args)))
 
-            return hoist_guards([found], facts, rounded)
+            return hoist_guards([found], facts, round_number)
         new_kind = kinds[1]
         name = f"cast to {target}" if new_kind is None else function_name("cast", new_kind)
         return uninterpreted_function(name, [found], facts)

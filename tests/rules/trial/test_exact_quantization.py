@@ -40,7 +40,7 @@ def test_both_sides_are_equal_bit_by_bit(rule: Rule) -> None:
     assert tried >= 4 * len(DRAWS)
 
 
-def requantized(dtype: DType, numbers: np.ndarray, scale: float, zero: int) -> Node:
+def quantize_numbers(dtype: DType, numbers: np.ndarray, scale: float, zero: int) -> Node:
     x = constant(numbers.astype(to_numpy(dtype)))
     s, z = constant(np.float32(scale)), constant(to_numpy(dtype).type(zero))
     floats = node(OPS["DequantizeLinear"], (x, s, z))
@@ -56,17 +56,17 @@ def test_what_is_dequantized_and_quantized_is_itself(dtype: DType) -> None:
     scales = 10.0 ** rng.uniform(-29.9, 29.9, 60)
     for scale in (*scales, 1.0, 0.1, 1 / 3, 1.1754944e-30):
         for zero in (info.min, info.max, 0, int(rng.integers(info.min, info.max))):
-            (found,) = evaluate(Graph((), (requantized(dtype, numbers, scale, zero),)), {})
+            (found,) = evaluate(Graph((), (quantize_numbers(dtype, numbers, scale, zero),)), {})
             assert np.array_equal(found, numbers), (scale, zero)
 
 
 def test_a_scale_whose_products_overflow_is_left_out() -> None:
     numbers = np.arange(256)
-    out = requantized(U8, numbers, 3e38, 0)
+    out = quantize_numbers(U8, numbers, 3e38, 0)
     (found,) = evaluate(Graph((), (out,)), {})
     assert not np.array_equal(found, numbers)
     assert equal_operand(out) is None
-    assert equal_operand(requantized(U8, numbers, 3.0, 0)) is not None
+    assert equal_operand(quantize_numbers(U8, numbers, 3.0, 0)) is not None
 
 
 @pytest.mark.parametrize(("zero", "is_equal"), [(-128, True), (-127, False), (0, False)])

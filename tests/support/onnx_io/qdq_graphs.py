@@ -58,7 +58,9 @@ class QdqGraph:
     graph: IntegerGraph
     stages: list[Stage]
 
-    def wanted(self, feeds: dict[str, Array], results: dict[str, Array]) -> dict[str, Array]:
+    def wanted_results(
+        self, feeds: dict[str, Array], results: dict[str, Array]
+    ) -> dict[str, Array]:
         """Return the results by the definition, each stage from the computed start."""
         some = {**feeds, **results}
         return {s.result: s.define(some[s.start]) for s in self.stages}
@@ -86,7 +88,7 @@ def float_convolution(
     return np.stack([*found.values()], axis=-1).reshape(len(x), len(w), *out)
 
 
-def dequantized(g: IntegerGraph, q: Quantized) -> _Float:
+def dequantize_value(g: IntegerGraph, q: Quantized) -> _Float:
     y = dequantize(q.value.array, q.scale.array, q.zero.array)
     made = g.apply("DequantizeLinear", [q.value, q.scale, q.zero], y)
     scale, zero = q.scale.array, q.zero.array
@@ -202,7 +204,7 @@ def combine(g: IntegerGraph, x: _Float, other: _Float) -> _Float:
 
 def draw_stage(g: IntegerGraph, start: Quantized) -> tuple[Quantized, Stage]:
     rng = g.rng
-    first = x = dequantized(g, start)
+    first = x = dequantize_value(g, start)
     for _ in range(int(rng.integers(1, 5))):
         image, kind = is_image(x.value), rng.integers(10)
         if kind < 5:

@@ -184,7 +184,7 @@ def _rewrites(rng: Random, e: Expr) -> list[Expr]:
     match e:
         case Apply("add", (a, b)):
             out = [b + a, a - (-b), -(-a - b)]
-            out += _distributed(a, b, apply)
+            out += _distribute(a, b, apply)
             if isinstance(a, Apply) and a.fn == "add":
                 out.append(a.args[0] + (a.args[1] + b))
             return out
@@ -249,7 +249,7 @@ def _rewrites(rng: Random, e: Expr) -> list[Expr]:
             return [] if one is None else [(e + one) - one, apply("div", e * one, one)]
 
 
-def _distributed(a: Expr, b: Expr, build: Callable[..., Expr]) -> list[Expr]:
+def _distribute(a: Expr, b: Expr, build: Callable[..., Expr]) -> list[Expr]:
     match a:
         case Apply("max" | "min" as fn, (x, y)):
             return [build(fn, x + b, y + b)]

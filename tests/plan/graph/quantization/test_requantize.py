@@ -1,4 +1,4 @@
-"""Quantization of sums of scaled integers: what is merged, what stays, and its results."""
+"""Requantization: which QuantizeLinear nodes are rewritten, which are not, and their results."""
 
 from __future__ import annotations
 
