@@ -118,7 +118,7 @@ def measured(case: Case, first: int, given: Sequence[str]) -> dict[str, Any]:
     return {
         "case": case.name, "precision": case.precision, "count": case.count,
         "batch": prod(a.size for a in m.batch), "sizes": m.sizes, "last": m.reduction_axes[-1].size,
-        "half": m.is_16_bit, "ends": m.epilogue_cost, "beside": m.reads_each_row,
+        "half": m.is_narrow, "ends": m.epilogue_cost, "beside": m.reads_each_row,
         "us": {way: round(float(np.median(t)), 2) for way, t in times.items()},
     }  # fmt: skip
 
@@ -127,18 +127,20 @@ def ranked(found: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
     """Of each problem whose first way was measured: that, and the best of those that are tuned, by
     the best of all."""
     from superopt.kernels.algorithms.gpu import gemm_cost_model
+    from superopt.kernels.triton.dot_limits import MIN_DOT_EXTENT
 
     first, tuned = [], []
     for x in found:
         # What the ranking asks of a Matrix.
         m: Any = SimpleNamespace(
             sizes=tuple(x["sizes"]), batch=[SimpleNamespace(size=x["batch"])],
-            reduction_axes=[SimpleNamespace(size=x["last"])], is_16_bit=x["half"],
+            reduction_axes=[SimpleNamespace(size=x["last"])], operand_bytes=2 if x["half"] else 4,
+            is_narrow=x["half"], min_dot_terms=MIN_DOT_EXTENT,
             epilogue_cost=x["ends"], reads_each_row=x["beside"],
             window_size=x["sizes"][2] // x["last"],
         )  # fmt: skip
         m.contraction = SimpleNamespace(
-            b=SimpleNamespace(dtype=SimpleNamespace(bits=16 if m.is_16_bit else 32))
+            b=SimpleNamespace(dtype=SimpleNamespace(bits=16 if x["half"] else 32))
         )
         order = list(map(str, islice(gemm_cost_model.rank_options(m), TUNED)))
         best = min(x["us"].values())

@@ -7,7 +7,8 @@ launched.
     a register                 a variable; also a local buffer that is only used in whole tiles
     another local buffer       memory, of each program if only one launch uses it
     a product summed           tl.dot (`dots.py`), if its three axes have blocks of at least 16
-                               and it is of floats of at most 32 bits; accumulators are float32
+                               and it is of floats of at most 32 bits, with float32 accumulators, or
+                               of int8, with int32 ones
 
 Unrolled loops around a single update are axes of its tile, too: a schedule says so which part of a
 sum is a block. Float sums are then in another order. A 16-bit product is exact within a dot, where
@@ -38,6 +39,7 @@ from superopt.kernels.triton.unroll import unroll_loops
 from superopt.kernels.triton.writer import ZERO_NAME, Block, Writer, non_unit_axes, padded_extent
 from superopt.te.analysis.walk import loads
 from superopt.te.expr import index as te_index
+from superopt.te.expr.dtype import I32
 from superopt.te.expr.functions import REDUCTION_COMBINERS, identity_element
 from superopt.te.expr.node import Axis, Expr, Load
 from superopt.te.expr.symbolic_int import hint, is_symbolic
@@ -127,16 +129,18 @@ def triton_text(
         texts.append(text)
         launches.append(Launch(name, some or programs, given, sizes))
     short = dot_precision != "ieee" or any(p.dtype in FLOAT16_DTYPES for p in kernel.params)
-    return TritonText(_module_text(texts, short), tuple(launches), tuple(memory.items()))
+    return TritonText(
+        _module_text(texts, short, interpreted), tuple(launches), tuple(memory.items())
+    )
 
 
 def _element_count(t: Tensor) -> int:
     return math.prod(t.sizes)
 
 
-def _module_text(texts: Sequence[str], reduced_precision: bool) -> str:
+def _module_text(texts: Sequence[str], reduced_precision: bool, interpreted: bool) -> str:
     code = "\n\n\n".join(f"@triton.jit\n{t}" for t in texts)
-    helpers = helper_functions(code, reduced_precision)
+    helpers = helper_functions(code, reduced_precision, interpreted)
     return f"import triton\nimport triton.language as tl\n{helpers}\n\n{code}\n"
 
 
@@ -357,7 +361,8 @@ def _emit_update(w: Writer, s: Update) -> None:
         x, y = (dot_operand(w, e, tile, summed) for e, tile in found)
         w.begin_tile(s.axes)
         old = values.full_block(w, values.emit_load(w, s.buffer, s.index), kind)
-        text = f'tl.dot({x}, {y}, {old}, input_precision="{w.dot_precision}")'
+        how = "out_dtype=tl.int32" if kind == I32 else f'input_precision="{w.dot_precision}"'
+        text = f"tl.dot({x}, {y}, {old}, {how})"
         values.emit_store(w, s.buffer, s.index, Block(text, frozenset(w.tile)))
         return
     w.begin_tile((*s.axes, *s.over))

@@ -229,10 +229,18 @@ REDUCED_PRECISION_HELPERS: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 
-def helper_functions(code: str, reduced_precision: bool) -> str:
+# what Triton's interpreter cannot run
+GPU_HELPERS: Mapping[str, str] = MappingProxyType({
+    "_even": """def _even(x):
+    return tl.extra.cuda.libdevice.rint(x)""",
+})  # fmt: skip
+
+
+def helper_functions(code: str, reduced_precision: bool, interpreted: bool) -> str:
     """Return the helpers that the code calls. reduced_precision: results are rounded to fewer bits
-    than float32 has."""
-    known = {**HELPERS, **REDUCED_PRECISION_HELPERS} if reduced_precision else HELPERS
+    than float32 has. interpreted: for Triton's interpreter."""
+    known = {**HELPERS, **(REDUCED_PRECISION_HELPERS if reduced_precision else {})}
+    known |= {} if interpreted else GPU_HELPERS
     names = [n for n in known if re.search(rf"(?<!\w){n}(?!\w)", code)]
     return "".join(f"\n\n@triton.jit\n{known[n]}\n" for n in names)
 

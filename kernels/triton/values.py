@@ -28,7 +28,7 @@ from superopt.kernels.triton.writer import ZERO_NAME, Block, Writer, block_shape
 from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, loads
 from superopt.te.expr import index as te_index
-from superopt.te.expr.dtype import BOOL, F32, F64, I32, I64, INDEX, DType
+from superopt.te.expr.dtype import BOOL, F32, F64, I8, I32, I64, INDEX, U8, DType
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Size
 from superopt.te.expr.symbolic_int import is_nonnegative
 from superopt.te.expr.tensor import Tensor
@@ -137,6 +137,11 @@ def emit_value(w: Writer, e: Expr, guard: Block | None = None) -> Block:
         case Apply("pow", (x, Const(n)), dtype) if n in POWER_TEMPLATES and dtype in (F32, F64):
             base = emit_value(w, x, guard)
             return Block(POWER_TEMPLATES[n].format(base.text), base.axes)
+        case Apply("cast", (Apply("sub", (Apply("cast", (x,)), Const(128))),), dtype) if (
+            x.dtype == U8 and dtype == I8
+        ):
+            b = emit_value(w, x, guard)
+            return replace(b, text=f"tl.cast({b.text} ^ 128, tl.int8, bitcast=True)")
         case Apply(fn, args, dtype):
             known = all(isinstance(a, Const) for a in args)
             some = [emit_value(w, a, guard) for a in args]

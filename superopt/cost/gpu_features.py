@@ -66,7 +66,7 @@ def problem_numbers(p: Problem) -> tuple[int, ...]:
         item = max(p.tensor.dtype.bits // 8, 1)
         return (elements, terms, fixed, other, *sizes, item, 0, p.row_axes)
     batch = prod(a.size for a in m.batch)
-    item = 2 if m.is_16_bit else 4
+    item = m.operand_bytes
     return (elements, terms, fixed, other, *m.sizes, batch, m.reduction_axes[-1].size, item, 1, 0)
 
 

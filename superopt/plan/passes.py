@@ -365,7 +365,9 @@ def run_passes(p: Plan, passes: Sequence[Pass] = PASSES) -> None:
 def initial_plan(graph: ir_graph.Graph, sizes: Mapping[str, int], settings: Settings) -> Plan:
     """Return the plan on which the first pass runs. sizes: those of symbols in shapes."""
     memories = state_memories(graph, settings.states)
-    tensors = GraphTensors(sizes, scatters=find_scatter_into(graph, sizes), memories=memories)
+    scatters = find_scatter_into(graph, sizes)
+    signed = settings.target.has_signed_bytes
+    tensors = GraphTensors(sizes, signed, scatters=scatters, memories=memories)
     return Plan(graph, sizes, settings, tensors)
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper, numpy_helper, parser
 
 import superopt
 from superopt.ir.evaluate import evaluate
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read.source import read_model
+from tests.support.integer_texts import drawn_integer_model
 
-# Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants of the whole range,
-# and those with "s" are scales.
+# Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants of the whole range.
 GRAPHS = {
     "a limit beyond the range": """(uint8[4, 4] x) => (uint8[4, 4] y)
         <float s = {0.45}, uint8 z = {3}, float low = {108.0}, float high = {113.0},
@@ -36,25 +34,9 @@ GRAPHS = {
 }  # fmt: skip
 
 
-def draw(shape: list[int], kind: int, seed: int) -> np.ndarray:
-    ends = np.iinfo(helper.tensor_dtype_to_np_dtype(kind))
-    return np.random.default_rng(seed).integers(ends.min, ends.max + 1, shape).astype(ends.dtype)
-
-
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_give_the_definition(name: str) -> None:
-    m = onnx.ModelProto(ir_version=10)
-    m.opset_import.add(domain="", version=21)
-    m.graph.CopyFrom(parser.parse_graph("g " + GRAPHS[name]))
-    feeds = {}
-    for k, v in enumerate([*m.graph.input]):
-        kind = v.type.tensor_type
-        array = draw([d.dim_value for d in kind.shape.dim], kind.elem_type, k)
-        if v.name[0] == "w":
-            m.graph.initializer.append(numpy_helper.from_array(array, v.name))
-            m.graph.input.remove(v)
-        else:
-            feeds[v.name] = array
+    m, feeds = drawn_integer_model(GRAPHS[name])
     exe = superopt.compile(m, threads=1)
     assert not exe.fallback_nodes({})
     (wanted,) = evaluate(import_model(read_model(m)).graph, feeds)

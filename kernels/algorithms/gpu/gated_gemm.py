@@ -167,7 +167,7 @@ def fused_product_count(g: GatedProduct, is_16_bit: bool) -> int:
     """Return how many products to fuse into one kernel; the others are one kernel before it, as
     horizontally fused columns (plan/rewrites/matmul/horizontal_fusion.py), with split-K if that is
     faster. is_16_bit: of the operands."""
-    m = replace(g.matrix, is_16_bit=is_16_bit)
+    m = replace(g.matrix, operand_bytes=2 if is_16_bit else 4)
 
     def taken(n: int) -> float:
         rest = g.product_count - n
@@ -183,7 +183,7 @@ def fused_product_count(g: GatedProduct, is_16_bit: bool) -> int:
 def should_fuse(g: GatedProduct, is_16_bit: bool, axis: Axis) -> bool:
     """True if one kernel for all products, of both halves along `axis`, is estimated to be faster
     than one for all but the last product and another for that."""
-    m = replace(g.matrix, is_16_bit=is_16_bit)
+    m = replace(g.matrix, operand_bytes=2 if is_16_bit else 4)
     one = replace(m, batch=tuple(a for a in m.batch if a != axis))
     after = (
         _best_ns(one, g.product_count - 1) * MULTI_GATE_COST_FACTOR
@@ -209,7 +209,7 @@ def _side_by_side_product(m: MatrixProduct, n: int) -> MatrixProduct:
 def _gate_traffic_ns(m: MatrixProduct) -> float:
     """Return the time to read a gate, ns."""
     size = prod(m.sizes[:2]) * prod(a.size for a in m.batch)
-    return size * (2 if m.is_16_bit else 4) / MEMORY_BYTES_PER_NS
+    return size * (m.operand_bytes) / MEMORY_BYTES_PER_NS
 
 
 def gated_options(p: Problem, g: GatedProduct) -> Iterator[Option]:

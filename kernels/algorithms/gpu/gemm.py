@@ -64,7 +64,7 @@ def product_choice(p: Problem, m: MatrixProduct, o: Option) -> Choice:
     """Return the choice of an option for this product, with split-K or without."""
     own, made = p, None
     fixed = m.contraction.b.tensor in p.constants
-    turned = fixed and (not m.is_16_bit or m.is_swapped or o["columns"] < MIN_DOT_EXTENT)
+    turned = fixed and (m.operand_bytes != 2 or m.is_swapped or o["columns"] < MIN_DOT_EXTENT)
     if turned:
         own, made = with_contiguous_terms(
             p, m.contraction.b, m.reduction_axes[-1], m.contraction.b_axes
@@ -138,7 +138,7 @@ def dot_schedule(m: MatrixProduct, o: Option) -> Schedule:
     ]
     row, column = fuse_axes(steps, m.rows), fuse_axes(steps, m.columns)
     last = m.reduction_axes[-1].size
-    if last >= MIN_DOT_EXTENT:
+    if last >= m.min_dot_terms:
         *window, k = [a.name for a in m.reduction_axes]
     else:
         window, k, last = [], fuse_axes(steps, m.reduction_axes), m.sizes[2]

@@ -154,7 +154,7 @@ def _block_candidates(
     most = _max_step_terms(m, gates)
     # terms at a time; with twice as many there are half as many steps
     few = block_terms(m, most)
-    deeps = {few, block_terms(m, 2 * most)} if gates == 1 and last >= MIN_DOT_EXTENT else {few}
+    deeps = {few, block_terms(m, 2 * most)} if gates == 1 and last >= m.min_dot_terms else {few}
     narrow = BLOCK_SIDES if gates == 1 else (MIN_DOT_COLUMNS, *BLOCK_SIDES)
     sides = [
         *product(BLOCK_SIDES, narrow),
@@ -164,7 +164,7 @@ def _block_candidates(
     for (h, w), deep, parts in product(sides, sorted(deeps), SPLIT_K_PARTS):
         if h >= 2 * max(rows, MIN_DOT_EXTENT) or w >= 2 * max(columns, MIN_DOT_EXTENT):
             continue
-        if parts > 1 and (last < MIN_DOT_EXTENT or last % (parts * deep)):
+        if parts > 1 and (last < m.min_dot_terms or last % (parts * deep)):
             continue
         wide = gates * w
         if gates > 1 and (parts > 1 or wide > max(LARGE_BLOCK)):
@@ -225,7 +225,7 @@ def _block_count(m: MatrixProduct, b: BlockShape) -> int:
 
 def _block_timing(m: MatrixProduct, b: BlockShape, warps: int) -> BlockTiming:
     """Return the timing of a block. warps: the default of such a block."""
-    terms, last, size = m.sizes[2], m.reduction_axes[-1].size, 2 if m.is_16_bit else 4
+    terms, last, size = m.sizes[2], m.reduction_axes[-1].size, m.operand_bytes
     h, wide, deep = b.rows, b.gates * b.columns, b.terms
     few = block_terms(m, _max_step_terms(m, b.gates))
     steps, whole = -(-terms // (b.parts * deep)), 1 << (deep - 1).bit_length()
@@ -245,24 +245,24 @@ def _block_timing(m: MatrixProduct, b: BlockShape, warps: int) -> BlockTiming:
         h
         * whole
         * ROW_ELEMENT_NS
-        * (UNALIGNED_READ_FACTOR if last % (16 // size) or last < MIN_DOT_EXTENT else 1)
+        * (UNALIGNED_READ_FACTOR if last % (16 // size) or last < m.min_dot_terms else 1)
     )
     step = max(h * wide * whole / products, (h + wide) * deep * size / SM_BYTES_PER_NS, read)
     least = MIN_STEP_NS[groups]
-    if not m.is_16_bit and b.stages < PIPELINE_STAGES and steps >= MIN_WAITING_STEPS:
+    if not m.is_narrow and b.stages < PIPELINE_STAGES and steps >= MIN_WAITING_STEPS:
         least = max(least, FP32_STEP_WAIT_NS)
-    if not m.is_16_bit and (h, b.columns) == LARGE_BLOCK:
+    if not m.is_narrow and (h, b.columns) == LARGE_BLOCK:
         step *= LARGE_FP32_BLOCK_FACTOR
     if b.warps != warps:
         step *= FEWER_WARPS_FACTOR if b.warps < warps else MORE_WARPS_FACTOR
     if m.window_size > 1 and h > MIN_WGMMA_ROWS:
         step, least = (
-            step * WINDOW_STEP_FACTOR[m.is_16_bit],
-            least * WINDOW_STEP_FACTOR[m.is_16_bit],
+            step * WINDOW_STEP_FACTOR[m.is_narrow],
+            least * WINDOW_STEP_FACTOR[m.is_narrow],
         )
     begin = BLOCK_START_NS
     if deep > few:
-        twice, later, more = DOUBLE_STEP_FACTORS[m.is_16_bit]
+        twice, later, more = DOUBLE_STEP_FACTORS[m.is_narrow]
         step, least = step * twice, least * later * deep / (2 * few)
         begin += more if steps > 1 else -more
     ends = m.epilogue_cost if b.gates == 1 and terms <= MAX_EPILOGUE_TERMS else 0.0
@@ -273,7 +273,7 @@ def _total_ns(m: MatrixProduct, b: BlockShape, blocks_ns: float) -> float:
     """Return the total ns with the launch: bounded by memory traffic, plus combining split-K parts.
     blocks_ns: of all blocks."""
     rows, columns, terms = m.sizes
-    batch, size = prod(a.size for a in m.batch), 2 if m.is_16_bit else 4
+    batch, size = prod(a.size for a in m.batch), m.operand_bytes
     moved = (rows * terms / m.window_size + rows * columns) * batch * size / MEMORY_BYTES_PER_NS
     whole = LAUNCH_NS + max(blocks_ns, moved) + HIDDEN_TIME_SHARE * blocks_ns + (b.columns > b.rows)
     added = ADD_PARTS_NS + b.parts * rows * columns * batch * 8 / PARTIAL_BYTES_PER_NS
@@ -283,7 +283,7 @@ def _total_ns(m: MatrixProduct, b: BlockShape, blocks_ns: float) -> float:
 def _persistent_programs(m: MatrixProduct, b: BlockShape, blocks_per_sm: int) -> int:
     """Return the number of persistent programs; 0 for none. blocks_per_sm: concurrent blocks of a
     multiprocessor."""
-    size = 2 if m.is_16_bit else 4
+    size = m.operand_bytes
     # stores go through shared memory while the next block is loaded there
     kept = b.rows * b.columns * size // (1 if b.warps > 4 else 4)
     together = min(
@@ -310,11 +310,13 @@ def _allows_persistent(m: MatrixProduct, b: BlockShape) -> bool:
 
 def _max_step_terms(m: MatrixProduct, gates: int) -> int:
     """Return the default terms of a step."""
-    short = m.is_16_bit or (gates > 1 and m.contraction.b.dtype.bits == 16)
+    if m.operand_bytes == 1:
+        return 128
+    short = m.is_narrow or (gates > 1 and m.contraction.b.dtype.bits == 16)
     return 64 if short else 32
 
 
 def _shared_bytes(m: MatrixProduct, b: BlockShape) -> int:
     """Return the bytes of shared memory of a block."""
-    whole, size = 1 << (b.terms - 1).bit_length(), 2 if m.is_16_bit else 4
+    whole, size = 1 << (b.terms - 1).bit_length(), m.operand_bytes
     return b.stages * (b.rows + b.gates * b.columns) * whole * size

@@ -10,8 +10,13 @@ from superopt.kernels.algorithms import contraction as kernels_contraction
 from superopt.kernels.algorithms.gpu.blocks import best_divisor, memory_order_axes, memory_stride
 from superopt.kernels.algorithms.problem import Problem, remember_match
 from superopt.kernels.loops.loop_transforms import reduction
-from superopt.kernels.triton.dot_limits import MIN_DOT_COLUMNS, MIN_DOT_EXTENT
+from superopt.kernels.triton.dot_limits import (
+    MIN_BYTE_DOT_TERMS,
+    MIN_DOT_COLUMNS,
+    MIN_DOT_EXTENT,
+)
 from superopt.te.analysis.walk import index_axes
+from superopt.te.expr.dtype import I8, I32
 from superopt.te.expr.node import Apply, Axis, Expr, Load
 from superopt.te.expr.symbolic_int import is_symbolic
 
@@ -23,16 +28,17 @@ FUNCTION_COSTS = {"erf": 1.0, "tanh": 1.0, "sigmoid": 0.5, "exp": 0.5}
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
     """A sum of products as a matrix product: rows, columns and reduction_axes, each a group of
-    fused axes, outermost first; batch: axes of both operands. epilogue_cost: of the epilogue, in
-    erf per element; reads_each_row: the epilogue reads more for each row. is_swapped: the rows are
-    those of the second operand, which has more."""
+    fused axes, outermost first; batch: axes of both operands. operand_bytes: of an element that
+    tensor cores multiply. epilogue_cost: of the epilogue, in erf per element; reads_each_row: the
+    epilogue reads more for each row. is_swapped: the rows are those of the second operand, which
+    has more."""
 
     contraction: kernels_contraction.Contraction
     batch: tuple[Axis, ...]
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     reduction_axes: tuple[Axis, ...]
-    is_16_bit: bool
+    operand_bytes: int
     epilogue_cost: float = 0.0
     is_swapped: bool = False
     reads_each_row: bool = False
@@ -43,6 +49,16 @@ class MatrixProduct:
         return m, n, k
 
     @property
+    def is_narrow(self) -> bool:
+        """True if elements that tensor cores multiply have 16 or 8 bits."""
+        return self.operand_bytes <= 2
+
+    @property
+    def min_dot_terms(self) -> int:
+        """The least terms of a block for tensor cores."""
+        return MIN_BYTE_DOT_TERMS if self.operand_bytes == 1 else MIN_DOT_EXTENT
+
+    @property
     def window_size(self) -> int:
         """The number of times each row element is read, in sums over image windows."""
         return self.sizes[2] // self.reduction_axes[-1].size
@@ -51,7 +67,9 @@ class MatrixProduct:
 def match_matrix_product(p: Problem, swapped: bool = False) -> MatrixProduct | None:
     """Match a matrix product; None if there are too few rows, columns or terms for tensor cores.
     swapped: the few rows become columns, of which tensor cores need fewer."""
-    c, found = kernels_contraction.match_contraction(p.tensor, p.constants, 1), reduction(p.tensor)
+    found = reduction(p.tensor)
+    of_bytes = found is not None and _multiplies_bytes(found.body)
+    c = kernels_contraction.match_contraction(p.tensor, p.constants, 1, of_bytes)
     if c is None or found is None or not c.a_axes or not c.b_axes:
         return None
     read = set[Axis]().union(*map(index_axes, c.a.index))
@@ -70,21 +88,31 @@ def match_matrix_product(p: Problem, swapped: bool = False) -> MatrixProduct | N
     over = sorted(
         found.axes, key=lambda a: (a.extent not in (0, 1), memory_stride(c.a, a, p.layouts) == 1)
     )
-    half = c.a.dtype.bits == 16
+    size = 1 if of_bytes else 2 if c.a.dtype.bits == 16 else 4
     assert p.tensor.body is not None
     ends, beside = _function_cost(p.tensor.body), _reads_each_row(p.tensor.body, rows)
-    m = MatrixProduct(c, both, rows, columns, tuple(over), half, ends, swapped, beside)
+    m = MatrixProduct(c, both, rows, columns, tuple(over), size, ends, swapped, beside)
     if swapped:
         few = MIN_DOT_COLUMNS // 2 < m.sizes[1] <= MIN_DOT_COLUMNS and c.b.tensor in p.constants
         return (
             m
             if few
             and len(over) == 1
-            and all(n >= MIN_DOT_EXTENT for n in (m.sizes[0], block_terms(m)))
+            and m.sizes[0] >= MIN_DOT_EXTENT
+            and block_terms(m) >= m.min_dot_terms
             else None
         )
     least = MIN_DOT_EXTENT // 2
-    return m if all(n > least for n in (*m.sizes[:2], block_terms(m))) else None
+    has_terms = block_terms(m) > m.min_dot_terms // 2
+    return m if has_terms and all(n > least for n in m.sizes[:2]) else None
+
+
+def _multiplies_bytes(e: Expr) -> bool:
+    """True for a product of two int8, widened to int32."""
+    match e:
+        case Apply("mul", (Apply("cast", (x,)), Apply("cast", (y,)))):
+            return e.dtype == I32 and x.dtype == y.dtype == I8
+    return False
 
 
 def _function_cost(e: Expr) -> float:
@@ -114,14 +142,15 @@ def _reads_each_row(e: Expr, rows: Sequence[Axis]) -> bool:
 def block_terms(m: MatrixProduct, max_terms: int = 64) -> int:
     """Return the terms of a block of the sum: along its last axis, or all axes if that is short. If
     no divisor fits, max_terms, with a masked last block; 0 if the sum is too short."""
-    last = m.reduction_axes[-1].size
-    n = last if last >= MIN_DOT_EXTENT else m.sizes[2]
+    last, least = m.reduction_axes[-1].size, m.min_dot_terms
+    n = last if last >= least else m.sizes[2]
     if is_symbolic(n):
         return max_terms if n > MIN_DOT_EXTENT // 2 else 0
-    if n < MIN_DOT_EXTENT:
-        return n if n > MIN_DOT_EXTENT // 2 else 0
+    if n < least:
+        few = n if n > least // 2 else least  # blocks have powers of two
+        return few if n > MIN_DOT_EXTENT // 2 else 0
     tried = (
-        best_divisor(n, x, MIN_DOT_EXTENT)
+        best_divisor(n, x, least)
         for x in (max_terms, 2 * max_terms, 4 * max_terms)
         if x <= MAX_BLOCK_TERMS
     )

@@ -44,7 +44,7 @@ VENDOR_FIRST_PRODUCTS = 2**33  # products from which the vendor's library is the
 def recognise_vendor_gemm(p: Problem) -> MatrixProduct | None:
     """Match a product that cuBLAS computes."""
     m = match_matrix_product(p) if match_grouped(p) is None else None
-    return m if m is not None and _is_supported(p, m) else None
+    return m if m is not None and m.operand_bytes > 1 and _is_supported(p, m) else None
 
 
 def vendor_gemm_options(p: Problem, m: MatrixProduct) -> list[Option]:

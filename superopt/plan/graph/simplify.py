@@ -52,8 +52,8 @@ def simplify_graph(
     sensitive_outputs: Collection[int] = (),
     applies_rules: bool = True,
 ) -> ir_graph.Graph:
-    """Return the graph after, in this order: on a CPU, writing products of dequantized integers as
-    products of integers, splitting grouped ones and lowering those of two variables; unrolling
+    """Return the graph after, in this order: writing products of dequantized integers as products
+    of integers, splitting grouped ones and, on a CPU, lowering those of two variables; unrolling
     short recurrent layers, promoting fp16 and bf16 to float32, folding constants, lowering Fourier
     transforms to products, converting to channels first, applying the rules of ALWAYS_APPLIED_RULES
     that the float class permits, lowering 1x1 transposed convolutions to products and those of long
@@ -64,8 +64,9 @@ def simplify_graph(
     depend; these are rounded as ir/rounding_sensitive.py defines. applies_rules: False: without the
     steps from the rules on, to measure what they gain.
     """
+    graph = split_grouped_products(lower_quantized_products(graph))
     if is_cpu:
-        graph = lower_variable_products(split_grouped_products(lower_quantized_products(graph)))
+        graph = lower_variable_products(graph)
     graph = unroll_recurrent(graph, threads, separate=not is_cpu)
     graph = fold_constants(
         promote_to_fp32(graph, sensitive_outputs)
@@ -73,7 +74,7 @@ def simplify_graph(
         else graph,
         lazy=True,
     ).graph
-    if is_cpu and float_class >= REQUANTIZATION_FLOAT_CLASS:
+    if float_class >= REQUANTIZATION_FLOAT_CLASS:
         graph = merge_requantization(graph)
     graph = fold_constants(convert_to_channels_first(lower_dft_to_matmul(graph)), lazy=True).graph
     if not applies_rules:

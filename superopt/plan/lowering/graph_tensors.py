@@ -41,9 +41,11 @@ class GraphTensors:
     copies: copies of inputs, kept only if they need a border. parts: for tensors without an
     expression, the parts written into them. overwriting_parts: parts that are written over others.
     placements: of parts that are written at positions in memory. nodes: the node of each tensor.
-    memories: of inputs and outputs that are states."""
+    memories: of inputs and outputs that are states. has_signed_bytes: products of 8-bit integers
+    are of int8 by int8."""
 
     sizes: Mapping[str, int]
+    has_signed_bytes: bool = False
     copies: dict[Tensor, Tensor] = field(default_factory=dict)
     parts: dict[Tensor, tuple[StridedPart, ...]] = field(default_factory=dict)
     overwriting_parts: set[Tensor] = field(default_factory=set)
@@ -157,7 +159,7 @@ class GraphTensors:
             is_product = n.op.name in INTEGER_PRODUCT_OPS and dict(n.attrs).get("group", 1) == 1
             if is_product and isinstance(given_sum := self.by_value[v], Tensor):
                 self.by_value[v] = split = split_integer_product(
-                    given_sum, self.constants, self.add_constant
+                    given_sum, self.constants, self.add_constant, self.has_signed_bytes
                 )
                 self.nodes[split] = n
         for x in change.tensors.values():

@@ -9,7 +9,8 @@
     w' = w - v if that is in int8, with u = 0; else w - 128 for uint8, with u = v - 128.
 
 All sums are modulo 2^32, in which both sides are equal. Processors multiply uint8 by int8
-(kernels/llvm/dot_products/vectors.py).
+(kernels/llvm/dot_products/vectors.py). Tensor cores of GPUs multiply int8 by int8
+(kernels/triton/dots.py): there x' = x, or x - 128 for uint8.
 """
 
 from __future__ import annotations
@@ -48,8 +49,20 @@ class _Data:
         out = cast(self.load, I32) - self.zero
         return out if self.guard is None else select(self.guard, out, const(0, I32))
 
+    def signed_values(self) -> tuple[Expr, Expr]:
+        """Return x' and z' of int8."""
+        x: Expr = self.load
+        z = self.zero if self.is_signed else self.zero - SIGN_OFFSET
+        if self.guard is not None and isinstance(self.zero, Const):
+            x = select(self.guard, x, const(self.zero.value, x.dtype))
+        if not self.is_signed:
+            x = cast(cast(x, I32) - SIGN_OFFSET, I8)
+        if self.guard is not None and not isinstance(self.zero, Const):
+            x = select(self.guard, x, cast(z, I8))
+        return cast(x, I32), z
+
     def unsigned_values(self) -> tuple[Expr, Expr]:
-        """Return x' and z'."""
+        """Return x' and z' of uint8."""
         x, z = cast(self.load, I32), self.zero
         if self.is_signed:
             x, z = x + SIGN_OFFSET, z + SIGN_OFFSET
@@ -70,17 +83,18 @@ class _Weights:
 
 
 def split_integer_product(
-    t: Tensor, constants: Mapping[Tensor, Loader], add: AddConstant
+    t: Tensor, constants: Mapping[Tensor, Loader], add: AddConstant, has_signed_data: bool = False
 ) -> Tensor:
     """Return `t` with its sum of products of 8-bit integers and constants as above; `t` itself if
-    it, and what it reads, has none."""
-    return _Splitter(constants, add, {}).tensor(t)
+    it, and what it reads, has none. has_signed_data: x' is int8."""
+    return _Splitter(constants, add, has_signed_data, {}).tensor(t)
 
 
 @dataclass(slots=True)
 class _Splitter:
     constants: Mapping[Tensor, Loader]
     add: AddConstant
+    has_signed_data: bool
     done: dict[Tensor, Tensor]
 
     def tensor(self, t: Tensor) -> Tensor:
@@ -115,10 +129,10 @@ class _Splitter:
         name = len(self.constants)
         dims = list(weights.load.tensor.sizes)
         at = weights.load.index.index(weights.column)
-        more = -dims[at] % COLUMN_MULTIPLE
+        more = 0 if self.has_signed_data else -dims[at] % COLUMN_MULTIPLE
         dims[at] += more
         w = self.add(f"weights{name}", I8, tuple(dims), _padded_columns(array, at, more))
-        x8, z8 = data.unsigned_values()
+        x8, z8 = data.signed_values() if self.has_signed_data else data.unsigned_values()
         body = x8 * cast(Load(w, weights.load.index, I8), I32)
         out: Expr = Reduce("sum", axes, body, I32)
         if more:

@@ -42,6 +42,7 @@ class Target:
     reductions with fewer results are split (split_reduction.py); 0 for never. assign_streams:
     assigns steps to streams, from their reads, writes and solutions; None for one stream.
     bounds_transformed_constants: transformed constants have a budget (transformed_constants.py).
+    has_signed_bytes: products of 8-bit integers are of int8 by int8, in place of uint8 by int8.
     """
 
     choose: Callable[[Problem, Option | None], Choice] = choose
@@ -59,6 +60,7 @@ class Target:
     min_parallel_elements: int = 0
     assign_streams: AssignStreams | None = None
     bounds_transformed_constants: bool = False
+    has_signed_bytes: bool = False
 
 
 CPU = Target(bounds_transformed_constants=True)
@@ -88,4 +90,5 @@ def gpu_target(
         dropped_bits=dropped_bits,
         min_parallel_elements=min_parallel_elements,
         assign_streams=assign_streams,
+        has_signed_bytes=True,
     )

@@ -169,5 +169,7 @@ def _estimated_ns(t: Tensor, constants: Collection[Tensor], fp16_operands: bool)
     return (
         None
         if m is None
-        else min(time for time, _ in block_times(replace(m, is_16_bit=fp16_operands)))
+        else min(
+            time for time, _ in block_times(replace(m, operand_bytes=2 if fp16_operands else 4))
+        )
     )
