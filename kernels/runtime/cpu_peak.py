@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from superopt.kernels.runtime.bf16_peak import bf16_spin_text, step_operations
 from superopt.kernels.runtime.cpu import Machine, link_objects, object_code
+from superopt.kernels.runtime.dot_product_peak import spin_text, step_operations
 
 FMA_CHAINS = 12  # independent FMA dependency chains
 SPIN_STEPS = 100_000  # of a call, whose overhead is below a hundredth of it
-BF16_STEPS = 10_000
+DOT_PRODUCT_STEPS = 10_000
 BUFFER_BYTES = tuple(1 << n for n in (14, 16, 18, *range(20, 29)))  # 16 KiB to 256 MiB
 MEMORY_CACHE_RATIO = 2  # bytes that are read from memory for each of the last level cache
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -33,12 +33,13 @@ _SUM_ARGUMENT_TYPES = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 @dataclass(frozen=True, slots=True)
 class CpuPeak:
     """flops: fp32 operations per second; bandwidths: bytes per second, by the bytes that are
-    traversed repeatedly. bf16_flops: operations of products in bfloat16; 0 if they are not
-    measured."""
+    traversed repeatedly. bf16_flops: operations of products in bfloat16, and int8_flops: of 8-bit
+    integers; 0 if they are not measured."""
 
     flops: float
     bandwidths: tuple[tuple[int, float], ...]
     bf16_flops: float = 0.0
+    int8_flops: float = 0.0
 
     def bandwidth(self, size: int) -> float:
         """Return the rate for `size` bytes: of the cache that holds them, or of memory."""
@@ -50,9 +51,11 @@ class CpuPeak:
 
 
 @lru_cache(maxsize=8)
-def measure_cpu_peak(machine: Machine, threads: int, bf16_instructions: str = "") -> CpuPeak:
+def measure_cpu_peak(
+    machine: Machine, threads: int, bf16_instructions: str = "", integer_instructions: str = ""
+) -> CpuPeak:
     """Measure the peak rates of so many threads together. bf16_instructions: of products in
-    bfloat16, if they are measured."""
+    bfloat16, and integer_instructions: of 8-bit integers, if they are measured."""
     _, spin, read = _benchmark_functions(machine)
     sink = np.zeros(16, np.float32)
     operations = 2 * FMA_CHAINS * SPIN_STEPS * (machine.width // 4)
@@ -73,17 +76,19 @@ def measure_cpu_peak(machine: Machine, threads: int, bf16_instructions: str = ""
                 best = min(best, taken / count)
             return best
 
+        def dot_product_rate(instructions: str) -> float:
+            multiply, done = dot_product_run(machine, instructions)
+            return threads * done / least([multiply] * threads, FLOP_TAKES)
+
         flops = (
             threads
             * operations
             / least([lambda: spin(SPIN_STEPS, sink.ctypes.data)] * threads, FLOP_TAKES)
         )
-        bf16_flops = 0.0
-        if bf16_instructions:
-            _, multiply = _bf16_function(machine, bf16_instructions)
-            done = threads * step_operations(bf16_instructions) * BF16_STEPS
-            runs = [lambda: multiply(BF16_STEPS, sink.ctypes.data)] * threads
-            bf16_flops = done / least(runs, FLOP_TAKES)
+        bf16_flops, int8_flops = (
+            dot_product_rate(how) if how else 0.0
+            for how in (bf16_instructions, integer_instructions)
+        )
         rates = []
         sizes = buffer_sizes(threads)
         held = [np.ones(sizes[-1] // 4, np.float32) for _ in range(threads)]
@@ -94,7 +99,7 @@ def measure_cpu_peak(machine: Machine, threads: int, bf16_instructions: str = ""
             reads = [lambda a=a: read(a.ctypes.data, a.nbytes, again) for a in given]  # noqa: B023
             copies = [lambda h=h: np.copyto(*h) for h in halves]
             rates.append((size, threads * size / min(least(reads) / again, least(copies))))
-    return CpuPeak(flops, tuple(rates), bf16_flops)
+    return CpuPeak(flops, tuple(rates), bf16_flops, int8_flops)
 
 
 def buffer_sizes(threads: int) -> tuple[int, ...]:
@@ -145,6 +150,15 @@ def fma_run(machine: Machine, steps: int = SPIN_STEPS) -> tuple[Callable[[], Non
     return lambda: spin(steps, sink.ctypes.data), operations
 
 
+def dot_product_run(machine: Machine, instructions: str) -> tuple[Callable[[], None], int]:
+    """Return a call of one thread at the peak rate of products of groups of terms, and its
+    operations."""
+    _, multiply = _dot_product_function(machine, instructions)
+    sink = np.zeros(16, np.float32)
+    operations = step_operations(instructions, machine.width // 4) * DOT_PRODUCT_STEPS
+    return lambda: multiply(DOT_PRODUCT_STEPS, sink.ctypes.data), operations
+
+
 @lru_cache(maxsize=8)
 def _benchmark_functions(
     machine: Machine,
@@ -159,12 +173,15 @@ def _benchmark_functions(
     return engine, spin, read
 
 
-@lru_cache(maxsize=2)
-def _bf16_function(machine: Machine, instructions: str) -> tuple[object, Callable[..., None]]:
-    """Return what owns the code of `bf16_spin_text`, and its function."""
-    engine = link_objects([object_code(bf16_spin_text(instructions), machine)], machine)
+@lru_cache(maxsize=4)
+def _dot_product_function(
+    machine: Machine, instructions: str
+) -> tuple[object, Callable[..., None]]:
+    """Return what owns the code of `spin_text`, and its function."""
+    text = spin_text(instructions, machine.width // 4)
+    engine = link_objects([object_code(text, machine)], machine)
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)
-    return engine, kind(engine.get_function_address("bf16"))
+    return engine, kind(engine.get_function_address("multiply"))
 
 
 def _repeat(run: Callable[[], object], count: int) -> None:

@@ -17,10 +17,11 @@ from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.cost.machine import this_machine
 from superopt.errors import UsageError
 from superopt.ir import graph
-from superopt.kernels.algorithms.cpu.dot_products.gemm import BF16_ALGORITHMS
+from superopt.kernels.algorithms.cpu.dot_products.gemm import BF16_ALGORITHMS, INT8_ALGORITHMS
 from superopt.kernels.algorithms.space import build_choice
 from superopt.kernels.llvm import operation_count
 from superopt.kernels.llvm.calls import Call, Loop
+from superopt.kernels.runtime.amx import integer_instructions
 from superopt.kernels.runtime.cpu_peak import CpuPeak, buffer_sizes, measure_cpu_peak
 from superopt.loading.representative_sizes import explain_default_sizes
 from superopt.plan.graph.partition import segment_graph
@@ -107,7 +108,7 @@ def _profile_inputs(
             for lane in lanes:
                 lane.run(env)
             runs += 1
-    most = _machine_peak(exe)
+    most = _machine_peak(exe, [lane.step for lane in lanes])
     parts = tuple(p for lane in lanes for p in _step_rows(exe, lane, most))
     total = [sum(float(lane.seconds[n].sum()) for lane in lanes) for n in range(runs)]
     return Profile(
@@ -121,6 +122,7 @@ def _profile_inputs(
         most.bandwidths,
         parts,
         bf16_flops=most.bf16_flops,
+        int8_flops=most.int8_flops,
     )
 
 
@@ -143,11 +145,15 @@ def _generator(exe: Executable) -> CpuCodeGenerator:
     return exe.compiler.generator  # type: ignore[return-value]
 
 
-def _machine_peak(exe: Executable) -> CpuPeak:
+def _machine_peak(exe: Executable, steps: Sequence[object]) -> CpuPeak:
     generator = _generator(exe)
+    programs = [s.code.program for s in steps if isinstance(s, NativeSegment)]
+    algorithms = {o.algorithm for p in programs for o in p.options.values()}
+    how = integer_instructions(generator.machine) if algorithms & INT8_ALGORITHMS else ""
     try:
-        how = generator.bf16_instructions
-        return measure_cpu_peak(generator.machine, generator.threads, how)
+        return measure_cpu_peak(
+            generator.machine, generator.threads, generator.bf16_instructions, how
+        )
     except MemoryError:
         needs = generator.threads * buffer_sizes(generator.threads)[-1]
         raise UsageError(
@@ -201,6 +207,8 @@ def _kernel_rows(
         rate = peak.flops / 2 if t.dtype == F64 else peak.flops
         if program.options[key].algorithm in BF16_ALGORITHMS:
             rate, fixed = peak.bf16_flops, fixed // 2
+        if program.options[key].algorithm in INT8_ALGORITHMS:
+            rate = peak.int8_flops
         arithmetic = count.own / rate
         memory = fixed / peak.bandwidth(held) + other / peak.bandwidth(other)
         if not count.is_last:  # a call that reads nothing zeroes the border of its result

@@ -77,7 +77,8 @@ class Profile:
     threads: 0 on a GPU, which has `precision` instead, and whose kernels are timed one by one.
     seconds: of a run, the median of `runs`; flops: peak operations per second in float32 (on a GPU
     in its precision); bandwidths: peak bytes per second, by the bytes of the working set.
-    bf16_flops: peak operations per second of products in bfloat16; 0 if there are none.
+    bf16_flops, int8_flops: peak operations per second of products in bfloat16, and of 8-bit
+    integers; 0 if there are none.
     """
 
     model: str
@@ -91,6 +92,7 @@ class Profile:
     parts: tuple[KernelProfile, ...]
     precision: str = ""
     bf16_flops: float = 0.0
+    int8_flops: float = 0.0
 
     @property
     def roofline_share(self) -> float:
@@ -105,9 +107,10 @@ class Profile:
         memory = self.bandwidths[-1][1]
         cache = max(rate for _, rate in self.bandwidths)
         caches = f" {cache / 1e9:.0f} GB/s from caches," if self.threads else ""
-        short = f" {self.bf16_flops / 1e9:.0f} in bf16," if self.bf16_flops else ""
+        rates = {"bf16": self.bf16_flops, "int8": self.int8_flops}
+        narrow = "".join(f" {rate / 1e9:.0f} in {kind}," for kind, rate in rates.items() if rate)
         return (
-            f"at most {self.flops / 1e9:.0f} GFLOP/s,{short}{caches} "
+            f"at most {self.flops / 1e9:.0f} GFLOP/s,{narrow}{caches} "
             f"{memory / 1e9:.0f} GB/s from memory"
         )
 

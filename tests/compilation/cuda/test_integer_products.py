@@ -16,8 +16,8 @@ from tests.support.integer_texts import drawn_integer_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("interpreted")]
 
-# By kind: a graph of element types XT, WT and the zero point ZERO of x, and whether tensor cores take
-# it.
+# By kind: a graph of element types XT, WT and the zero point ZERO of x, and whether tensor cores
+# take it.
 GRAPHS = {
     "a matrix product": ("""(XT[40, 64] x, WT[64, 48] w) => (int32[40, 48] y) <XT z = {ZERO}>
         { y = MatMulInteger(x, w, z) }""", True),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from superopt.kernels.processor import AMX
-from superopt.kernels.runtime.amx import NEEDED_FEATURES, request_amx
+from superopt.kernels.runtime.amx import INTEGER_FEATURES, NEEDED_FEATURES, request_amx
 from superopt.kernels.runtime.engine import Machine, host, psabi_machine
 
 # Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants.
@@ -60,5 +60,6 @@ def require(instructions: str) -> None:
 def machine_with(instructions: str) -> Machine:
     """A processor that has the instructions."""
     base = psabi_machine("x86-64-v4")
-    more = ",".join(f"+{f}" for f in NEEDED_FEATURES[instructions])
+    needed = {**NEEDED_FEATURES, **INTEGER_FEATURES}[instructions]
+    more = ",".join(f"+{f}" for f in needed)
     return replace(base, features=f"{base.features},{more}")

@@ -377,4 +377,6 @@ AMX_GEMM, BF16_GEMM, AMX_INT8_GEMM, INT8_GEMM = (
         ("int8_gemm", "GEMM and convolution of uint8 and int8", _recognise_int8_vectors),
     )
 )  # fmt: skip
-BF16_ALGORITHMS = frozenset((*AMX_GEMM.names, *BF16_GEMM.names))  # the names of their options
+# the names of their options
+BF16_ALGORITHMS = frozenset((*AMX_GEMM.names, *BF16_GEMM.names))
+INT8_ALGORITHMS = frozenset((*AMX_INT8_GEMM.names, *INT8_GEMM.names))
