@@ -18,12 +18,13 @@ from superopt.plan.graph.quantization.nodes import (
 from superopt.te.expr.dtype import F32, I8, I32, U8
 
 MAX_DEPTH = 32  # operators
+AVERAGE_OPS = ("AveragePool", "GlobalAveragePool")
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledSum:
-    """The sum of terms, as integers in float32 and their factors, None for 1, and of an offset,
-    None for 0. Factors and offsets are constants."""
+    """The sum of terms, as integers or averages of integers in float32 and their factors, None for
+    1, and of an offset, None for 0. Factors and offsets are constants."""
 
     terms: tuple[tuple[Value, Value | None], ...]
     offset: Value | None = None
@@ -50,6 +51,8 @@ def match_sum(
         return ScaledSum(((v, None),)) if is_integer else None
     if _is_exact_convolution(n):
         return ScaledSum(((v, None),))
+    if n.op.name in AVERAGE_OPS:
+        return _match_average(n)
     if n.op.name == "BatchNormalization" and len(n.types) == 1:
         return _match_batch_normalization(n, counts, depth)
     if n.op.name in ("Add", "Sub", "Mul", "Div"):
@@ -93,6 +96,18 @@ def _match_batch_normalization(
     return ScaledSum(scaled.terms, offset)
 
 
+def _match_average(n: ir_graph.Node) -> ScaledSum | None:
+    """Return the average of dequantized integers as the scaled one of the integers."""
+    found = match_dequantized(n.inputs[0])
+    if found is None or found.axis is not None:
+        return None
+    is_padded = bool(n.attr("count_include_pad")) if n.op.name == "AveragePool" else False
+    if is_padded and found.zero is not None and not is_zero(found.zero):
+        return None  # zeros beyond the edge are no integers of zero
+    whole = make_node(n.op.name, [make_node("Cast", [found.x], to=F32)], **dict(n.attrs))
+    return _shifted_term(whole, found.scale, found.zero, 0)
+
+
 def _is_exact_convolution(n: ir_graph.Node) -> bool:
     """True for a convolution of integers in float32 (plan/graph/quantization/products.py)."""
     if n.op.name != "Conv" or n.attr("group") == 1 or len(n.inputs) > 2:
@@ -122,9 +137,15 @@ def _dequantized_sum(
         return None
     after = 0 if axis is None else len(v.type.shape or ()) - 1 - axis
     scale = along_axis(scale, after)
-    term = make_node("Cast", [x], to=F32), scale
+    return _shifted_term(make_node("Cast", [x], to=F32), scale, zero, after)
+
+
+def _shifted_term(x: Value, scale: Value, zero: Value | None, after: int) -> ScaledSum | None:
+    """Return (x - zero) * scale; None if these are no constants."""
+    if not is_constant(scale, {}) or (zero is not None and not is_constant(zero, {})):
+        return None
     if zero is None or is_zero(zero):
-        return ScaledSum((term,))
+        return ScaledSum(((x, scale),))
     whole = along_axis(make_node("Cast", [zero], to=F32), after)
     offset = make_node("Mul", [make_node("Mul", [whole, scale]), make_scalar(-1.0)])
-    return ScaledSum((term,), offset)
+    return ScaledSum(((x, scale),), offset)

@@ -5,7 +5,7 @@
 One product is computed with y as its epilogue; of the other's results y could read the sums, of 32
 bits, or q, of 8. Stored are all but the last.
 
-    y = depthwise convolution of f32(q)
+    y = depthwise convolution, or average, of f32(q)
 
 reads q. A depthwise convolution has as few operations for each element as conversions cost.
 """
@@ -95,12 +95,12 @@ def _depthwise_casts(
     current: Mapping[Tensor, Tensor], readers: Mapping[Tensor, list[Tensor]]
 ) -> dict[Tensor, Load]:
     """Return the tensors that are 8-bit integers as float32, and that only depthwise convolutions
-    read, with the loads of the integers."""
+    and averages read, with the loads of the integers."""
     out: dict[Tensor, Load] = {}
     for t, now in current.items():
         match now.body:
             case Apply("cast", (Load(q, index) as load,), dtype) if dtype == F32:
-                fits = q in current and q.dtype.is_int and q.dtype.bits == NARROW_BITS
+                fits = q.dtype.is_int and q.dtype.bits == NARROW_BITS
                 some = readers.get(t, [])
                 if fits and index == now.axes and some:
                     out |= {t: load} if all(_is_depthwise(current[r], t) for r in some) else {}
@@ -108,7 +108,7 @@ def _depthwise_casts(
 
 
 def _is_depthwise(now: Tensor, image: Tensor) -> bool:
-    """True if all that reads an image is a sum of products over a window of one channel."""
+    """True if all that reads an image is a sum over a window of one channel."""
     if now.rank < 3 or any(x.tensor == image for x in _loads_outside(now.body)):
         return False
     for r in reductions(now.body):

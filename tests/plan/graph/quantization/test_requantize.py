@@ -63,6 +63,15 @@ GRAPHS = {
         int8[32, 16, 1, 1] w2) => (uint8[1, 48, 5, 5] y) {{ {conv}
         c = Conv<pads = [1, 1, 1, 1]>(xd, wd) vd = DequantizeLinear(w2, s2) e = Conv(xd, vd)
         a = Concat<axis = 1>(c, e) y = QuantizeLinear(a, s1, z1) }}""",
+    "average": """(uint8[1, 16, 7, 7] x, int8[32, 16, 1, 1] w, float[32] t, int8[32] u)
+        => (uint8[1, 32, 5, 5] y) {{ {conv} c = Conv(xd, wd) {q}
+        p = AveragePool<kernel_shape = [3, 3]>(cd)
+        y = QuantizeLinear(p, s2, z2) }}""",
+    "average with zeros beyond the edge": """(uint8[1, 16, 7, 7] x) => (uint8[1, 16, 4, 4] y) {{
+        d = DequantizeLinear(x, s0, z0) p = AveragePool<kernel_shape = [3, 3], strides = [2, 2],
+        pads = [1, 1, 1, 1], count_include_pad = 1>(d) y = QuantizeLinear(p, s1, z2) }}""",
+    "average of all": """(uint8[2, 96, 7, 7] x) => (uint8[2, 96, 1, 1] y) {{
+        d = DequantizeLinear(x, s0, z1) p = GlobalAveragePool(d) y = QuantizeLinear(p, s2, z1) }}""",
     "matrix": """(uint8[9, 40] x, int8[40, 20] w, float[20] b) => (int8[9, 20] y) {{
         xd = DequantizeLinear(x, s0, z0) wd = DequantizeLinear(w, s2) c = MatMul(xd, wd)
         a = Add(c, b) y = QuantizeLinear(a, s1, z2) }}""",
@@ -82,6 +91,9 @@ STAYS = {
     "of a product of inputs": "(uint8[4, 6] x, uint8[6, 4] x2) => (uint8[4, 4] y) {{"
     " a = DequantizeLinear(x, s1, z1) b = DequantizeLinear(x2, s1, z1) c = MatMul(a, b)"
     " y = QuantizeLinear(c, s1, z1) }}",
+    "an average with numbers beyond the edge": """(uint8[1, 4, 8, 8] x) => (uint8[1, 4, 8, 8] y)
+        {{ a = DequantizeLinear(x, s1, z1) p = AveragePool<kernel_shape = [3, 3],
+        pads = [1, 1, 1, 1], count_include_pad = 1>(a) y = QuantizeLinear(p, s1, z1) }}""",
     "other scale": "(uint8[4, 6] x, float[1] x2) => (uint8[4, 6] y) {{"
     " a = DequantizeLinear(x, x2, z1) y = QuantizeLinear(a, s1, z1) }}",
     "a sum that is an output, too": """(uint8[1, 16, 6, 6] x, int8[16, 16, 1, 1] w, float[16] t,
