@@ -106,6 +106,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     models = [given.models / f"{name}.onnx" for name in given.only.split(",")]
+    for path in (m for m in models if not m.exists()):
+        print(f"left out: no file {path}", file=sys.stderr)
+    models = [m for m in models if m.exists()]
     head = HEAD.format(
         machine=this_machine().text, date=date.today(), ort=ort.installed_version(),
         openvino=openvino.version(), rounds=ROUNDS,

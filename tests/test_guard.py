@@ -6,6 +6,7 @@ import threading
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,9 +20,11 @@ from superopt.errors import ModelError, OutOfMemory, OutOfTime, UsageError
 from superopt.ir.constant_folding import fold_constants
 from superopt.ir.evaluate import evaluate
 from superopt.ir.graph import content_key
+from superopt.jobs import benchmark
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.read import wire
 from superopt.onnx_io.read.source import read_model
+from superopt.ort.timing import interleave
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
 from superopt.te.expr.tensor import TensorType
@@ -285,6 +288,32 @@ def test_verify_of_endless_models_ends_undecided() -> None:
     verdict = superopt.verify(one.SerializeToString(), two.SerializeToString(), limit=2.0)
     assert time.monotonic() - begin < 1.2 * 2.0 + 5
     assert verdict.decision == "unknown"
+
+
+@pytest.mark.parametrize(("end", "count"), [(3, 2), (1, 0)])
+def test_bench_keeps_the_repetitions_before_its_deadline(
+    end: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its deadline a session stops its run with an error of its own."""
+    (tmp_path / "short.onnx").write_bytes(loop(3).SerializeToString())
+    repetitions: list[list[list[float]]] = []
+
+    def stop_run(*given: Any, **more: Any) -> list[list[float]]:
+        if len(repetitions) == end - 1:
+            guard.current_guard().deadline = time.monotonic() - 1
+            raise RuntimeError("terminate flag being set to true")
+        repetitions.append(interleave(*given, **more))
+        return repetitions[-1]
+
+    monkeypatch.setattr(benchmark, "interleave", stop_run)
+    if count:
+        (row,) = superopt.bench([tmp_path / "short.onnx"], seconds=0.5)
+        assert row.latency is not None
+        assert row.latency.runs == sum(len(times) for (times,) in repetitions)
+    else:
+        with pytest.raises(OutOfTime, match="timing was stopped"):
+            superopt.bench([tmp_path / "short.onnx"], seconds=0.5)
+    assert len(repetitions) == count
 
 
 @pytest.mark.ci

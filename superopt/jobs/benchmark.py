@@ -33,6 +33,7 @@ from superopt.report.data.report import BenchRow, Event
 RUNTIMES = ("ort", "openvino", "torch", "superopt")
 MAX_ROUNDS = 40
 REPETITIONS = 5
+MAX_TIMING_SHARE = 0.5  # of the time that is left; models are loaded in the rest
 PROGRESS_INTERVAL_S = 0.5  # seconds between two events, which disturb the caches
 
 
@@ -240,12 +241,23 @@ def _time_repetitions(
     live = [i for i, lane in enumerate(lanes) if not lane.note]
     sat: list[_Repetition] = []
     pause = SPIN_SECONDS if threads > 1 else 0.0
+    limits = guard.current_guard()
     for n in range(REPETITIONS):
-        runs = [lanes[i].load_run() for i in live]
-        meter = LoadMeter.start([os.getpid()])
-        more = interleave(
-            runs, seconds / REPETITIONS, MAX_ROUNDS // REPETITIONS, seed + n, enough, pause=pause
-        )
+        left = limits.seconds_left() / (REPETITIONS - n)
+        length = min(seconds / REPETITIONS, left * MAX_TIMING_SHARE)
+        try:
+            runs = [lanes[i].load_run() for i in live]
+            meter = LoadMeter.start([os.getpid()])
+            more = interleave(
+                runs, length, MAX_ROUNDS // REPETITIONS, seed + n, enough, pause=pause
+            )
+        except (RuntimeError, OutOfTime):  # a session that was stopped raises the former
+            if limits.seconds_left() > 0:
+                raise
+            if not sat:
+                raise guard.out_of_time_error("timing") from None
+            limits.note(f"the budget ended after {n} of {REPETITIONS} repetitions")
+            break
         sat.append(_Repetition(dict(zip(live, more, strict=True)), meter.stop()))
     return sat
 
