@@ -71,7 +71,8 @@ GRAPHS = {
         d = DequantizeLinear(x, s0, z0) p = AveragePool<kernel_shape = [3, 3], strides = [2, 2],
         pads = [1, 1, 1, 1], count_include_pad = 1>(d) y = QuantizeLinear(p, s1, z2) }}""",
     "average of all": """(uint8[2, 96, 7, 7] x) => (uint8[2, 96, 1, 1] y) {{
-        d = DequantizeLinear(x, s0, z1) p = GlobalAveragePool(d) y = QuantizeLinear(p, s2, z1) }}""",
+        d = DequantizeLinear(x, s0, z1) p = GlobalAveragePool(d)
+        y = QuantizeLinear(p, s2, z1) }}""",
     "matrix": """(uint8[9, 40] x, int8[40, 20] w, float[20] b) => (int8[9, 20] y) {{
         xd = DequantizeLinear(x, s0, z0) wd = DequantizeLinear(w, s2) c = MatMul(xd, wd)
         a = Add(c, b) y = QuantizeLinear(a, s1, z2) }}""",
