@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -144,7 +145,7 @@ class _Splitter:
             out = out - z8 * Load(sums, (weights.column,), I32)
         if rest is not None:
             zeros = self.add(f"zeros{name}", I32, (weights.column.extent,), rest)
-            rows = _sum_of_rows(t, weights.column, Reduce("sum", axes, data.difference(), I32))
+            rows = _sum_of_rows(t, weights.column, _row_sums(data, axes))
             out = out - Load(zeros, (weights.column,), I32) * rows
         return out
 
@@ -274,7 +275,28 @@ def _column_sums(w: _Weights, array: Loader, axes: tuple[Axis, ...]) -> Loader:
     )
 
 
-def _sum_of_rows(t: Tensor, column: Axis, sums: Reduce) -> Expr:
+def _row_sums(data: _Data, axes: tuple[Axis, ...]) -> Expr:
+    """Return the sums of x - z over the axes. The channels of each pixel of an image are added
+    once, not for each window."""
+    load = data.load
+    inside = [d for d, i in enumerate(load.index) if isinstance(i, Axis) and i in axes]
+    channels = tuple(i for i in load.index if isinstance(i, Axis) and i in axes)
+    window = tuple(a for a in axes if a not in channels)
+    if not window or not channels:
+        return Reduce("sum", axes, data.difference(), I32)
+    count = prod(a.size for a in channels)
+    extents = load.tensor.shape
+    own = {d: Axis(f"p{d}", n) for d, n in enumerate(extents) if d not in inside}
+    index = tuple(own.get(d, i) for d, i in enumerate(load.index))
+    total = Reduce("sum", channels, cast(Load(load.tensor, index, load.dtype), I32), I32)
+    shape = tuple(a.extent for a in own.values())
+    pixels = Tensor("pixels", I32, shape, tuple(own.values()), total)
+    out = Load(pixels, tuple(load.index[d] for d in own), I32) - data.zero * count
+    out = out if data.guard is None else select(data.guard, out, const(0, I32))
+    return Reduce("sum", window, out, I32)
+
+
+def _sum_of_rows(t: Tensor, column: Axis, sums: Expr) -> Expr:
     """Return a load of the sums as a tensor of their own, over all axes but the column's."""
     axes = tuple(a for a in t.axes if a != column)
     own = tuple(Axis(f"i{d}", a.extent) for d, a in enumerate(axes))
