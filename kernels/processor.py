@@ -41,6 +41,7 @@ class Processor:
       winograd_wide_cost, winograd_narrow_cost: relative, of tiles of four vectors and of one.
       block_sum_rows, block_tile: register tiles of block-scaled integers.
       bf16_dot_time: of an instruction that adds 16 products of pairs of bfloat16 (VDPBF16PS).
+    permutes_bytes: it has an instruction that looks up 64 bytes in a table of as many (VPERMB).
     """
 
     name: str
@@ -73,6 +74,7 @@ class Processor:
     min_packed_rows: float = inf
     copies_values: bool = False
     bf16_dot_time: float = 1.0
+    permutes_bytes: bool = False
 
     @property
     def has_few_registers(self) -> bool:
@@ -87,6 +89,7 @@ FMAS_PER_CYCLE = 2  # of all kinds, with whole vectors or halves of these
 AMX, AVX512_BF16 = "amx", "avx512_bf16"
 AMX_INT8, AVX512_VNNI, AVX_VNNI = "amx_int8", "avx512_vnni", "avx_vnni"
 AVX_INT16 = "avx_int16"
+AVX512_VBMI = "avx512_vbmi"  # for tables of bytes
 TILE_ROW_BYTES = 64  # of AMX
 TILE_INSTRUCTIONS = (AMX, AMX_INT8)
 

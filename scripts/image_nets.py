@@ -17,7 +17,7 @@ STAGES = (64, 128, 256, 512)
 CLASSES = 400  # of Kinetics
 
 
-class _Builder:
+class NetBuilder:
     """Collects nodes and drawn weights of a model."""
 
     def __init__(self) -> None:
@@ -27,9 +27,19 @@ class _Builder:
 
     def add(self, op: str, *names: str, **attributes: object) -> str:
         """Add a node and return the name of its result."""
-        out = f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, names, [out], **attributes))
-        return out
+        return self.add_parts(1, op, *names, **attributes)[0]
+
+    def add_parts(self, count: int, op: str, *names: str, **attributes: object) -> list[str]:
+        """Add a node and return the names of its results."""
+        made = [f"v{len(self.nodes)}"]
+        made += [f"{made[0]}_{n}" for n in range(1, count)]
+        self.nodes.append(helper.make_node(op, names, made, **attributes))
+        return made
+
+    def integers(self, *values: int) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights[name] = np.array(values, np.int64)
+        return name
 
     def weight(self, values: np.ndarray) -> str:
         name = f"w{len(self.weights)}"
@@ -68,7 +78,7 @@ class _Builder:
 
 def dcgan_generator(batch: int = 1) -> onnx.ModelProto:
     """Return the generator: transposed convolutions from 1 x 1 to 64 x 64 pixels."""
-    b, x = _Builder(), "x"
+    b, x = NetBuilder(), "x"
     channels = (LATENT, *(FEATURES * n for n in (8, 4, 2, 1)), 3)
     for n, (inner, outer) in enumerate(pairwise(channels)):
         # each output pixel of stride 2 sums 2 x 2 of the 4 x 4 elements of a filter
@@ -81,7 +91,7 @@ def dcgan_generator(batch: int = 1) -> onnx.ModelProto:
 
 def dcgan_discriminator(batch: int = 1) -> onnx.ModelProto:
     """Return the discriminator: convolutions of stride 2 from 64 x 64 pixels to one score."""
-    b, x = _Builder(), "x"
+    b, x = NetBuilder(), "x"
     channels = (3, *(FEATURES * n for n in (1, 2, 4, 8)), 1)
     for n, (inner, outer) in enumerate(pairwise(channels)):
         w = b.filters((outer, inner, 4, 4), 16 * inner)
@@ -95,7 +105,7 @@ def dcgan_discriminator(batch: int = 1) -> onnx.ModelProto:
 
 def r3d_18(batch: int = 1) -> onnx.ModelProto:
     """Return the 3-D ResNet-18, whose blocks are two convolutions of 3 x 3 x 3."""
-    b = _Builder()
+    b = NetBuilder()
     x = b.add("Relu", b.conv("x", STAGES[0], CLIP[0], (3, 7, 7), 2))
     inner = STAGES[0]
     for outer in STAGES:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from superopt.kernels.algorithms.digests import kernel_digest
 from superopt.kernels.algorithms.in_place_stages import compute_in_place
 from superopt.kernels.algorithms.problem import Choice, Problem
+from superopt.kernels.llvm.byte_lookups import has_byte_lookups
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.lower import lower_kernel
 from superopt.kernels.loops.tile import Kernel
+from superopt.kernels.processor import AVX512_VBMI
 from superopt.kernels.triton.narrow_stores import narrow_stores
 from superopt.te.analysis.bind_sizes import has_symbolic_size
 from superopt.te.analysis.walk import computed_tensors, loads
@@ -36,19 +38,16 @@ def build_kernels(p: Problem, choice: Choice) -> list[BuiltKernel]:
         layout[choice.root] = layout[p.tensor]
     if choice.layout is not None:
         layout[choice.root] = choice.layout
-    out = [
-        _build_kernel(before, choice, layout, buffer, p.stores_half)
-        for before, buffer in choice.producers
-    ]
-    return [*out, _build_kernel(choice.root, choice, layout, p.tensor, p.stores_half)]
+    out = [_build_kernel(p, before, choice, layout, buffer) for before, buffer in choice.producers]
+    return [*out, _build_kernel(p, choice.root, choice, layout, p.tensor)]
 
 
 def _build_kernel(
+    p: Problem,
     root: Tensor,
     choice: Choice,
     layout: dict[Tensor, Layout | ScatteredLayout],
     target: Tensor,
-    stores_half: bool,
 ) -> BuiltKernel:
     read = input_buffers(root)
     if root.dtype == BOOL and isinstance(root.body, Load) and read == [root.body.tensor]:
@@ -64,9 +63,11 @@ def _build_kernel(
             kernel = compute_in_place(kernel)
         if choice.instructions:
             kernel = replace(kernel, instructions=choice.instructions)
+        elif p.processor.permutes_bytes and has_byte_lookups(root.body):
+            kernel = replace(kernel, instructions=AVX512_VBMI)
         if root is choice.root and choice.programs:
             kernel = replace(kernel, programs=choice.programs)
-    if stores_half:
+    if p.stores_half:
         kernel = replace(kernel, body=narrow_stores(kernel.body))
     return BuiltKernel(_name_kernel(kernel, root), tuple(given), target)
 

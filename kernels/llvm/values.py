@@ -20,6 +20,7 @@ from superopt.kernels.llvm.address import (
     terms_by_depth,
 )
 from superopt.kernels.llvm.builder import Value, memory_type, number
+from superopt.kernels.llvm.byte_lookups import emit_byte_lookup, match_byte_lookup
 from superopt.kernels.llvm.functions import (
     CHEAP_EXPONENTS,
     emit_bit_field,
@@ -41,6 +42,7 @@ from superopt.kernels.llvm.writer import (
     register_slot,
     table_value,
 )
+from superopt.kernels.processor import AVX512_VBMI
 from superopt.te.analysis import affine
 from superopt.te.expr import index as te_index
 from superopt.te.expr.dtype import BOOL, F32, F64, INDEX, U32
@@ -232,6 +234,11 @@ def _emit_clamped_index(w: Writer, i: Value, bound: Value) -> Value:
 
 def emit_load(w: Writer, buffer: Tensor, index: Sequence[Expr], p: TilePosition) -> Value:
     """Emit a load at a position: a vector, or a scalar if all lanes read the same element."""
+    if w.instructions == AVX512_VBMI and p.lanes and p.guard is None:
+        load = Load(buffer, tuple(index), buffer.dtype)
+        byte = match_byte_lookup(load)
+        if byte is not None and (x := emit_value(w, byte, p)).lanes:
+            return emit_byte_lookup(w, load, x)
     if buffer in w.registers:
         slot, lanes = register_slot(w, buffer, index, p)
         out = Value("", buffer.dtype, lanes)

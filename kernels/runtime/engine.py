@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -37,9 +37,11 @@ class Machine:
     def processor(self) -> Processor:
         """The kind of processor, whose costs decide. All with 512-bit vectors that AMD did not make
         are taken for a Xeon: LLVM names virtual ones by chance."""
+        features = self.features.split(",")
         if self.width == AVX512_BYTES:
-            return AMD_PROCESSORS.get(self.cpu, ZEN5 if self.cpu.startswith("znver") else XEON)
-        return ZEN5 if "+neon" in self.features.split(",") else AVX2
+            found = AMD_PROCESSORS.get(self.cpu, ZEN5 if self.cpu.startswith("znver") else XEON)
+            return replace(found, permutes_bytes="+avx512vbmi" in features)
+        return ZEN5 if "+neon" in features else AVX2
 
 
 AMD_PROCESSORS = {"znver4": ZEN4}  # by LLVM's name

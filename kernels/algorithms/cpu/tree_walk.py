@@ -26,7 +26,7 @@ from superopt.kernels.loops.schedule import (
     Vectorize,
 )
 from superopt.te.analysis.walk import computed_tensors, index_axes, loads, subexpressions
-from superopt.te.expr.node import Axis, Index, Load
+from superopt.te.expr.node import Apply, Axis, Index, Load
 from superopt.te.expr.tensor import Tensor
 
 MAX_TREES = 64  # at a time: four vectors of 16 hide the latency of loads
@@ -34,7 +34,10 @@ CHUNK_ROWS = 32  # of a chunk
 
 
 def is_step(t: Tensor, previous: Tensor) -> bool:
-    """True if elements of `previous` at the same place are indices of what `t` reads."""
+    """True if elements of `previous` at the same place are indices of what `t` reads, other than
+    bytes of data."""
+    if isinstance(previous.body, Apply) and previous.body.fn == "cast":
+        return False
     return t.body is not None and t.shape == previous.shape and any(
         isinstance(e, Index) and isinstance(e.element, Load) and e.element.tensor is previous
         and e.element.index == t.axes

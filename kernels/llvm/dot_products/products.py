@@ -188,7 +188,7 @@ def kernel_product(kernel: Kernel) -> DotProduct | None:
     prepare operands. Raises NotImplementedError for a product that its instructions do not compute.
     """
     updates = [s for s in flat_statements(kernel.body) if isinstance(s, Update)]
-    if not kernel.instructions or not updates:
+    if kernel.instructions not in DOT_TYPES or not updates:
         return None
     found = match_dot_product(updates[0])
     has_tiles = kernel.instructions in TILE_INSTRUCTIONS

@@ -11,6 +11,8 @@ from superopt.plan.graph.batched_gemm import batch_gemms
 from superopt.plan.graph.channels_first import convert_to_channels_first
 from superopt.plan.graph.dft_matmul import lower_dft_to_matmul
 from superopt.plan.graph.promote_fp32 import promote_to_fp32
+from superopt.plan.graph.quantization.byte_tables import tabulate_functions
+from superopt.plan.graph.quantization.data_movement import move_dequantization
 from superopt.plan.graph.quantization.grouped_products import split_grouped_products
 from superopt.plan.graph.quantization.products import lower_quantized_products
 from superopt.plan.graph.quantization.requantize import merge_requantization
@@ -52,19 +54,21 @@ def simplify_graph(
     sensitive_outputs: Collection[int] = (),
     applies_rules: bool = True,
 ) -> ir_graph.Graph:
-    """Return the graph after, in this order: writing products of dequantized integers as products
-    of integers, splitting grouped ones and, on a CPU, lowering those of two variables; unrolling
-    short recurrent layers, promoting fp16 and bf16 to float32, folding constants, lowering Fourier
-    transforms to products, converting to channels first, applying the rules of ALWAYS_APPLIED_RULES
-    that the float class permits, lowering 1x1 transposed convolutions to products and those of long
-    strides to sub-pixel convolutions; on a CPU also those of short strides where that pays, 3-D
-    convolutions to fewer ones of slices, and batching products of rows with one matrix.
+    """Return the graph after, in this order: moving dequantization behind data movement, writing
+    products of dequantized integers as products of integers, splitting grouped ones and, on a CPU,
+    lowering those of two variables; unrolling short recurrent layers, promoting fp16 and bf16 to
+    float32, folding constants; on a CPU, writing functions of 8 bits as tables; merging
+    requantization, lowering Fourier transforms to products, converting to channels first, applying
+    the rules of ALWAYS_APPLIED_RULES that the float class permits, lowering 1x1 transposed
+    convolutions to products and those of long strides to sub-pixel convolutions; on a CPU also
+    those of short strides where that pays, 3-D convolutions to fewer ones of slices, and batching
+    products of rows with one matrix.
 
     sensitive_outputs: the indices of outputs on which discontinuous operators outside of the graph
     depend; these are rounded as ir/rounding_sensitive.py defines. applies_rules: False: without the
     steps from the rules on, to measure what they gain.
     """
-    graph = split_grouped_products(lower_quantized_products(graph))
+    graph = split_grouped_products(lower_quantized_products(move_dequantization(graph)))
     if is_cpu:
         graph = lower_variable_products(graph)
     graph = unroll_recurrent(graph, threads, separate=not is_cpu)
@@ -75,7 +79,7 @@ def simplify_graph(
         lazy=True,
     ).graph
     if float_class >= REQUANTIZATION_FLOAT_CLASS:
-        graph = merge_requantization(graph)
+        graph = merge_requantization(tabulate_functions(graph) if is_cpu else graph)
     graph = fold_constants(convert_to_channels_first(lower_dft_to_matmul(graph)), lazy=True).graph
     if not applies_rules:
         return graph

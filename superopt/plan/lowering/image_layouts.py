@@ -12,7 +12,7 @@ from superopt.plan.lowering.polyphase import WrittenParts
 from superopt.te.analysis import affine
 from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
 from superopt.te.expr import index as te_index
-from superopt.te.expr.node import Apply, Expr, Load, Reduce
+from superopt.te.expr.node import Apply, Expr, Index, Load, Reduce
 from superopt.te.expr.symbolic_int import example_sizes, extent, is_in_range, least_at_level
 from superopt.te.expr.tensor import Tensor
 
@@ -254,6 +254,8 @@ def _elementwise_operands(t: Tensor) -> list[Tensor]:
         match stack.pop():
             case Load(x, index) if index == t.axes and x.shape == t.shape:
                 out.append(x)
+            case Load(_, index):  # of a table
+                stack += [i.element for i in index if isinstance(i, Index)]
             case Apply(_, args):
                 stack += args
     return out

@@ -149,3 +149,15 @@ def share_subexpressions(roots: Sequence[Expr]) -> list[Expr]:
         return found[1]
 
     return list(map(go, roots))
+
+
+def has_ordered_axes(t: Tensor) -> bool:
+    """True if operands have their axes in the order of `t`. With channels last, an image has the
+    layout that is read only after a copy."""
+    assert t.body is not None
+    for x in loads(t.body):
+        some = [[t.axes.index(a) for a in index_axes(i) if a in t.axes] for i in x.index]
+        found = [n for each in some for n in sorted(each)]
+        if found != sorted(found):
+            return False
+    return True

@@ -67,3 +67,10 @@ def along_axis(v: Value, after: int) -> Value:
 def is_zero(v: Value) -> bool:
     """True for a constant of zeros."""
     return isinstance(v, ir_graph.Constant) and not v.load().any()
+
+
+def constant_number(v: Value) -> float | None:
+    """Return the element of a constant of one element; None for another value."""
+    if not isinstance(v, ir_graph.Constant) or v.type.shape not in ((), (1,)):
+        return None
+    return float(v.load().reshape(()))

@@ -27,6 +27,7 @@ from superopt.ir.substitute import replace_all
 from superopt.plan.graph.quantization.channels import pad_channels
 from superopt.plan.graph.quantization.nodes import (
     Value,
+    constant_number,
     make_node,
     make_scalar,
     match_dequantized,
@@ -110,18 +111,11 @@ def _match_step(n: ir_graph.Node) -> _Step | None:
     x, scale, zero = (*n.inputs, None)[:3]
     if x is None or x.type.dtype != F32 or n.attr("precision") or scale is None:
         return None
-    s, z = _number(scale), 0.0 if zero is None else _number(zero)
+    s, z = constant_number(scale), 0.0 if zero is None else constant_number(zero)
     if s is None or z is None or scale.type.dtype != F32 or not (0 < s < np.inf):
         return None
     assert n.type.dtype is not None
     return _Step(s, int(z), n.type.dtype)
-
-
-def _number(v: Value) -> float | None:
-    """Return the element of a constant of one element."""
-    if not isinstance(v, ir_graph.Constant) or v.type.shape not in ((), (1,)):
-        return None
-    return float(v.load().reshape(()))
 
 
 def _merge_step(
@@ -132,8 +126,8 @@ def _merge_step(
     assert x is not None
     found = match_dequantized(x)
     if found is not None and found.x.type.dtype == step.dtype and found.axis is None:
-        same_zero = 0.0 if found.zero is None else _number(found.zero)
-        if _number(found.scale) == step.scale and same_zero == step.zero:
+        same_zero = 0.0 if found.zero is None else constant_number(found.zero)
+        if constant_number(found.scale) == step.scale and same_zero == step.zero:
             return found.x
     low, high = (float(end - step.zero) for end in RANGES[step.dtype])
     while (inner := _match_limits(x)) is not None and counts.get(x, 0) == 1:
@@ -200,7 +194,7 @@ def _match_limits(v: Value) -> tuple[Value, tuple[float, float]] | None:
     if n.op.name != "Clip":
         return None
     ends = [*n.inputs[1:], None, None][:2]
-    low, high = (np.nan if e is None else _number(e) for e in ends)
+    low, high = (np.nan if e is None else constant_number(e) for e in ends)
     if low is None or high is None:
         return None
     limits = (-np.inf if np.isnan(low) else low, np.inf if np.isnan(high) else high)

@@ -23,7 +23,13 @@ from superopt.plan.rewrites.fusion.narrow_results import narrow_results, read_na
 from superopt.plan.rewrites.reductions.shared_values import share_exponentials
 from superopt.te.analysis.affine import affine
 from superopt.te.analysis.inline import Inliner, substitute_axes
-from superopt.te.analysis.walk import index_axes, is_window_load, loads, reductions
+from superopt.te.analysis.walk import (
+    has_ordered_axes,
+    index_axes,
+    is_window_load,
+    loads,
+    reductions,
+)
 from superopt.te.analysis.walk import subexpressions as parts_of
 from superopt.te.expr import index as te_index
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce
@@ -309,18 +315,6 @@ def _has_sliding_window(t: Tensor) -> bool:
 def has_affine_loads(e: Expr) -> bool:
     """True if neighbours are read at a constant stride."""
     return all(affine(i) is not None for x in loads(e) for i in x.index)
-
-
-def has_ordered_axes(t: Tensor) -> bool:
-    """True if operands have their axes in the order of `t`. With channels last, an image has the
-    layout that is read only after a copy."""
-    assert t.body is not None
-    for x in loads(t.body):
-        some = [[t.axes.index(a) for a in index_axes(i) if a in t.axes] for i in x.index]
-        found = [n for each in some for n in sorted(each)]
-        if found != sorted(found):
-            return False
-    return True
 
 
 def _is_static_index(e: Expr) -> bool:

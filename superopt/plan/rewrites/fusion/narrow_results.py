@@ -8,6 +8,14 @@ bits, or q, of 8. Stored are all but the last.
     y = depthwise convolution, or average, of f32(q)
 
 reads q. A depthwise convolution has as few operations for each element as conversions cost.
+
+    y[h, d, m] = f32(q[m, h, d])            q = quantize(x * w)
+
+reads q: the product is computed in its own order of axes.
+
+    y = table[q]            q = quantize(x * w)
+
+reads q, as many elements at a time as vectors have bytes.
 """
 
 from __future__ import annotations
@@ -15,9 +23,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from superopt.kernels.loops.element import is_range_guard
-from superopt.te.analysis.walk import index_axes, loads, operands, reductions, with_operands
+from superopt.te.analysis.walk import (
+    has_ordered_axes,
+    index_axes,
+    loads,
+    operands,
+    reductions,
+    subexpressions,
+    with_operands,
+)
 from superopt.te.expr.dtype import F32
-from superopt.te.expr.node import Apply, Const, Expr, Load, Reduce
+from superopt.te.expr.node import Apply, Const, Expr, Index, Load, Reduce
 from superopt.te.expr.tensor import Tensor, cast, const, select
 
 NARROW_BITS = 8
@@ -30,7 +46,67 @@ def narrow_results(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
     """
     readers = _readers(current)
     casts = _depthwise_casts(current, readers)
-    return _other_addends(current, readers) | {casts[t].tensor for t in casts}
+    return (
+        _other_addends(current, readers)
+        | {casts[t].tensor for t in casts}
+        | _reread_results(current, readers)
+    )
+
+
+def _reread_results(
+    current: Mapping[Tensor, Tensor], readers: Mapping[Tensor, list[Tensor]]
+) -> set[Tensor]:
+    """Return the quantized results of products that are only read in another order of axes, or as
+    indices."""
+    of_products: set[Tensor] = set()
+    out: set[Tensor] = set()
+    for t, now in current.items():
+        if _is_product(now):
+            of_products.add(t)
+        elif reductions(now.body):
+            continue
+        elif not isinstance(now.body, Load) and of_products & {*_operands(now)}:
+            of_products.add(t)
+            if (
+                now.dtype.is_int
+                and now.dtype.bits == NARROW_BITS
+                and _is_reread(t, current, readers)
+            ):
+                out.add(t)
+    return out
+
+
+def _is_reread(
+    t: Tensor, current: Mapping[Tensor, Tensor], readers: Mapping[Tensor, list[Tensor]]
+) -> bool:
+    """True if what reads `t`, after reshapes and casts, reads it in another order of axes, or as
+    indices."""
+    some = [current[r] for r in readers.get(t, [])]
+    return bool(some) and all(
+        _reads_as_index(now, t)
+        or (isinstance(now.body, Load) and not has_ordered_axes(now))
+        or (_is_load_or_cast(now.body) and _is_reread(r, current, readers))
+        for r, now in zip(readers[t], some, strict=True)
+    )
+
+
+def _is_load_or_cast(e: Expr | None) -> bool:
+    return isinstance(e, Load) or (
+        isinstance(e, Apply) and e.fn == "cast" and isinstance(e.args[0], Load)
+    )
+
+
+def _reads_as_index(now: Tensor, t: Tensor) -> bool:
+    """True if an element of `t` decides which element of another tensor is read."""
+    return now.body is not None and any(
+        isinstance(i, Index) and any(x.tensor == t for x in loads(i.element))
+        for e in subexpressions(now.body) if isinstance(e, Load)
+        for i in e.index
+    )  # fmt: skip
+
+
+def _is_product(now: Tensor) -> bool:
+    return any(isinstance(r.body, Apply) and r.body.fn == "mul" for r in reductions(now.body))
 
 
 def _operands(t: Tensor) -> list[Tensor]:
@@ -58,7 +134,7 @@ def _other_addends(
     groups: dict[Tensor, list[Tensor]] = {}
     of_products: set[Tensor] = set()
     for t, now in current.items():
-        if any(isinstance(r.body, Apply) and r.body.fn == "mul" for r in reductions(now.body)):
+        if _is_product(now):
             of_products.add(t)
             continue
         before = set(_operands(now)) & of_products
