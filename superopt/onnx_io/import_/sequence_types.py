@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import onnx_ir as oir
 
 from superopt.ir import graph
+from superopt.ops.quantized.nbits import CONTRIB_DOMAIN
 from superopt.te.expr.tensor import Dim, TensorType
 
 RECURRENT_LAYERS = frozenset(("LSTM", "GRU", "RNN"))
@@ -23,7 +24,8 @@ def sequence_result_types(
     """Return the types of a node's results. types: what is known without formulas."""
     given = [UNKNOWN_TYPE if v is None else v.type for v in operands[: len(n.inputs)]]
     if n.domain != "":
-        found = None
+        quantized = (n.domain, n.op_type) == (CONTRIB_DOMAIN, "DynamicQuantizeLSTM")
+        found = _recurrent_types(n, given) if quantized else None
     elif n.op_type in RECURRENT_LAYERS:
         found = _recurrent_types(n, given)
     elif n.op_type == "Scan" and version >= SCAN_SINCE:
@@ -51,7 +53,7 @@ def _recurrent_types(n: oir.Node, given: Sequence[TensorType]) -> list[TensorTyp
         return None
     is_batch_first = n.attributes.get_int("layout", 0) == 1
     steps, batch = (x[1], x[0]) if is_batch_first else (x[0], x[1])
-    directions, hidden = r[0], r[2]
+    directions, hidden = r[0], r[1 if n.domain else 2]  # of DynamicQuantizeLSTM it is transposed
     y: tuple[Dim, ...] = (steps, directions, batch, hidden)
     state: tuple[Dim, ...] = (directions, batch, hidden)
     if is_batch_first:

@@ -80,7 +80,8 @@ def _input_projection(r: Recurrent, d: int) -> tuple[graph.Value, graph.Value | 
     x = layer_input(r)
     size = (x.type.shape or ())[-1]
     rows = r.steps * r.batch if isinstance(r.steps, int) and isinstance(r.batch, int) else 0
-    block = next((n for n in BLOCK_ROWS if n <= rows), None) if size else None
+    blocks = BLOCK_ROWS if size and not r.is_quantized else ()  # one scale quantizes all rows
+    block = next((n for n in blocks if n <= rows), None)
     if block is None:
         given, added = projection(r, d, x)
         return make_node("Unsqueeze", given, axes=(1,)), added

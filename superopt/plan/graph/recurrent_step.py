@@ -16,11 +16,25 @@ from superopt.ir.op import Attr
 from superopt.ops import OPS
 from superopt.ops.movement.slicing import PAST_START
 from superopt.plan.graph.recurrent_activations import apply_activation, scalar_like
-from superopt.plan.graph.recurrent_layer import GATES, LENGTHS, B, P, R, Recurrent, W, X
-from superopt.te.expr.dtype import I32, DType, to_numpy
+from superopt.plan.graph.recurrent_layer import (
+    GATES,
+    LENGTHS,
+    R_SCALE,
+    R_ZERO,
+    W_SCALE,
+    W_ZERO,
+    B,
+    P,
+    R,
+    Recurrent,
+    W,
+    X,
+)
+from superopt.te.expr.dtype import F32, I32, DType, to_numpy
 from superopt.te.expr.node import Dim
 
 State = tuple[graph.Value, graph.Value | None]
+QUANTIZED_STATE = (R, R_SCALE, R_ZERO)  # operands of the product with the state
 
 
 def make_node(name: str, *inputs: graph.Value | None, **attrs: Attr) -> graph.Value:
@@ -102,11 +116,34 @@ def projection(r: Recurrent, d: int, x: graph.Value) -> tuple[graph.Value, graph
     the product with its state before the reset, [hidden]."""
     w, b = r.input(W), r.input(B)
     assert w is not None
-    given = make_node("MatMul", x, make_node("Transpose", axis_element(w, 0, d), perm=(1, 0)))
+    if r.is_quantized:
+        given = quantized_product(x, *(_direction_operand(r, k, d) for k in (W, W_SCALE, W_ZERO)))
+    else:
+        given = make_node("MatMul", x, make_node("Transpose", axis_element(w, 0, d), perm=(1, 0)))
     if b is None:
         return given, None
     bias, rest = _biases(r, axis_element(b, 0, d))
     return make_node("Add", given, bias), rest
+
+
+def _direction_operand(r: Recurrent, k: int, d: int) -> graph.Value | None:
+    """Return the part of an operand that belongs to a direction, without the axis."""
+    v = r.input(k)
+    return None if v is None else axis_element(v, 0, d)
+
+
+def quantized_product(
+    x: graph.Value,
+    w: graph.Value | None,
+    scale: graph.Value | None,
+    zero: graph.Value | None,
+) -> graph.Value:
+    """Return the product of float rows, which are quantized to 8 bits by the range of them all, and
+    of integers, as DynamicQuantizeLSTM defines it."""
+    quantized = graph.node(OPS["DynamicQuantizeLinear"], [x])
+    x8, x_scale, x_zero = graph.results(quantized)
+    product = make_node("MatMulInteger", x8, w, x_zero, zero)
+    return make_node("Mul", make_node("Cast", product, to=F32), make_node("Mul", x_scale, scale))
 
 
 def _biases(r: Recurrent, both: graph.Value) -> tuple[graph.Value, graph.Value | None]:
@@ -196,6 +233,9 @@ class RecurrentCell:
         return x if end - first == GATES[self.r.kind] else slice_axis(x, 2, first * n, end * n)
 
     def state_product(self, h: graph.Value, first: int, end: int) -> graph.Value:
+        if self.r.is_quantized:  # an LSTM, which multiplies by all gates at a time
+            operands = (_direction_operand(self.r, k, *self.directions) for k in QUANTIZED_STATE)
+            return quantized_product(h, *operands)
         return make_node("MatMul", h, self.gate_slice(self.matrix, first, end))
 
     def gate_sums(self, x: graph.Value, h: graph.Value | None, count: int) -> list[graph.Value]:
@@ -228,9 +268,8 @@ def make_cell(
     m, p = select_directions(r.input(R), ds), select_directions(r.input(P), ds)
     assert m is not None
     peepholes = None if p is None else make_node("Unsqueeze", p, axes=(1,))
-    return RecurrentCell(
-        r, tuple(ds), make_node("Transpose", m, perm=(0, 2, 1)), added, peepholes, separate
-    )
+    matrix = m if r.is_quantized else make_node("Transpose", m, perm=(0, 2, 1))
+    return RecurrentCell(r, tuple(ds), matrix, added, peepholes, separate)
 
 
 def _lstm(

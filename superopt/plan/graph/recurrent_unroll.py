@@ -80,7 +80,8 @@ def _unroll_layer(r: Recurrent, fuse_directions: bool, separate: bool) -> list[i
     """
     every = tuple(range(len(r.backward)))
     alike = len(set(r.activations)) == 1
-    groups = [every] if fuse_directions and alike else [(d,) for d in every]
+    together = fuse_directions and alike and not r.is_quantized
+    groups = [every] if together else [(d,) for d in every]
     ys, hs, cs = [], [], []
     for ds in groups:
         y, h, c = _run_directions(r, ds, separate)
