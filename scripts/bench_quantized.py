@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Models of 8-bit integers in superopt, onnxruntime and OpenVINO, in turns.
+"""Models of 8-bit integers and of 4-bit weights in superopt, onnxruntime and OpenVINO, in turns.
 
-    scripts/bench_quantized.py [QUANTIZED.onnx ...] [--models FOLDER] [--threads 1,16]
-                               [--seconds 10] [--out FILE.md]
+    scripts/bench_quantized.py [QUANTIZED.onnx ...] [--models FOLDER] [--drawn [NAME]]
+                               [--threads 1,16] [--seconds 10] [--out FILE.md]
 
 models: float models of scripts/bench_compile.py, which onnxruntime's tools quantize: vision to QDQ
-with int8 weights of channels, calibrated on drawn inputs; transformers dynamically. Weights and
-inputs are drawn, so that accuracies are of arithmetic only. Errors are differences from onnxruntime
-without optimizations, which computes each operator by its definition, by the output's rms.
+with int8 weights of channels, calibrated on drawn inputs; transformers dynamically. drawn: models
+of quantized_models.py whose names contain NAME, by default all. Weights and inputs are drawn, so
+that accuracies are of arithmetic only. Errors are differences from onnxruntime without
+optimizations, which computes each operator by its definition, by the output's rms. OpenVINO rounds
+activations to 8 bits before products with weights of 4 bits only in models that allow it
+(accuracy_level 4).
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
-import onnx
 from peers import ROUNDS, difference, drawn, geometric_mean
+from quantized_models import QuantizedModel, drawn_models, folder_models
 
 import superopt
 from superopt import ort
@@ -32,12 +35,7 @@ from superopt.baselines import openvino
 from superopt.cost.machine import this_machine
 from superopt.ort.timing import SPIN_SECONDS, bind_run, interleave
 
-STATIC = ("resnet18", "resnet50", "mobilenet_v2", "squeezenet1_1", "inception_v3")
-DYNAMIC = ("bert_base_12l", "bert_2l_dynamic", "llama_block")
-SIZES = {"batch": 1, "sequence": 128}
 NAMES = ("superopt", "onnxruntime", "OpenVINO")
-CALIBRATION_INPUTS = 4
-MIN_PRODUCTS = 4  # of a transformer that is quantized
 HEAD = """# Models of 8-bit integers
 
 By `scripts/bench_quantized.py`, on {machine}, {date}; onnxruntime {ort},
@@ -47,53 +45,6 @@ OpenVINO {openvino}. Batch 1; medians of {rounds} rounds, in turns in one proces
 - *error*: the largest difference from onnxruntime without optimizations, by the output's rms.
 """
 COLUMNS = ("ratio", "error", "onnxruntime's error", "OpenVINO's error")
-
-
-def quantize(source: Path, folder: Path) -> Path:
-    """Return the file of a quantized model."""
-    from onnxruntime import quantization as tools
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    prepared, made = folder / f"{source.stem}.float.onnx", folder / source.name
-    quant_pre_process(source, prepared, skip_symbolic_shape=True)
-    if source.stem in DYNAMIC:
-        fold_transposes(prepared)
-        tools.quantize_dynamic(prepared, made, weight_type=tools.QuantType.QInt8)
-        count = sum(n.op_type == "MatMulInteger" for n in onnx.load(made).graph.node)
-        if count < MIN_PRODUCTS:
-            raise ValueError(f"{source}: onnxruntime's tool quantized only {count} products")
-        return made
-    (port,) = onnx.load(prepared, load_external_data=False).graph.input
-    shape = [d.dim_value or 1 for d in port.type.tensor_type.shape.dim]
-    rng = np.random.default_rng(0)
-    inputs = iter(
-        [
-            {port.name: rng.standard_normal(shape).astype(np.float32)}
-            for _ in range(CALIBRATION_INPUTS)
-        ]
-    )
-
-    class Reader(tools.CalibrationDataReader):  # type: ignore[misc]
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(inputs, None)
-
-    tools.quantize_static(
-        prepared, made, Reader(), quant_format=tools.QuantFormat.QDQ, per_channel=True,
-        activation_type=tools.QuantType.QUInt8, weight_type=tools.QuantType.QInt8,
-    )  # fmt: skip
-    return made
-
-
-def fold_transposes(path: Path) -> None:
-    """Transpose constants ahead of time: the tool quantizes only products with constants."""
-    m = onnx.load(path)
-    held = {t.name: t for t in m.graph.initializer}
-    for n in [n for n in m.graph.node if n.op_type == "Transpose" and n.input[0] in held]:
-        perm = next(a.ints for a in n.attribute if a.name == "perm")
-        array = onnx.numpy_helper.to_array(held[n.input[0]]).transpose(perm)
-        m.graph.initializer.append(onnx.numpy_helper.from_array(array.copy(), n.output[0]))
-        m.graph.node.remove(n)
-    onnx.save(m, path)
 
 
 def reference_outputs(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -107,13 +58,14 @@ def reference_outputs(path: Path, feeds: dict[str, np.ndarray]) -> dict[str, np.
     return dict(zip(names, plain.run(names, feeds), strict=True))
 
 
-def measure(path: Path, threads: int, seconds: float) -> list[float]:
+def measure(m: QuantizedModel, threads: int, seconds: float) -> list[float]:
     """Return the medians of NAMES in ms, and the values of COLUMNS."""
+    path = m.path
     session = ort.load_session(path, threads)
-    feeds = drawn(session, 0, SIZES)
+    feeds = drawn(session, 0, m.sizes)
     wanted = reference_outputs(path, feeds)
     exe = superopt.compile(path, threads=threads, specialize="eager")
-    peer = openvino.prepare(path, feeds, threads, "f32")
+    peer = openvino.prepare(path, feeds, threads, rounds_activations=m.rounds_activations)
     runs: list[Callable[[], object]] = [lambda: exe.run(feeds), bind_run(session, feeds), peer]
     theirs = dict(zip(wanted, peer().values(), strict=True))  # type: ignore[attr-defined]
     errors = [
@@ -126,23 +78,23 @@ def measure(path: Path, threads: int, seconds: float) -> list[float]:
     return [*(statistics.median(t) / 1e3 for t in times), ratio, *errors]
 
 
-def table(models: list[Path], threads: list[int], seconds: float) -> Iterator[str]:
+def table(models: list[QuantizedModel], threads: list[int], seconds: float) -> Iterator[str]:
     """Yield the lines of the tables."""
     for count in threads:
         yield f"## {count} thread{'s' if count > 1 else ''}\n"
         yield "| model | " + " | ".join((*NAMES, *COLUMNS)) + " |"
         yield "|---|" + "---:|" * len((*NAMES, *COLUMNS))
         ratios = []
-        for path in models:
+        for m in models:
             try:
-                *times, ratio, ours, first, second = measure(path, count, seconds)
+                *times, ratio, ours, first, second = measure(m, count, seconds)
             except (RuntimeError, KeyError, ValueError) as e:
-                yield f"| {path.stem} | {' '.join(str(e).split())[:80]} | | | | | | |"
+                yield f"| {m.name} | {' '.join(str(e).split())[:80]} | | | | | | |"
                 continue
             ratios.append(ratio)
             cells = [f"{t:.3g}" for t in times]
             cells += [f"**{ratio:.2f}**", *(f"{x:.1e}" for x in (ours, first, second))]
-            yield f"| {path.stem} | " + " | ".join(cells) + " |"
+            yield f"| {m.name} | " + " | ".join(cells) + " |"
         yield f"\nGeometric mean of ratios: {geometric_mean(ratios):.2f}.\n" if ratios else ""
 
 
@@ -150,6 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("quantized", nargs="*", type=Path)
     parser.add_argument("--models", type=Path)
+    parser.add_argument("--drawn", nargs="?", const="", metavar="NAME")
     parser.add_argument("--threads", default="1")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--out", type=Path)
@@ -161,13 +114,14 @@ def main() -> None:
     print(head)
     lines = [head]
     with tempfile.TemporaryDirectory() as folder:
-        files = [given.models / f"{n}.onnx" for n in (*STATIC, *DYNAMIC)] if given.models else []
-        models = [*given.quantized]
-        for f in (f for f in files if f.exists()):
-            try:
-                models.append(quantize(f, Path(folder)))
-            except ValueError as e:
-                print(f"left out: {e}", file=sys.stderr)
+        models = [QuantizedModel(f.stem, f) for f in given.quantized]
+        for found in folder_models(given.models, Path(folder)) if given.models else ():
+            if isinstance(found, ValueError):
+                print(f"left out: {found}", file=sys.stderr)
+            else:
+                models.append(found)
+        if given.drawn is not None:
+            models += drawn_models(Path(folder), given.drawn)
         for line in table(models, [int(t) for t in given.threads.split(",")], given.seconds):
             print(line, flush=True)
             lines.append(line)

@@ -27,7 +27,8 @@ LOWEST = float(np.finfo(np.float32).min)  # what exports add to scores that the 
 @dataclass(frozen=True)
 class Size:
     """A decoder's size. The default is that of GPT-2. block: weights of 4 bits (MatMulNBits) have a
-    scale for so many; 0: weights are float32. zero_points: blocks have zero points, too."""
+    scale for so many; 0: weights are float32. zero_points: blocks have zero points, too.
+    accuracy_level: of MatMulNBits; 4 allows activations of 8 bits."""
 
     layers: int = 12
     width: int = 768
@@ -36,6 +37,7 @@ class Size:
     positions: int = 1024
     block: int = 0
     zero_points: bool = False
+    accuracy_level: int = 1
 
     @property
     def head(self) -> int:
@@ -114,7 +116,7 @@ class _Graph:
             more.append(self.rng.integers(0, 256, (columns, -(-blocks // 2)), np.uint8))
         return self.op(
             "MatMulNBits", x, *map(self.constant, more), domain="com.microsoft", K=rows, N=columns,
-            bits=4, block_size=size.block, accuracy_level=1,
+            bits=4, block_size=size.block, accuracy_level=size.accuracy_level,
         )  # fmt: skip
 
     def dense(self, x: str, rows: int, columns: int, size: Size) -> str:

@@ -11,12 +11,18 @@ from superopt.errors import UsageError
 
 
 def prepare(
-    path: Path, feeds: Mapping[str, np.ndarray], threads: int, precision: str = "f32"
+    path: Path,
+    feeds: Mapping[str, np.ndarray],
+    threads: int,
+    precision: str = "f32",
+    rounds_activations: bool = False,
 ) -> Callable[[], object]:
     """Return a function that runs the model once, in float32.
 
     precision: OpenVINO's name of another one. Without a name, on CPUs with bf16 units OpenVINO
-    would use bf16. Raises UsageError if OpenVINO is missing or rejects the model.
+    would use bf16. rounds_activations: to 8 bits, in groups of 32, before products with weights of
+    few bits, which is OpenVINO's default. Raises UsageError if OpenVINO is missing or rejects the
+    model.
     """
     try:
         import openvino as ov
@@ -34,6 +40,8 @@ def prepare(
             "INFERENCE_PRECISION_HINT": precision,
             "PERFORMANCE_HINT": "LATENCY",
         }
+        if not rounds_activations:
+            options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
         request = core.compile_model(str(path), "CPU", options).create_infer_request()
         for name, array in feeds.items():
             request.set_tensor(name, ov.Tensor(np.ascontiguousarray(array)))
