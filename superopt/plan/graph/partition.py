@@ -170,6 +170,9 @@ def partition(
     groups: list[tuple[int, list[ir_graph.Node]]] = []
 
     def ready(n: ir_graph.Node, whole: bool) -> bool:
+        # a node that several units share may wait for one of them: the others wait for it
+        if any(p is not None and p not in done for p in map(_producer, n.inputs)):
+            return False
         unit = units.get(n, (n,)) if whole and not kind_of(n) else (n,)
         needed = (_producer(v) for m in unit for v in m.inputs)
         inside = () if len(unit) == 1 else unit
@@ -183,7 +186,9 @@ def partition(
             if n not in done and kind_of(n) == kind and ready(n, idle < SEGMENT_KINDS):
                 group.append(n)
                 done.add(n)
-        if group:
+        if group and groups and groups[-1][0] == kind:  # after units that waited for each other
+            groups[-1][1].extend(group)
+        elif group:
             groups.append((kind, group))
         idle = 0 if group else idle + 1
         kind = (kind + 1) % SEGMENT_KINDS

@@ -51,3 +51,23 @@ def test_what_is_read_elsewhere_or_given_stays() -> None:
     some = partition(ir_graph.Graph((X,), (inner, weights)), is_native)
     assert [[n.op.name for n in s.nodes] for s in some] == [["Transpose"], ["Secret"], ["MatMul"]]
     assert len(some[-1].inputs) == 2
+
+
+def test_a_node_of_several_units_comes_before_what_reads_it() -> None:
+    """Units of nodes that onnxruntime runs, as those of two QLinearAdds that dequantize one
+    value."""
+    shared = secret(X)
+    one = secret(shared)
+    between = secret(one)
+    other = secret(between)
+    last = ir_graph.node(OPS["Add"], [shared, other])
+    units = {shared: {shared, one, last}, one: {shared, one}, last: {shared, last}}
+    graph = ir_graph.Graph((X,), (last,))
+    (only,) = partition(graph, lambda n: 0, units=units)
+    assert [*only.nodes] == ir_graph.nodes(graph)
+    assert only.inputs == (X,)
+    some = partition(graph, lambda n: int(n is between), units=units)
+    done: set[ir_graph.Value] = {X}
+    for s in some:
+        assert done.issuperset(s.inputs)
+        done |= {*s.outputs}
