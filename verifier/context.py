@@ -64,7 +64,8 @@ class ProofContext:
 
     cpu_deadline: of the thread's CPU time; wall_deadline: of time.monotonic(); max_work: see
     `work_done`. use_solver: True while guards may use Z3, only after a first attempt without.
-    coarsen_depth: nested coarsenings of guards. steps: names of the proof steps used, which the
+    has_exact_casts: True if casts of integers to floats do not round. coarsen_depth: nested
+    coarsenings of guards. steps: names of the proof steps used, which the
     float class depends on. scope_notes: what the instances of a rule leave out.
     """
 
@@ -104,6 +105,7 @@ class ProofContext:
     next_clock_check: float = 0.0  # no clock check before
 
     use_solver: bool = False
+    has_exact_casts: bool = False
     coarsen_depth: int = 0
     steps: set[str] = field(default_factory=set)
     scope_notes: set[str] = field(default_factory=set)

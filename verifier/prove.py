@@ -50,12 +50,14 @@ ASSUMPTIONS = (
 class Limits:
     """Limits for one rule: seconds of the thread's CPU time; number of instances; and work, which
     is the same on every machine: polynomials created and attempts at instances. work_beyond: work
-    for ranks above the first ones, which are more numerous and less informative."""
+    for ranks above the first ones, which are more numerous and less informative. has_exact_casts:
+    integers become floats without rounding, which is bounded elsewhere (verifier/rounding)."""
 
     seconds: float = 20.0
     instances: int = 5000
     work: float = float("inf")
     work_beyond: float = float("inf")
+    has_exact_casts: bool = False
 
 
 def prove(
@@ -81,6 +83,7 @@ def prove(
     if vague:
         return Unknown(vague, time.thread_time() - begin)
     with closing(ProofContext.with_limits(limit.seconds, limit.work)) as context:
+        context.has_exact_casts = limit.has_exact_casts
         return _prove_in_context(context, rule, limit, ranks, known_rank, begin, results)
 
 

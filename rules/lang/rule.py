@@ -58,7 +58,9 @@ class Rule:
     lhs, rhs: a term for each result; or one operator with several results, taken in order.
     float_class: the effect on floats (E0 none, E1 reassociates, E2 distributes or folds weights, E3
     changes overflow, Inf or NaN). caveat: a note for users of a rewritten model. text, source: the
-    rule as written, and where; they are not part of a rule's identity.
+    rule as written, and where; they are not part of a rule's identity. steps: by how many
+    quantization steps results may differ, which are of QuantizeLinear then; the float class is that
+    of what is quantized.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Rule:
     caveat: str = ""
     text: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
+    steps: int = 0
     _hash: int = field(default=0, init=False, compare=False, repr=False)
 
     @property
@@ -90,6 +93,7 @@ class Rule:
         sides = f"{show_side(self.lhs)} => {show_side(self.rhs)}{where}"
         header = f"{self.name}({_show_params(self.params)}): "
         caveat = f" ; caveat={self.caveat}" if self.caveat else ""
+        sides += f" ; steps={self.steps}" if self.steps else ""
         return f"{header}{sides} ; float={self.float_class} ; origin={self.origin}{caveat}"
 
 
@@ -228,14 +232,17 @@ def _parse_line(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
     if len(pieces) < 2 or marks[0] or marks[1] not in ("=>", "<=>") or "where" in marks[3:]:
         raise MalformedText(f"{head[1]}: expected left => right [where conditions] [; key=value]")
     where: tuple[Formula, ...] = ()
-    keys = {"float": "E1", "origin": "hand", "caveat": ""}
+    keys = {"float": "E1", "origin": "hand", "caveat": "", "steps": "0"}
     for mark, piece in pieces[2:]:
         if mark == "where":
             where = _parse_conditions(piece, ops)
             continue
         key, equals, value = (s.strip() for s in piece.partition("="))
         if mark != ";" or not equals or key not in keys:
-            raise MalformedText(f"{mark} {piece}: clauses are ; float=E0 to E3 ; origin= ; caveat=")
+            raise MalformedText(
+                f"{mark} {piece}: clauses are ; float=E0 to E3 ; steps= ;"
+                " origin= ; caveat="
+            )
         keys[key] = value
     classes = keys["float"].split("/")
     if not set(classes) <= set(FLOAT_CLASSES) or len(classes) > 1 + (marks[1] == "<=>"):
@@ -243,11 +250,14 @@ def _parse_line(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
             f"float={keys['float']}: the classes are {', '.join(FLOAT_CLASSES)}; of both directions"
             " of a rule with <=> two of them, as E1/E2"
         )
+    if not keys["steps"].isdecimal():
+        raise MalformedText(f"steps={keys['steps']} is not a number of quantization steps")
     lhs, rhs = _parse_terms(pieces[0][1], ops), _parse_terms(pieces[1][1], ops)
+    steps = int(keys["steps"])
     clauses = (keys["origin"], keys["caveat"], line, place)
-    out = [Rule(head[1], given, lhs, rhs, where, classes[0], *clauses)]
+    out = [Rule(head[1], given, lhs, rhs, where, classes[0], *clauses, steps)]
     if marks[1] == "<=>":
-        out.append(Rule(head[1] + "~", given, rhs, lhs, where, classes[-1], *clauses))
+        out.append(Rule(head[1] + "~", given, rhs, lhs, where, classes[-1], *clauses, steps))
     for rule in out:
         _check_rule(rule)
     return out

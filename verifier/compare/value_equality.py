@@ -38,6 +38,7 @@ def prove_equal(
     limit = limits or Limits()
     begin = time.thread_time()
     context = ProofContext.with_limits(limit.seconds, limit.work, deadline)
+    context.has_exact_casts = limit.has_exact_casts
 
     def since() -> float:
         return time.thread_time() - begin

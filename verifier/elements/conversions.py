@@ -104,6 +104,8 @@ class ElementTypes:
             return found
         if constant is not None and _is_representable(target, constant):
             return found
+        if target.is_float and self.context.has_exact_casts:
+            return found
         if target.is_float:
             most = 0 if target in self.representatives else 1 << SIGNIFICANT_BITS.get(target, 0)
 

@@ -111,7 +111,25 @@ def _interval_of_terms(a: NF) -> Interval:
     return low, high
 
 
+def magnitude_of_element(t: Term) -> Fraction | None:
+    """Return the largest magnitude of one element of a term's sum; None if it is not known."""
+    low, high = _interval_of_elements(t)
+    most = max(-low, high)
+    return most if isinstance(most, Fraction) else None
+
+
 def _interval_of_term(t: Term) -> Interval:
+    out = _interval_of_elements(t)
+    for v in t.bound:
+        n = v.extent.value
+        if n is None or n < 0:
+            n = 0 if out == (0, 0) else None
+        out = EVERYTHING if n is None else _product(out, (Fraction(n), Fraction(n)))
+    return out
+
+
+def _interval_of_elements(t: Term) -> Interval:
+    """Return the bounds of the elements that a term sums up."""
     out: Interval = (t.coefficient, t.coefficient)
     for f, e in t.powers:
         if e.denominator != 1 or not 0 < e <= MAX_POWER:
@@ -123,11 +141,6 @@ def _interval_of_term(t: Term) -> Interval:
             return EVERYTHING
     if t.guards:  # which may leave out some of the values
         out = min(out[0], Fraction(0)), max(out[1], Fraction(0))
-    for v in t.bound:
-        n = v.extent.value
-        if n is None or n < 0:
-            n = 0 if out == (0, 0) else None
-        out = EVERYTHING if n is None else _product(out, (Fraction(n), Fraction(n)))
     return out
 
 

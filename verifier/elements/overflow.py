@@ -12,6 +12,7 @@ in an int32. Sizes, and what is computed of sizes and indices only, are mathemat
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from superopt.rules.lang.syntax import KINDS
@@ -23,13 +24,23 @@ from superopt.verifier.elements.intervals import (
     function_name,
     indicator_cases,
     interval,
+    magnitude_of_element,
     result_type,
     type_of_read,
 )
 from superopt.verifier.elements.normal import NF, Term
 from superopt.verifier.elements.simplify import multiply, simplify_term
 from superopt.verifier.poly.facts import Facts, ge
-from superopt.verifier.poly.polynomial import Atom, ElementIndex, Min, Poly, Quotient, Symbol
+from superopt.verifier.poly.polynomial import (
+    Atom,
+    ElementIndex,
+    Min,
+    Poly,
+    Quotient,
+    Symbol,
+    atom_poly,
+    const,
+)
 
 WRAP = "wrap"
 MAX_BITS = 1 << 10  # more than those of any type
@@ -132,13 +143,39 @@ def _without_wraps(t: Term, bits: int, kind: IntegerType | None, facts: Facts) -
 def is_in_range(a: NF, kind: IntegerType, facts: Facts) -> bool:
     """True if all values of `a` are shown to be in the range of the type."""
     return all(
-        _has_bounds_inside(b, kind) or _is_one_value(b, kind, facts) or _is_size(b, kind, facts)
+        _has_bounds_inside(b, kind)
+        or _is_one_value(b, kind, facts)
+        or _is_size(b, kind, facts)
+        or _is_small_sum(b, kind, facts)
         for b in indicator_cases(a)
     )
 
 
 def _has_bounds_inside(a: NF, kind: IntegerType) -> bool:
     return kind.contains(interval(a))
+
+
+def _is_small_sum(a: NF, kind: IntegerType, facts: Facts) -> bool:
+    """True for sums over symbolic sizes whose terms' magnitudes add up to no more than the largest
+    number of the signed type."""
+    if not kind.bits or kind.low >= 0:
+        return False
+    total = const(facts.context, 0)
+    for t in a.terms:
+        sizes = [(f.atom, e) for f, e in t.powers if isinstance(f, normal.Num)]
+        others = tuple(p for p in t.powers if not isinstance(p[0], normal.Num))
+        largest = magnitude_of_element(Term(t.coefficient, t.bound, t.guards, others))
+        if largest is None or any(e.denominator != 1 or e < 0 for _, e in sizes):
+            return False
+        counts = [v.extent for v in t.bound]
+        counts += [atom_poly(n) for n, e in sizes for _ in range(int(e))]
+        if not all(facts.holds(ge(n)) for n in dict.fromkeys(counts)):
+            return False
+        most = const(facts.context, math.ceil(largest))
+        for n in counts:
+            most = most * n
+        total = total + most
+    return total.value is None and facts.holds(ge(-total + kind.high))
 
 
 def _is_one_value(a: NF, kind: IntegerType, facts: Facts) -> bool:
