@@ -29,6 +29,7 @@ from superopt.verifier.instances.scope import rank_scope, show_ranks, unclear_re
 from superopt.verifier.instances.size_equations import holds_at
 from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
 from superopt.verifier.refute import MAX_ELEMENTS, open_sizes
+from superopt.verifier.rounding.rule_steps import prove_within_steps
 from superopt.verifier.verdict import Proved, Unknown, Verdict
 
 SIZE_BOUND = 4  # largest size
@@ -125,7 +126,10 @@ def _are_equal_at(one: Instance, sizes: dict[str, int], domain: PolynomialDomain
 
 def best_proof(rule: Rule, limits: Limits) -> Verdict:
     """Prove `rule` for all sizes, or else up to a bound. For operands of one fixed shape the
-    bounded proof is complete and faster, so it comes first."""
+    bounded proof is complete and faster, so it comes first. A rule within steps is proved by
+    equality and bounds of rounding errors."""
+    if rule.steps:
+        return prove_within_steps(rule, limits)
     if has_one_shape(rule) and (found := prove_bounded(rule, BRIEF_SECONDS)):
         return found
     first = prove(rule, limits)

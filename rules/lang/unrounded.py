@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 
 from superopt.ir.op import Op
@@ -79,3 +80,17 @@ def _without_bounds(f: Formula, floats: Iterable[str]) -> Formula | None:
             return f
         case _:
             return None
+
+
+@lru_cache(maxsize=1 << 13)
+def positive_operands(rule: Rule) -> frozenset[str]:
+    """Return the operands whose number a condition value(s) > number says to be above 0."""
+    found: set[str] = set()
+    for f in rule.where:
+        match f:
+            case Compare(Call("value", (Name(n),)), (((">" | ">=") as op, Lit(int() | float() as v)),)):
+                if v > 0 or (v == 0 and op == ">"):
+                    found.add(n)
+            case _:
+                pass
+    return frozenset(found)

@@ -26,6 +26,7 @@ from superopt.ir.evaluate import evaluate, node_results
 from superopt.ir.graph import Constant, Graph, Node, Value, nodes, results
 from superopt.ir.op import expression
 from superopt.rules.lang.rule import FLOAT_CLASSES, Rule
+from superopt.rules.lang.unrounded import without_rounding
 from superopt.rules.trial.cases import cases, literal_elements
 from superopt.rules.trial.draws import named_rng, real_feeds
 from superopt.rules.trial.exact_quantization import equal_input, equal_operand
@@ -66,7 +67,9 @@ def with_computed_class(rule: Rule) -> Rule:
 
 def float_class(rule: Rule, seed: int = 0, count: int = INSTANCE_COUNT) -> str | None:
     """Return the lowest class that describes `rule` on `count` instances; None if there are none,
-    or no small one: an operation is a thousand times slower here."""
+    or no small one: an operation is a thousand times slower here. The class of a rule within steps
+    is that of what is quantized."""
+    rule = without_rounding(rule) if rule.steps else rule
     if literal_elements(rule) > MAX_ELEMENTS:
         return None
     some = cases(rule, seed, count, MAX_ELEMENTS, MIN_INSTANCES)

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
+from superopt.rules.lang.unrounded import positive_operands
 from superopt.rules.lang.term import App, Fill, Number, Scalar, Term, walk
 
 ZERO_COMMUTES = frozenset(("Add", "Mul", "Sub"))  # x - y is zero where y - x is
@@ -42,7 +43,8 @@ def new_divisors(rule: Rule) -> tuple[str, ...]:
     if not found:
         return ()
     before = {key for side in rule.lhs for key in _nonzero_keys(side)}
-    return tuple(text for key, text in found.items() if key not in before)
+    positive = positive_operands(rule)
+    return tuple(t for key, t in found.items() if key not in before and t not in positive)
 
 
 def _nonzero_keys(side: Term) -> Iterator[str]:

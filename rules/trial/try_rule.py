@@ -22,6 +22,7 @@ from superopt.ir.graph import Constant, Graph, Value, nodes
 from superopt.ir.op import expression
 from superopt.rules.lang.rule import Rule, has_one_shape, has_one_size
 from superopt.rules.lang.term import App, Number, walk
+from superopt.rules.lang.unrounded import without_rounding
 from superopt.rules.trial.cases import Cases, cases
 from superopt.rules.trial.draws import (
     DRAWS,
@@ -101,8 +102,11 @@ Verdict = Passed | Refuted | Untestable
 
 
 def try_rule(rule: Rule, seed: int = 0, count: int = 16) -> Verdict:
-    """Try `rule` on `count` instances and some cramped ones. Equal seeds give equal verdicts."""
+    """Try `rule` on `count` instances and some cramped ones. Equal seeds give equal verdicts. A
+    rule within steps is tried without its rounding, too."""
     try:
+        if rule.steps and not (plain := _try_rule(without_rounding(rule), seed, count)):
+            return plain
         return _try_rule(rule, seed, count)
     except MemoryError:
         return Untestable("an instance exceeds the available memory")
@@ -268,7 +272,7 @@ def real_difference(
         if draw in LARGE_SCALES and rule.float_class != "E0":
             wrong = finiteness_changes(rule.float_class, a, b)
         else:
-            wrong = wrong_elements(rule.float_class, a, b)
+            wrong = wrong_elements(rule.float_class, a, b, rule.steps)
         if wrong.any():
             at = tuple(int(k) for k in np.argwhere(wrong)[0])
             place = draw if draw == STORED_TYPES_DRAW else f"float64, {draw}"
@@ -276,13 +280,17 @@ def real_difference(
     return None
 
 
-def wrong_elements(float_class: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return where `b` is not what a rule of this class may make of `a`.
+def wrong_elements(
+    float_class: str, a: np.ndarray, b: np.ndarray, steps: int = 0
+) -> np.ndarray:
+    """Return where `b` is not what a rule of this class, and within these steps, may make of `a`.
 
     E0: where it is not the same number, NaN or infinity. E1, E2: where it is off by more than
     rounding, or only one of the two is finite. E3: where a finite number becomes another number, or
     not finite: 1 = x / x from left to right divides by what may be zero.
     """
+    if steps and a.dtype.kind in "iu":
+        return np.asarray(np.abs(a.astype(np.int64) - b.astype(np.int64)) > steps)
     if a.dtype.kind != "f":
         return np.asarray(a != b)
     with np.errstate(all="ignore"):

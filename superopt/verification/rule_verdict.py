@@ -20,6 +20,7 @@ from superopt.verifier.instances.attributes import (
 from superopt.verifier.instances.element_types import SEPARATE_TYPES_NOTE
 from superopt.verifier.prove import ASSUMPTIONS, Limits, prove
 from superopt.verifier.prove_bounded import best_proof
+from superopt.verifier.rounding.rule_steps import STEPS_NOTE
 from superopt.verifier.verdict import Proved, Refuted
 
 # Assumptions with which a rule still counts as proved; the verdict prints them. All others bound a
@@ -96,7 +97,9 @@ def is_fully_proved(verdict: Proved) -> bool:
     return (
         verdict.is_complete
         and not verdict.bound
-        and HARMLESS_ASSUMPTIONS.issuperset(verdict.scope.assumes)
+        and all(
+            a in HARMLESS_ASSUMPTIONS or a.startswith(STEPS_NOTE) for a in verdict.scope.assumes
+        )
     )
 
 

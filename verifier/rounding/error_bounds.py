@@ -89,6 +89,16 @@ class Limits:
             self.amounts.append((add(b.size, b.error), MAX_FLOAT))
         return b
 
+    def underflow(self, least: Amount | None) -> Amount:
+        """Return the largest error by underflow of a product or quotient. least: of its magnitude;
+        symbolic ones are required to be normal numbers."""
+        if least is None or is_infinite(least):
+            return UNDERFLOW
+        if isinstance(least, Posynomial):
+            self.amounts.append((inverse(least), 1 / (2 * UNDERFLOW)))
+            return 0.0
+        return 0.0 if bool(np.all(least >= 2 * UNDERFLOW)) else UNDERFLOW
+
     def gamma(self, roundings: Amount) -> Amount:
         """Return the largest relative error of that many roundings."""
         if not is_zero(roundings):
@@ -209,7 +219,7 @@ def bounds_of_product(a: Bounds, b: Bounds, limits: Limits) -> Bounds:
             multiply(a.size, b.size),
             count,
             add(roundings, 1.0),
-            add(_product_error(a, b, limits), UNDERFLOW),
+            add(_product_error(a, b, limits), limits.underflow(least)),
             **_product_range(a, b),
             least=least,
             is_relative=a.is_relative and b.is_relative,
@@ -250,13 +260,14 @@ def bounds_of_quotient(a: Bounds, b: Bounds, limits: Limits) -> Bounds:
         raise Unbounded("a quotient whose divisor may be 0, or is a difference")
     by = inverse(b.least)
     limits.gamma(b.all_roundings)
+    least = _least_of_quotient(a, b)
     return limits.require_finite(
         Bounds(
             multiply(a.size, by),
             a.count,
             add(add(a.roundings, b.all_roundings), 1.0),
-            add(multiply(multiply(a.error, by), 2.0), UNDERFLOW),
-            least=_least_of_quotient(a, b),
+            add(multiply(multiply(a.error, by), 2.0), limits.underflow(least)),
+            least=least,
             is_relative=a.is_relative,
         )
     )
@@ -337,3 +348,8 @@ def bounds_of_cast_integer(a: Bounds) -> Bounds:
     """Return the bounds of an integer as float32, which holds those up to 2^24 exactly."""
     is_small = _is_number(a.size) and bool(np.all(np.asarray(a.size) <= EXACT_INTEGERS))
     return a if is_small else replace(a, roundings=add(a.all_roundings, 1.0), count=1.0)
+
+
+def limit_relative(a: Bounds, most: float) -> Bounds:
+    """Return the bounds of a value limited to +-most, if its error is relative to it."""
+    return replace(a, size=most) if a.is_relative else a

@@ -11,6 +11,9 @@ and both are integers: rint(y1) <= rint(y2) + k, and the other way round. Adding
 limiting to the range of the type move results no farther apart. This holds for ties in any
 direction, but not for another rounding, such as towards zero: then rint(y) <= y + 1/2 is false.
 
+A quotient beyond the range of the type, which has at most 16 bits, is limited to it, as the
+zero point is in the range: errors that are relative to the quotient are taken at its ends.
+
 E1 and E2 are bounded in `error_bounds.py`, for every order of additions, from the ranges of the
 integers, the numbers of terms, and the rule's conditions on scales and sizes. That is done for
 each instance that the proof over the real numbers has: the operators' expressions with symbolic
@@ -29,7 +32,11 @@ from superopt.rules.lang.functions import Result
 from superopt.rules.lang.rule import Rule
 from superopt.rules.lang.syntax import Param
 from superopt.rules.lang.term import Binary, Call, Compare, Formula, Lit, Name
-from superopt.rules.lang.unrounded import without_bounds_of_values, without_rounding
+from superopt.rules.lang.unrounded import (
+    positive_operands,
+    without_bounds_of_values,
+    without_rounding,
+)
 from superopt.te.expr.node import Expr
 from superopt.verifier.context import OutOfTime, ProofContext
 from superopt.verifier.instances.attributes import Unsupported
@@ -43,6 +50,7 @@ from superopt.verifier.rounding.error_bounds import (
     Amount,
     Unbounded,
     add,
+    limit_relative,
 )
 from superopt.verifier.rounding.error_bounds import Limits as BoundLimits
 from superopt.verifier.rounding.expressions import TensorBounds, posynomial_of_size
@@ -56,7 +64,7 @@ from superopt.verifier.rounding.posynomials import (
 from superopt.verifier.verdict import Proved, Unknown, Verdict
 
 STEPS_NOTE = "float32 in any order of additions, without overflow"
-MAX_STEPS_PROVED = 255
+MAX_QUOTIENT = 65535.0  # steps from the zero point, beyond which the results are limited
 
 
 def prove_within_steps(rule: Rule, limits: Limits, ranks: Ranks | None = None) -> Verdict:
@@ -139,7 +147,8 @@ class _InstanceErrors:
         for side in (self.instance.lhs, self.instance.rhs):
             (root,) = side
             bounds = TensorBounds(limits, name_of=self.context.unknowns.name)
-            total = add(total, limits.total_error(bounds.tensor(root)))
+            quotient = limit_relative(bounds.tensor(root), MAX_QUOTIENT)
+            total = add(total, limits.total_error(quotient))
         sizes = {n for a in (total, *(x for x, _ in limits.amounts)) for n in _symbols(a)}
         conditions += [
             Condition(as_posynomial(1.0), symbol(n))
@@ -155,12 +164,7 @@ class _InstanceErrors:
 
     def require_positive(self, names: set[str]) -> None:
         """Raise Unbounded unless conditions say that these values are above 0."""
-        positive = {
-            name
-            for f in self.rule.where
-            if isinstance(f, Compare)
-            for name in _positive_names(f)
-        }
+        positive = positive_operands(self.rule)
         for n in sorted(names):
             if n.startswith(VALUE_PREFIX) and n.removeprefix(VALUE_PREFIX) not in positive:
                 raise Unbounded(f"no condition says that value({n[len(VALUE_PREFIX):]}) > 0")
@@ -216,19 +220,6 @@ class _InstanceErrors:
         except Unbounded:
             return None
         return found if found.single_term is not None else None
-
-
-def _positive_names(f: Compare) -> Iterator[str]:
-    """Yield the operands whose value a condition value(s) > number says to be above 0."""
-    match f:
-        case Compare(Call("value", (Name(n),)), ((">" | ">=", Lit(int() | float() as v)),)):
-            if v > 0 or (v == 0 and f.rest[0][0] == ">"):
-                yield n
-        case Compare(Lit(int() | float() as v), (("<" | "<=", Call("value", (Name(n),))), *_)):
-            if v > 0 or (v == 0 and f.rest[0][0] == "<"):
-                yield n
-        case _:
-            pass
 
 
 def _power(x: Posynomial, n: int) -> Posynomial:
