@@ -242,7 +242,7 @@ def _product_error(a: Bounds, b: Bounds, limits: Limits) -> Amount:
     for x, y in ((a, b), (b, a)):
         if not is_zero(y.error):
             total = add(total, multiply(add(x.size, limits.total_error(x)), y.error))
-    return multiply(total, 2.0)  # also for the roundings of the product: (1 + u)^N < 2
+    return total
 
 
 def _product_range(a: Bounds, b: Bounds) -> dict[str, float | np.ndarray]:
@@ -266,7 +266,7 @@ def bounds_of_quotient(a: Bounds, b: Bounds, limits: Limits) -> Bounds:
             multiply(a.size, by),
             a.count,
             add(add(a.roundings, b.all_roundings), 1.0),
-            add(multiply(multiply(a.error, by), 2.0), limits.underflow(least)),
+            add(multiply(multiply(a.error, by), ERROR_GROWTH), limits.underflow(least)),
             least=least,
             is_relative=a.is_relative,
         )

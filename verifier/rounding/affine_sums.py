@@ -1,0 +1,318 @@
+"""Values of graphs as sums of scaled integers, with the scales as numbers.
+
+    DequantizeLinear(x, s, z)                          s * x - s * z
+    Conv(DequantizeLinear(x, s, z), DequantizeLinear(w, t, v)) + b
+                                                       s * t * ConvInteger(x, w, z, v) + b
+
+Tools fold scales, biases and normalization into constants that are rounded to float32, so that two
+such sums are not equal as formulas. They are compared by their numbers: the difference over the
+real numbers is at most sum(|c - c'| * |integer|) + |b - b'|. That a product of dequantized integers
+is a scaled product of the integers is proved for each kind of product (`prove_equal`), for all
+operands of its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from superopt.ir import graph as ir_graph
+from superopt.ir.constant_values import is_constant
+from superopt.ir.evaluate import evaluate
+from superopt.ir.op import Attr
+from superopt.ir.stand_ins import numbered_input
+from superopt.ir.substitute import replace_all
+from superopt.ops import OPS
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F32, F64, to_numpy
+from superopt.verifier.compare.value_equality import prove_equal
+from superopt.verifier.elements.intervals import INTEGER_TYPES
+from superopt.verifier.prove import Limits
+from superopt.verifier.rounding.quantized_results import SELECTING, number_of
+from superopt.verifier.verdict import Proved
+
+Value = ir_graph.Value
+PRODUCTS = frozenset(("MatMul", "Gemm", "Conv"))
+MAX_DEPTH = 64  # operators
+LEMMA_LIMITS = Limits(seconds=5.0, work=100_000, has_exact_casts=True)
+FLOAT64_MARGIN = 1e-12  # of a coefficient, more than what float64 rounds
+
+
+@dataclass(frozen=True, slots=True)
+class AffineSum:
+    """sum(coefficient * integer) + offset. terms: integer values of the graph; coefficients
+    broadcast to the value's shape. selected: operators that select elements of the sum."""
+
+    terms: dict[Value, np.ndarray]
+    offset: np.ndarray
+    selected: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Integers:
+    """What an operand of a product holds: (x - zero) * scale. axis: of scale and zero; None if they
+    are single numbers. scale: None for 1."""
+
+    x: Value
+    zero: Value
+    scale: Value | None
+    axis: int | None
+
+
+@dataclass(slots=True)
+class AffineReader:
+    """Reads values as sums. lemmas: proofs about products, by both sides over stand-ins."""
+
+    lemmas: dict[tuple[Value, ...], bool] = field(default_factory=dict)
+
+    def read(self, v: Value | None, depth: int = MAX_DEPTH) -> AffineSum | None:
+        """Return a float32 value as a sum; None for other values."""
+        if v is None or not depth:
+            return None
+        if is_constant(v, {}):
+            return AffineSum({}, real_constant(v))
+        n = ir_graph.producer(v)
+        if n is None or n.op.domain or v.type.dtype != F32 or v.type.shape is None:
+            return None
+        match n.op.name:
+            case "DequantizeLinear" | "Cast":
+                found = match_integers(v)
+                return None if found is None else self.scaled_integers(found)
+            case "Add" | "Sub" | "Mul" | "Div":
+                return self.arithmetic(n, depth)
+            case "BatchNormalization":
+                return self.normalization(n, depth)
+            case name if name in PRODUCTS:
+                return self.product(n)
+            case name if name in SELECTING and len(n.types) == 1:
+                a = self.read(n.inputs[0], depth - 1)
+                key = (n.op, n.attrs, n.inputs[1:])
+                return None if a is None else replace(a, selected=(*a.selected, key))
+            case _:
+                return None
+
+    def scaled_integers(self, q: _Integers) -> AffineSum:
+        rank = len(q.x.type.shape or ())
+        zero = _along(real_constant(q.zero), q.axis, rank)
+        scale = np.ones(()) if q.scale is None else _along(real_constant(q.scale), q.axis, rank)
+        return AffineSum({canonical_integers(q.x): scale}, -scale * zero)
+
+    def arithmetic(self, n: ir_graph.Node, depth: int) -> AffineSum | None:
+        a, b = (self.read(v, depth - 1) for v in n.inputs)
+        if a is None or b is None:
+            return None
+        if n.op.name in ("Add", "Sub"):
+            if a.selected or b.selected:
+                return None
+            sign = 1.0 if n.op.name == "Add" else -1.0
+            terms = dict(a.terms)
+            for x, c in b.terms.items():
+                terms[x] = terms.get(x, np.zeros(())) + sign * c
+            return AffineSum(terms, a.offset + sign * b.offset)
+        if n.op.name == "Mul" and b.terms:
+            a, b = b, a
+        return None if b.terms else _scaled(a, b.offset, n.op.name == "Div")
+
+    def normalization(self, n: ir_graph.Node, depth: int) -> AffineSum | None:
+        x, *known = n.inputs
+        a, epsilon = self.read(x, depth - 1), n.attr("epsilon")
+        given = [v for v in known if v is not None and is_constant(v, {})]
+        if a is None or len(given) != 4 or len(n.types) != 1 or not isinstance(epsilon, float):
+            return None
+        after = len(n.type.shape or ()) - 2
+        scale, bias, mean, variance = (
+            real_constant(v).reshape(-1, *(1,) * after) for v in given
+        )
+        factor = scale / np.sqrt(variance + float(np.float32(epsilon)))
+        out = None if a.selected else _scaled(a, factor, False)
+        if out is None:
+            return None
+        return AffineSum(out.terms, out.offset + bias - mean * factor)
+
+    def product(self, n: ir_graph.Node) -> AffineSum | None:
+        """Return a product of scaled integers as one of the integers."""
+        x, w = map(match_integers, n.inputs[:2])
+        bias = n.inputs[2] if len(n.inputs) > 2 else None
+        columns = _columns_axis(n)
+        if x is None or w is None or x.axis is not None or columns is None:
+            return None
+        if w.axis not in (None, columns) or (bias is not None and not is_constant(bias, {})):
+            return None
+        after = len(n.type.shape or ()) - 2 if n.op.name == "Conv" else 0
+        whole = _integer_product(n, x, w, columns)
+        if whole is None or not self.is_proved(n, x, w, bias, whole, after):
+            return None
+        scale = np.ones(())
+        for q in (x, w):
+            scale = scale * (np.ones(()) if q.scale is None else real_constant(q.scale))
+        offset = np.zeros(()) if bias is None else real_constant(bias)
+        return AffineSum(
+            {canonical_integers(whole): _in_front_of(scale, after)}, _in_front_of(offset, after)
+        )
+
+    def is_proved(
+        self,
+        n: ir_graph.Node,
+        x: _Integers,
+        w: _Integers,
+        bias: Value | None,
+        whole: ir_graph.Node,
+        after: int,
+    ) -> bool:
+        """True if the prover shows that a product is the scaled product of the integers, for all
+        operands of these types."""
+        scaled: Value = ir_graph.node(OPS["Cast"], [whole], to=F32)
+        scales = [q.scale for q in (x, w) if q.scale is not None]
+        for s in scales:
+            scaled = ir_graph.node(OPS["Mul"], [scaled, _reshaped(s, after)])
+        if bias is not None:
+            scaled = ir_graph.node(OPS["Add"], [scaled, _reshaped(bias, after)])
+        given = (x.x, w.x, *scales, bias)
+        change: dict[Value, Value] = {}
+        for k, v in enumerate(given):
+            if v is not None and v not in change:
+                change[v] = numbered_input(k, v.type, "operand")
+        pair = replace_all(ir_graph.Graph((), (n, scaled)), change).outputs
+        if pair not in self.lemmas:
+            self.lemmas[pair] = isinstance(prove_equal(*pair, (), LEMMA_LIMITS), Proved)
+        return self.lemmas[pair]
+
+
+def real_constant(v: Value) -> np.ndarray:
+    """Return the elements of a constant, computed in float64."""
+    (array,) = evaluate(ir_graph.Graph((), (v,)), {}, Reals(F64))
+    return np.asarray(array, np.float64)
+
+
+def match_integers(v: Value | None) -> _Integers | None:
+    """Return what a DequantizeLinear, a cast of integers to float32, or their difference from a
+    zero point hold; None for other values."""
+    n = None if v is None else ir_graph.producer(v)
+    if n is None or v is None or n.op.domain or v.type.dtype != F32:
+        return None
+    match n.op.name:
+        case "DequantizeLinear":
+            return _match_dequantized(n)
+        case "Cast":
+            x = n.inputs[0]
+            if x is None or x.type.dtype not in INTEGER_TYPES:
+                return None
+            return _Integers(x, _zero_of(x), None, None)
+        case "Sub":
+            x, z = (match_integers(i) for i in n.inputs)
+            single = z is not None and z.x.type.shape == ()
+            if x is None or z is None or not single or not is_constant(z.x, {}):
+                return None
+            plain = number_of(x.zero) == 0 and number_of(z.zero) == 0
+            return _Integers(x.x, z.x, None, None) if plain and x.scale is z.scale is None else None
+        case _:
+            return None
+
+
+def _match_dequantized(n: ir_graph.Node) -> _Integers | None:
+    x, scale, zero = (*n.inputs, None)[:3]
+    if x is None or scale is None or x.type.dtype not in INTEGER_TYPES or n.attr("block_size"):
+        return None
+    if scale.type.dtype != F32 or not is_constant(scale, {}):
+        return None
+    if zero is not None and not is_constant(zero, {}):
+        return None
+    axis, rank = n.attr("axis"), len(x.type.shape or ())
+    assert isinstance(axis, int)
+    single = scale.type.shape in ((), (1,))
+    return _Integers(
+        x, _zero_of(x) if zero is None else zero, scale, None if single else axis % max(rank, 1)
+    )
+
+
+def _zero_of(x: Value) -> Value:
+    assert x.type.dtype is not None
+    return ir_graph.constant(np.zeros((), to_numpy(x.type.dtype)))
+
+
+def canonical_integers(v: Value) -> Value:
+    """Return an integer value with the zero points of a product as single numbers, so that equal
+    products are one value."""
+    n = ir_graph.producer(v)
+    if n is None or n.op.name not in ("MatMulInteger", "ConvInteger"):
+        return v
+    x, w, *zeros = (*n.inputs, None, None)[:4]
+    assert x is not None
+    assert w is not None
+    again = [_zero_of(q) if z is None else _single(z) for q, z in zip((x, w), zeros, strict=True)]
+    return ir_graph.node(n.op, [x, w, *again], **dict(n.attrs))
+
+
+def _single(zero: Value) -> Value:
+    number = number_of(zero)
+    if number is None or zero.type.dtype is None:
+        return zero
+    return ir_graph.constant(np.array(number, to_numpy(zero.type.dtype)))
+
+
+def _integer_product(
+    n: ir_graph.Node, x: _Integers, w: _Integers, columns: int
+) -> ir_graph.Node | None:
+    """Return the product of the integers, None if the zero points are of no type that it has."""
+    zeros = (_single(x.zero), _single(w.zero))
+    if zeros[0].type.shape != ():
+        return None
+    if n.op.name == "Conv":
+        return ir_graph.node(OPS["ConvInteger"], [x.x, w.x, *zeros], **dict(n.attrs))
+    right: Value = w.x
+    if columns == 0:
+        right = ir_graph.node(OPS["Transpose"], [w.x], perm=(1, 0))
+    return ir_graph.node(OPS["MatMulInteger"], [x.x, right, *zeros])
+
+
+def _columns_axis(n: ir_graph.Node) -> int | None:
+    """Return the axis of the second operand that is one of the result's; None if the product has
+    no integer form."""
+    x, w = n.inputs[:2]
+    assert x is not None
+    assert w is not None
+    rank = len(w.type.shape or ())
+    match n.op.name:
+        case "MatMul":
+            return 1 if rank == 2 and len(x.type.shape or ()) > 1 else None
+        case "Gemm":
+            plain = n.attr("alpha") == 1 and n.attr("beta") == 1 and not n.attr("transA")
+            return None if not plain else 0 if n.attr("transB") else 1
+        case _:
+            return 0
+
+
+def _scaled(a: AffineSum, by: np.ndarray, divides: bool) -> AffineSum | None:
+    if (divides and (by == 0).any()) or (a.selected and (by.size > 1 or (by <= 0).any())):
+        return None
+    scale: Callable[[np.ndarray], np.ndarray] = (
+        (lambda c: c / by) if divides else (lambda c: c * by)
+    )
+    return replace(a, terms={x: scale(c) for x, c in a.terms.items()}, offset=scale(a.offset))
+
+
+def _along(values: np.ndarray, axis: int | None, rank: int) -> np.ndarray:
+    """Return numbers along an axis of a tensor of this rank; single ones as they are."""
+    if axis is None or values.size == 1:
+        return values.reshape(())
+    return values.reshape(-1, *(1,) * (rank - 1 - axis))
+
+
+def _in_front_of(values: np.ndarray, after: int) -> np.ndarray:
+    if values.size == 1:
+        return values.reshape(())
+    return values.reshape(*values.shape, *(1,) * after)
+
+
+def _reshaped(v: Value, after: int) -> Value:
+    """Return numbers along an axis so that they broadcast over so many axes behind it."""
+    shape = v.type.shape or ()
+    if shape in ((), (1,)):
+        attrs: dict[str, Attr] = {"shape": ()}
+    elif after and len(shape) == 1:
+        attrs = {"shape": (*shape, *(1,) * after)}
+    else:
+        return v
+    return v if shape == () else ir_graph.node(OPS["Reshape"], [v], **attrs)

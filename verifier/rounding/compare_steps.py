@@ -1,0 +1,132 @@
+"""Outputs of two graphs that are equal within quantization steps: layer by layer."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from superopt.ir import graph as ir_graph
+from superopt.verifier.compare.sketches import candidate_pairs
+from superopt.verifier.rounding.graph_steps import Partner, StepProver, WithinSteps
+from superopt.verifier.rounding.quantized_results import SELECTING, match_result
+from superopt.verifier.verdict import Unknown
+
+Value = ir_graph.Value
+SKETCH_PART = 0.3  # of the time
+
+
+def compare_within_steps(
+    a: ir_graph.Graph,
+    b: ir_graph.Graph,
+    seconds: float,
+    seed: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[WithinSteps | Unknown, ...]:
+    """Prove that the outputs of `b` are within steps of those of `a`, for all inputs. Both graphs
+    have the same inputs, and what they share is one value.
+
+    Quantized results are proved in the order of the second graph, each from those before it: steps
+    by which these differ are errors of what reads them.
+    """
+    work = _Comparison(a, b, StepProver(time.monotonic() + seconds, stop=stop), seconds, seed)
+    work.prove_layers()
+    return tuple(work.output(x, y) for x, y in zip(a.outputs, b.outputs, strict=True))
+
+
+@dataclass(slots=True)
+class _Comparison:
+    a: ir_graph.Graph
+    b: ir_graph.Graph
+    prover: StepProver
+    seconds: float
+    seed: int
+    sketches: dict[Value, Value] | None = field(default=None)
+
+    def prove_layers(self) -> None:
+        """Find a partner for each quantized result that only the second graph has."""
+        mine = _quantized_values(self.a)
+        alike = defaultdict[object, list[Value]](list)
+        shared = set(ir_graph.walk(self.a))
+        for v in mine:
+            alike[_kind_of(v)].append(v)
+        seen = defaultdict[object, int](int)
+        for v in _quantized_values(self.b):
+            kind = _kind_of(v)
+            number, seen[kind] = seen[kind], seen[kind] + 1
+            if v in shared:
+                continue
+            partners = alike[kind][number : number + 1]
+            if not any(self.try_partner(p, v) for p in partners):
+                other = self.sketch_partner(v)
+                if other is not None and other not in partners:
+                    self.try_partner(other, v)
+
+    def try_partner(self, first: Value, second: Value) -> bool:
+        """True if a value of the second graph is proved to be within steps of one of the first."""
+        found = self.prover.prove(first, second)
+        if isinstance(found, WithinSteps):
+            self.prover.partners[second] = Partner(first, found)
+        return isinstance(found, WithinSteps)
+
+    def sketch_partner(self, v: Value) -> Value | None:
+        """Return the value of the first graph that agrees on random inputs."""
+        if self.sketches is None:
+            end = time.monotonic() + SKETCH_PART * self.seconds
+            self.sketches = candidate_pairs(self.a, self.b, self.seed, end)
+        return self.sketches.get(v)
+
+    def output(self, x: Value, y: Value) -> WithinSteps | Unknown:
+        """Return by how many steps one output differs: also of dequantized ones, and of moved
+        ones."""
+        if x is y:
+            return WithinSteps(0, 0.0)
+        partner = self.prover.partners.get(y)
+        if partner is not None and partner.first is x:
+            return partner.within
+        pairs = _moved_operands(x, y)
+        if pairs is None:
+            return self.prover.prove(x, y)
+        every = [self.output(*pair) for pair in pairs]
+        failed = next((e for e in every if isinstance(e, Unknown)), None)
+        proved = [e for e in every if isinstance(e, WithinSteps)]
+        return failed or max(proved, key=lambda e: (e.steps, e.error))
+
+
+def _moved_operands(x: Value, y: Value) -> Sequence[tuple[Value, Value]] | None:
+    """Return the operands whose elements two values are, moved, selected or dequantized alike;
+    None for other values."""
+    one, two = ir_graph.producer(x), ir_graph.producer(y)
+    if one is None or two is None or (one.op, one.attrs) != (two.op, two.attrs):
+        return None
+    if len(one.inputs) != len(two.inputs) or one.types != two.types:
+        return None
+    if ir_graph.results(one).index(x) != ir_graph.results(two).index(y):
+        return None
+    pairs = [
+        (v, w) for v, w in zip(one.inputs, two.inputs, strict=True) if v is not None or w is not None
+    ]
+    if any(v is None or w is None for v, w in pairs):
+        return None
+    known = [(v, w) for v, w in pairs if v is not None and w is not None]
+    if one.op.name == "DequantizeLinear" and not one.op.domain:
+        return known[:1] if all(v is w for v, w in known[1:]) else None
+    if "data" in one.op.laws or one.op.name in SELECTING:
+        moved = [(v, w) for v, w in known if v.type.dtype == x.type.dtype]
+        others = [(v, w) for v, w in known if v.type.dtype != x.type.dtype]
+        return moved if moved and all(v is w for v, w in others) else None
+    return None
+
+
+def _quantized_values(g: ir_graph.Graph) -> Iterator[Value]:
+    """Yield the results that are quantized in a graph, operands first."""
+    for n in ir_graph.nodes(g):
+        if n.op.name in ("QuantizeLinear", "Cast") and match_result(n) is not None:
+            yield n
+
+
+def _kind_of(v: Value) -> object:
+    found = match_result(v)
+    assert found is not None
+    return found.dtype, found.zero, found.low, found.high, v.type.shape

@@ -1,0 +1,359 @@
+"""Quantized results of two graphs that are equal within k steps, for all inputs.
+
+Both results are taken apart into zero + rint(y), limited alike (`quantized_results.py`). If y1 and
+y2 differ by at most D over the real numbers, and their float32 rounding errors are E1 and E2, then
+the results differ by at most floor(D + E1 + E2) + 1 steps (the argument is in `rule_steps.py`).
+
+D is 0 if the prover shows y1 = y2, and a sum over the constants' numbers if both are sums of scaled
+integers (`affine_sums.py`). What both graphs share is computed alike: it is any value of its range
+for both. Results that were shown to be within k steps before are shared, too, with an error of k
+steps in the second graph.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from superopt.ir import graph as ir_graph
+from superopt.ir.constant_values import is_constant
+from superopt.ir.evaluate import evaluate
+from superopt.ir.op import InferError
+from superopt.ir.stand_ins import numbered_input
+from superopt.ir.substitute import replace_all
+from superopt.te.eval.domain import Reals
+from superopt.te.expr.dtype import F32, F64
+from superopt.te.expr.tensor import Tensor, placeholder
+from superopt.verifier.compare.regions import compare_graphs
+from superopt.verifier.elements.intervals import INTEGER_TYPES
+from superopt.verifier.prove import Limits
+from superopt.verifier.rounding.affine_sums import FLOAT64_MARGIN, AffineReader
+from superopt.verifier.rounding.error_bounds import (
+    SAFETY,
+    Bounds,
+    Unbounded,
+    any_float,
+    is_infinite,
+)
+from superopt.verifier.rounding.error_bounds import Limits as BoundLimits
+from superopt.verifier.rounding.expressions import TensorBounds, any_value, constant_bounds
+from superopt.verifier.rounding.quantized_results import MAX_BITS, QuantizedResult, match_result
+from superopt.verifier.verdict import Unknown
+
+Value = ir_graph.Value
+MAX_STEPS = 64  # more is not worth a proof: 8 bits have 255
+MAX_EQUALITY_SECONDS = 5.0  # of one proof over the real numbers
+
+
+@dataclass(frozen=True, slots=True)
+class WithinSteps:
+    """Two results differ by at most `steps`. error: the bound of the difference before rounding, in
+    steps."""
+
+    steps: int
+    error: float
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Partner:
+    """The value of the first graph that one of the second is within steps of."""
+
+    first: Value
+    within: WithinSteps
+
+    @property
+    def steps(self) -> int:
+        return self.within.steps
+
+
+@dataclass(slots=True)
+class StepProver:
+    """Proves results of graphs equal within steps. partners: values of the second graph that were
+    shown to be within steps of the first one's. deadline: of time.monotonic()."""
+
+    deadline: float = math.inf
+    partners: dict[Value, Partner] = field(default_factory=dict)
+    reader: AffineReader = field(default_factory=AffineReader)
+    ranges: dict[Value, Bounds] = field(default_factory=dict)
+    stop: Callable[[], bool] = lambda: False
+
+    def prove(self, a: Value, b: Value) -> WithinSteps | Unknown:
+        """Prove that `b` is within steps of `a`."""
+        begin = time.thread_time()
+
+        def unknown(why: str) -> Unknown:
+            return Unknown(why, time.thread_time() - begin)
+
+        if a is b:
+            return WithinSteps(0, 0.0)
+        one, two = match_result(a), match_result(b)
+        if one is None or two is None:
+            return unknown("not a quantization of float32 by constants")
+        if (one.dtype, one.zero, one.low, one.high) != (two.dtype, two.zero, two.low, two.high):
+            return unknown("other zero points or limits")
+        if one.value.type.shape != two.value.type.shape:
+            return unknown("other shapes")
+        reason = "no time was left"
+        for integers_only in (False, True):
+            if time.monotonic() > self.deadline or self.stop():
+                break
+            pair = self.shared_pair(one, two, integers_only)
+            try:
+                error = self.largest_difference(pair)
+            except (Unbounded, InferError) as e:
+                reason = str(e)
+                continue
+            if error is None:
+                reason = "not shown equal over the real numbers"
+                continue
+            if error < MAX_STEPS:
+                return WithinSteps(math.floor(error) + 1, error)
+            reason = f"rounding errors are up to {error:.3g} steps"
+        return unknown(reason)
+
+    def shared_pair(
+        self, one: QuantizedResult, two: QuantizedResult, integers_only: bool
+    ) -> _SharedPair:
+        """Return both quotients with stand-ins for what they share. integers_only: only for
+        integers and inputs, not for floats that are computed from them."""
+        change: dict[Value, Value] = {}
+        leaves: dict[Value, Bounds] = {}
+        errors: dict[Value, float] = {}
+        y, other = one.in_steps(), two.in_steps()
+        known = {v: p for v, p in self.partners.items() if p.first is not v}
+        back: dict[Value, Value] = {v: p.first for v, p in known.items()}
+        moved = replace_all(ir_graph.Graph((), (other,)), back).outputs[0] if back else other
+        differing = {p.first for p in known.values() if p.steps}
+        for v in _shared_values(y, moved, integers_only, differing):
+            leaf = numbered_input(len(change), v.type, "shared")
+            change[v] = leaf
+            leaves[leaf] = self.range_of(v)
+            steps = [p.steps for p in known.values() if p.first is v]
+            errors[leaf] = max(steps, default=0)
+        both = replace_all(ir_graph.Graph((), (y, moved)), change).outputs
+        return _SharedPair(both[0], both[1], leaves, errors)
+
+    def largest_difference(self, pair: _SharedPair) -> float | None:
+        """Return a bound of the difference of the computed quotients, in steps; None if they are
+        not shown to be equal over the real numbers."""
+        limits = BoundLimits()
+        errors = [
+            pair.bounds(limits, with_errors).total_error(y)
+            for y, with_errors in ((pair.first, False), (pair.second, True))
+        ]
+        if any(is_infinite(e) for e in errors):
+            raise Unbounded("rounding errors of floats of any size")
+        for amount, most in limits.amounts:
+            if not float(np.max(_array(amount))) * SAFETY <= most:
+                raise Unbounded("float32 may overflow, or sums are too long")
+        over_reals = self.affine_difference(pair)
+        if over_reals is None:
+            if not self.are_equal(pair):
+                return None
+            over_reals = 0.0
+        rounding = _array(errors[0]) + _array(errors[1])
+        return float(np.max(over_reals + rounding)) * SAFETY
+
+    def affine_difference(self, pair: _SharedPair) -> np.ndarray | float | None:
+        """Return the largest difference over the real numbers of two sums of the same integers;
+        None if they are none, or others."""
+        a, b = (self.reader.read(y) for y in (pair.first, pair.second))
+        if a is None or b is None or a.terms.keys() != b.terms.keys():
+            return None
+        if a.selected != b.selected:
+            return None
+        total = _distance(a.offset, b.offset)
+        bounds = pair.bounds(BoundLimits(), False)
+        for x, c in a.terms.items():
+            size = _array(bounds.bounds_of(x).size)
+            total = total + _distance(c, b.terms[x]) * size
+        return total if np.isfinite(total).all() else None
+
+    def are_equal(self, pair: _SharedPair) -> bool:
+        """True if the prover shows both quotients equal for all values of what they share."""
+        seconds = min(MAX_EQUALITY_SECONDS, self.deadline - time.monotonic())
+        if seconds <= 0:
+            return False
+        limits = Limits(seconds=seconds, has_exact_casts=True)
+        inputs = tuple(v for v in pair.leaves if isinstance(v, ir_graph.Input))
+        graphs = [ir_graph.Graph(inputs, (y,)) for y in (pair.first, pair.second)]
+        found = compare_graphs(graphs[0], graphs[1], limits, seconds, stop=self.stop)
+        return not isinstance(found.outputs[0], Unknown)
+
+    def range_of(self, v: Value) -> Bounds:
+        """Return the bounds of a value that both graphs compute alike, as one that is exact."""
+        found = self.ranges.get(v)
+        if found is None:
+            found = self.ranges[v] = _computed_range(v)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedPair:
+    """Two quotients over stand-ins for what they share, the stand-ins' bounds, and the steps by
+    which they differ in the second graph."""
+
+    first: Value
+    second: Value
+    leaves: Mapping[Value, Bounds]
+    errors: Mapping[Value, float]
+
+    def bounds(self, limits: BoundLimits, with_errors: bool) -> GraphBounds:
+        leaves = dict(self.leaves)
+        if with_errors:
+            for v, steps in self.errors.items():
+                if steps:
+                    leaves[v] = Bounds(
+                        leaves[v].size, error=float(steps), low=leaves[v].low,
+                        high=leaves[v].high, is_relative=True,
+                    )  # fmt: skip
+        return GraphBounds(limits, leaves)
+
+
+@dataclass(slots=True)
+class GraphBounds:
+    """The bounds of the values of a graph. leaves: of its inputs."""
+
+    limits: BoundLimits
+    leaves: Mapping[Value, Bounds]
+    tensors: dict[Value, Tensor] = field(default_factory=dict)
+    bounds: TensorBounds = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bounds = TensorBounds(self.limits)
+
+    def total_error(self, v: Value) -> np.ndarray | float:
+        return _array(self.limits.total_error(self.bounds_of(v)))
+
+    def bounds_of(self, v: Value) -> Bounds:
+        """Return the bounds of a value. Raises Unbounded if they are not known."""
+        for n in ir_graph.nodes([v]):
+            if ir_graph.result(n, 0) in self.tensors:
+                continue
+            operands = [None if i is None else self.tensor_of(i) for i in n.inputs]
+            if n.op.compute is None:
+                raise Unbounded(f"{n.op.title}, which has no expression")
+            found = n.op.compute(*operands, **dict(n.attrs))
+            every = found if isinstance(found, tuple) else (found,)
+            for r, t in zip(ir_graph.results(n), every, strict=True):
+                self.tensors[r] = t
+                bounds = self.bounds.tensor(t)
+                if is_constant(r, {}):
+                    self.bounds.known[t] = self.constant(r, bounds)
+        return self.bounds.tensor(self.tensor_of(v))
+
+    def tensor_of(self, v: Value) -> Tensor:
+        found = self.tensors.get(v)
+        if found is None:
+            found = self.tensors[v] = placeholder(f"v{len(self.tensors)}", v.type)
+            if isinstance(v, ir_graph.Constant):
+                self.bounds.known[found] = constant_bounds(np.asarray(v.load()))
+            elif v in self.leaves:
+                self.bounds.known[found] = self.leaves[v]
+        return found
+
+    def constant(self, v: Value, b: Bounds) -> Bounds:
+        """Return the bounds of a computed constant with its elements' magnitudes."""
+        (array,) = evaluate(ir_graph.Graph((), (v,)), {}, Reals(F64))
+        found = constant_bounds(np.asarray(array))
+        if b.is_relative:
+            roundings, error = b.all_roundings, b.error
+        else:  # terms cancel: their errors are not relative to the sum
+            roundings, error = 0.0, self.limits.total_error(b)
+        return Bounds(
+            found.size, 1.0, roundings, error, found.low, found.high, found.least, True
+        )
+
+
+def _shared_values(
+    y: Value, other: Value, integers_only: bool, differing: Collection[Value]
+) -> list[Value]:
+    """Return the values nearest to `y` that `other` is computed from, too, without constants.
+    differing: values that are not equal in both graphs, so that what is computed from them is not
+    shared, only they are."""
+    theirs = set(_all_values(other))
+    unequal = _computed_from(y, differing)
+    found: dict[Value, None] = {}
+    stack, seen = [y], {y}
+    while stack:
+        v = stack.pop()
+        if is_constant(v, {}):
+            continue
+        kind = ir_graph.producer(v) is None or _is_small_integer(v)
+        if v in theirs and (v in differing or (v not in unequal and (kind or not integers_only))):
+            found[v] = None
+            continue
+        for w in ir_graph.operands(v):
+            if w not in seen:
+                seen.add(w)
+                stack.append(w)
+    return list(found)
+
+
+def _computed_from(y: Value, sources: Collection[Value]) -> set[Value]:
+    """Return the values on the way to `y` that are computed from some of the sources."""
+    out: set[Value] = set()
+    for n in ir_graph.nodes([y]) if sources else ():
+        if any(i in sources or i in out for i in n.inputs if i is not None):
+            out.update(ir_graph.results(n))
+    return out
+
+
+def _all_values(v: Value) -> list[Value]:
+    nodes = ir_graph.nodes([v])
+    return [v, *(r for n in nodes for r in (*ir_graph.results(n), *n.inputs) if r is not None)]
+
+
+def _is_small_integer(v: Value) -> bool:
+    dtype = v.type.dtype
+    return dtype is not None and dtype in INTEGER_TYPES and dtype.bits <= MAX_BITS
+
+
+def _computed_range(v: Value) -> Bounds:
+    """Return the bounds of a value as if it were exact: of what is computed, not of what it should
+    be. It is computed from quantized integers, which have any value of their type."""
+    dtype = v.type.dtype
+    if dtype is None:
+        raise Unbounded("a value of unknown type")
+    if dtype != F32:
+        return any_value(dtype) if dtype.bits <= MAX_BITS else _analyzed_range(v, any_value(dtype))
+    return _analyzed_range(v, any_float())
+
+
+def _analyzed_range(v: Value, otherwise: Bounds) -> Bounds:
+    change: dict[Value, Value] = {}
+    stack, seen = [v], {v}
+    while stack:
+        w = stack.pop()
+        if w is not v and _is_small_integer(w) and not is_constant(w, {}):
+            change[w] = numbered_input(len(change), w.type, "range")
+            continue
+        more = [x for x in ir_graph.operands(w) if x not in seen]
+        seen.update(more)
+        stack += more
+    try:
+        (root,) = replace_all(ir_graph.Graph((), (v,)), change).outputs
+        limits = BoundLimits()
+        b = GraphBounds(limits, {}).bounds_of(root)
+        size = _array(b.size) + _array(limits.total_error(b))
+    except (Unbounded, InferError):
+        return otherwise
+    if v.type.dtype != F32:
+        return Bounds(size, low=b.low, high=b.high, is_relative=True)
+    return Bounds(size * SAFETY, is_relative=True) if np.isfinite(size).all() else otherwise
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return |a - b|, and more than what float64 rounded in both."""
+    return np.asarray(np.abs(a - b) + FLOAT64_MARGIN * (np.abs(a) + np.abs(b)))
+
+
+def _array(a: object) -> np.ndarray:
+    return np.asarray(a, np.float64)
