@@ -240,8 +240,7 @@ def _parse_line(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
         key, equals, value = (s.strip() for s in piece.partition("="))
         if mark != ";" or not equals or key not in keys:
             raise MalformedText(
-                f"{mark} {piece}: clauses are ; float=E0 to E3 ; steps= ;"
-                " origin= ; caveat="
+                f"{mark} {piece}: clauses are ; float=E0 to E3 ; steps= ; origin= ; caveat="
             )
         keys[key] = value
     classes = keys["float"].split("/")

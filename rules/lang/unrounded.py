@@ -37,9 +37,7 @@ def without_rounding(rule: Rule) -> Rule:
     zeros = [[t.operands[2:] or t.attrs for t in side] for side in (left, right)]
     if zeros[0] != zeros[1]:
         raise MalformedText(f"{rule.name}: both sides of a rule with steps= have one zero point")
-    lhs, rhs = (
-        tuple(App(OPS["Div"], t.operands[:2], ()) for t in side) for side in (left, right)
-    )
+    lhs, rhs = (tuple(App(OPS["Div"], t.operands[:2], ()) for t in side) for side in (left, right))
     used = frozenset[str]().union(*map(free_names, (*lhs, *rhs, *rule.where)))
     params = tuple(p for p in rule.params if p.name in used)
     return replace(rule, lhs=lhs, rhs=rhs, params=params, steps=0, text="")
@@ -88,7 +86,9 @@ def positive_operands(rule: Rule) -> frozenset[str]:
     found: set[str] = set()
     for f in rule.where:
         match f:
-            case Compare(Call("value", (Name(n),)), (((">" | ">=") as op, Lit(int() | float() as v)),)):
+            case Compare(
+                Call("value", (Name(n),)), (((">" | ">=") as op, Lit(int() | float() as v)),)
+            ):
                 if v > 0 or (v == 0 and op == ">"):
                     found.add(n)
             case _:

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 from superopt.rules.lang.printer import show
 from superopt.rules.lang.rule import Rule
-from superopt.rules.lang.unrounded import positive_operands
 from superopt.rules.lang.term import App, Fill, Number, Scalar, Term, walk
+from superopt.rules.lang.unrounded import positive_operands
 
 ZERO_COMMUTES = frozenset(("Add", "Mul", "Sub"))  # x - y is zero where y - x is
 SAME_ZEROS = frozenset(

@@ -280,9 +280,7 @@ def real_difference(
     return None
 
 
-def wrong_elements(
-    float_class: str, a: np.ndarray, b: np.ndarray, steps: int = 0
-) -> np.ndarray:
+def wrong_elements(float_class: str, a: np.ndarray, b: np.ndarray, steps: int = 0) -> np.ndarray:
     """Return where `b` is not what a rule of this class, and within these steps, may make of `a`.
 
     E0: where it is not the same number, NaN or infinity. E1, E2: where it is off by more than

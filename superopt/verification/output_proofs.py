@@ -20,6 +20,7 @@ MAX_PROOF_SECONDS = 20.0  # limit for one proof
 MAX_PROOF_WORK = 200_000
 MAX_RELATING_PART = 0.5  # of the time, at most, for relating computed constants
 DEFINEDNESS_TEXT = "where both are defined"
+BOUNDS_TEXT = "by equality over the reals and bounds of float32 rounding"
 CHAIN_ASSUMPTIONS = (
     *ASSUMPTIONS,
     "computed constants are equal within a few units in the last place",
@@ -29,12 +30,16 @@ CHAIN_ASSUMPTIONS = (
 @dataclass(frozen=True, slots=True)
 class OutputProofs:
     """The proved outputs; part_count: number of proofs; assumptions: of all of them; folded_notes:
-    about constants that differ in the second model."""
+    about constants that differ in the second model. steps: by which quantized outputs may differ in
+    float32, at most; 0 if that is not known. only_steps: True if some output is proved by that
+    alone."""
 
     outputs: list[OutputVerdict]
     part_count: int = 0
     assumptions: tuple[str, ...] = ()
     folded_notes: tuple[str, ...] = ()
+    steps: int = 0
+    only_steps: bool = False
 
     def verdict(self) -> Verdict:
         """Return the verdict of the proofs alone."""
@@ -48,9 +53,19 @@ class OutputProofs:
                 f"every element of {count_text(len(self.outputs), 'output')}, {DEFINEDNESS_TEXT},"
                 f" by definition, in {parts}"
             )
+            if self.only_steps:
+                count = count_text(len(self.outputs), "output")
+                said = f"equal within {steps_text(self.steps)}: {count}, {BOUNDS_TEXT}"
+            elif self.steps:
+                said += f"; in float32 within {steps_text(self.steps)}"
             said = "; ".join((said, *self.folded_notes))
             return Verdict(
-                "proved", said, None, notes[len(self.folded_notes) :], tuple(self.outputs)
+                "proved",
+                said,
+                None,
+                notes[len(self.folded_notes) :],
+                tuple(self.outputs),
+                proved_steps=self.steps,
             )
         left = [o for o in self.outputs if o.decision != "proved"]
         reason = f"{count_text(len(left), 'output')} of {len(self.outputs)} not proved"

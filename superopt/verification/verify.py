@@ -29,6 +29,8 @@ from superopt.verification.ort_session import OrtSession
 from superopt.verification.output_comparison import ComparedModel, compare_outputs, output_reference
 from superopt.verification.output_proofs import OutputProofs, prove_by_chains, prove_by_definition
 from superopt.verification.special_trials import sensitivities, try_special_inputs
+from superopt.verification.step_proofs import MAX_STEPS_PART, prove_steps, with_step_proofs
+from superopt.verifier.rounding.graph_steps import WithinSteps
 
 LOG = logging.getLogger("superopt.verify")
 RUNTIME_ONLY_METHOD = "onnxruntime on both: some nodes have no value in float64"
@@ -52,7 +54,8 @@ def verify(a: Source, b: Source, request: VerifyRequest) -> Verdict:
     """Compare model `b` with model `a`, output by output.
 
     `proved`: both are the same graph after constant folding, or each output is proved equal from
-    the operators' tensor expressions, for all inputs. `differs`: with the first disagreement on
+    the operators' tensor expressions, for all inputs, or a quantized one within `proved_steps`.
+    `differs`: with the first disagreement on
     many inputs. `agrees`: there is no disagreement. `within_steps`: quantized outputs differ by
     steps, as rounding explains, and by at most `max_steps`. `unknown`: nothing could be compared,
     or only proofs were requested and none was found.
@@ -89,11 +92,16 @@ def _compare_models(
     why = OTHER_SIZE_NAMES if other is None else "not tried"
     names = _output_names(first)
     proof = OutputProofs([OutputVerdict(name, "unknown", why) for name in names])
+    within: tuple[WithinSteps | str, ...] = ("not tried",) * len(names)
     if other is not None and request.method in ("auto", "index"):
+        request.progress(Event("compare", "quantized outputs, by steps", 0.1))
+        seconds = MAX_STEPS_PART * (deadline - time.monotonic())
+        within = prove_steps(first.graph, other, names, seconds, request.seed, request.stop)
         request.progress(Event("compare", "each output, by definition", 0.1))
         share = MAX_DEFINITION_PART if request.method == "auto" else 1.0
         seconds = share * (deadline - time.monotonic())
         proof = prove_by_definition(first.graph, other, names, seconds, request.seed, request.stop)
+        proof = with_step_proofs(proof, within, request.max_steps)
         _log_outputs("definition", proof)
     numeric = None
     if request.method in ("auto", "numeric"):

@@ -13,7 +13,6 @@ operands of its shape.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -35,9 +34,36 @@ from superopt.verifier.verdict import Proved
 
 Value = ir_graph.Value
 PRODUCTS = frozenset(("MatMul", "Gemm", "Conv"))
+FLOAT64_MARGIN = 1e-12  # relative to terms, more than what float64 rounds
 MAX_DEPTH = 64  # operators
 LEMMA_LIMITS = Limits(seconds=5.0, work=100_000, has_exact_casts=True)
-FLOAT64_MARGIN = 1e-12  # of a coefficient, more than what float64 rounds
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Real numbers in float64. size: the sum of the magnitudes of the terms that they are sums of,
+    which their errors are relative to."""
+
+    values: np.ndarray
+    size: np.ndarray
+
+    def __add__(self, other: Numbers) -> Numbers:
+        return Numbers(self.values + other.values, self.size + other.size)
+
+    def __mul__(self, by: np.ndarray) -> Numbers:
+        return Numbers(self.values * by, self.size * np.abs(by))
+
+    def distance(self, other: Numbers) -> np.ndarray:
+        """Return a bound of the real numbers' difference."""
+        margin = FLOAT64_MARGIN * (self.size + other.size)
+        return np.asarray(np.abs(self.values - other.values) + margin)
+
+
+def exact_numbers(values: np.ndarray) -> Numbers:
+    return Numbers(values, np.abs(values))
+
+
+ZERO = exact_numbers(np.zeros(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +71,8 @@ class AffineSum:
     """sum(coefficient * integer) + offset. terms: integer values of the graph; coefficients
     broadcast to the value's shape. selected: operators that select elements of the sum."""
 
-    terms: dict[Value, np.ndarray]
-    offset: np.ndarray
+    terms: dict[Value, Numbers]
+    offset: Numbers
     selected: tuple[object, ...] = ()
 
 
@@ -72,7 +98,7 @@ class AffineReader:
         if v is None or not depth:
             return None
         if is_constant(v, {}):
-            return AffineSum({}, real_constant(v))
+            return AffineSum({}, exact_numbers(real_constant(v)))
         n = ir_graph.producer(v)
         if n is None or n.op.domain or v.type.dtype != F32 or v.type.shape is None:
             return None
@@ -97,7 +123,8 @@ class AffineReader:
         rank = len(q.x.type.shape or ())
         zero = _along(real_constant(q.zero), q.axis, rank)
         scale = np.ones(()) if q.scale is None else _along(real_constant(q.scale), q.axis, rank)
-        return AffineSum({canonical_integers(q.x): scale}, -scale * zero)
+        term = {canonical_integers(q.x): exact_numbers(scale)}
+        return AffineSum(term, exact_numbers(-scale * zero))
 
     def arithmetic(self, n: ir_graph.Node, depth: int) -> AffineSum | None:
         a, b = (self.read(v, depth - 1) for v in n.inputs)
@@ -106,14 +133,14 @@ class AffineReader:
         if n.op.name in ("Add", "Sub"):
             if a.selected or b.selected:
                 return None
-            sign = 1.0 if n.op.name == "Add" else -1.0
+            sign = np.asarray(1.0 if n.op.name == "Add" else -1.0)
             terms = dict(a.terms)
             for x, c in b.terms.items():
-                terms[x] = terms.get(x, np.zeros(())) + sign * c
-            return AffineSum(terms, a.offset + sign * b.offset)
+                terms[x] = terms.get(x, ZERO) + c * sign
+            return AffineSum(terms, a.offset + b.offset * sign)
         if n.op.name == "Mul" and b.terms:
             a, b = b, a
-        return None if b.terms else _scaled(a, b.offset, n.op.name == "Div")
+        return None if b.terms else _scaled(a, b.offset.values, n.op.name == "Div")
 
     def normalization(self, n: ir_graph.Node, depth: int) -> AffineSum | None:
         x, *known = n.inputs
@@ -122,14 +149,13 @@ class AffineReader:
         if a is None or len(given) != 4 or len(n.types) != 1 or not isinstance(epsilon, float):
             return None
         after = len(n.type.shape or ()) - 2
-        scale, bias, mean, variance = (
-            real_constant(v).reshape(-1, *(1,) * after) for v in given
-        )
+        scale, bias, mean, variance = (real_constant(v).reshape(-1, *(1,) * after) for v in given)
         factor = scale / np.sqrt(variance + float(np.float32(epsilon)))
         out = None if a.selected else _scaled(a, factor, False)
         if out is None:
             return None
-        return AffineSum(out.terms, out.offset + bias - mean * factor)
+        shift = Numbers(bias - mean * factor, np.abs(bias) + np.abs(mean * factor))
+        return AffineSum(out.terms, out.offset + shift)
 
     def product(self, n: ir_graph.Node) -> AffineSum | None:
         """Return a product of scaled integers as one of the integers."""
@@ -148,9 +174,8 @@ class AffineReader:
         for q in (x, w):
             scale = scale * (np.ones(()) if q.scale is None else real_constant(q.scale))
         offset = np.zeros(()) if bias is None else real_constant(bias)
-        return AffineSum(
-            {canonical_integers(whole): _in_front_of(scale, after)}, _in_front_of(offset, after)
-        )
+        term = {canonical_integers(whole): exact_numbers(_in_front_of(scale, after))}
+        return AffineSum(term, exact_numbers(_in_front_of(offset, after)))
 
     def is_proved(
         self,
@@ -287,10 +312,8 @@ def _columns_axis(n: ir_graph.Node) -> int | None:
 def _scaled(a: AffineSum, by: np.ndarray, divides: bool) -> AffineSum | None:
     if (divides and (by == 0).any()) or (a.selected and (by.size > 1 or (by <= 0).any())):
         return None
-    scale: Callable[[np.ndarray], np.ndarray] = (
-        (lambda c: c / by) if divides else (lambda c: c * by)
-    )
-    return replace(a, terms={x: scale(c) for x, c in a.terms.items()}, offset=scale(a.offset))
+    by = 1.0 / by if divides else by
+    return replace(a, terms={x: c * by for x, c in a.terms.items()}, offset=a.offset * by)
 
 
 def _along(values: np.ndarray, axis: int | None, rank: int) -> np.ndarray:

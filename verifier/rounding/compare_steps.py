@@ -91,7 +91,9 @@ class _Comparison:
         every = [self.output(*pair) for pair in pairs]
         failed = next((e for e in every if isinstance(e, Unknown)), None)
         proved = [e for e in every if isinstance(e, WithinSteps)]
-        return failed or max(proved, key=lambda e: (e.steps, e.error))
+        if failed is not None:
+            return failed
+        return max(proved, key=lambda e: (e.steps, e.error))
 
 
 def _moved_operands(x: Value, y: Value) -> Sequence[tuple[Value, Value]] | None:
@@ -105,7 +107,9 @@ def _moved_operands(x: Value, y: Value) -> Sequence[tuple[Value, Value]] | None:
     if ir_graph.results(one).index(x) != ir_graph.results(two).index(y):
         return None
     pairs = [
-        (v, w) for v, w in zip(one.inputs, two.inputs, strict=True) if v is not None or w is not None
+        (v, w)
+        for v, w in zip(one.inputs, two.inputs, strict=True)
+        if v is not None or w is not None
     ]
     if any(v is None or w is None for v, w in pairs):
         return None

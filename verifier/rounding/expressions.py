@@ -101,8 +101,7 @@ class TensorBounds:
             number.denominator & (number.denominator - 1)
         )
         rounded = dtype.is_float and not (simple and float(np.float32(value)) == number)
-        found = bounds_of_constant(np.asarray(float(number)), float(rounded))
-        return found
+        return bounds_of_constant(np.asarray(float(number)), float(rounded))
 
     def function(self, fn: str, args: tuple[Expr, ...], dtype: DType, scope: Scope) -> Bounds:
         if fn == "select":
@@ -134,10 +133,10 @@ class TensorBounds:
                 return bounds_of_negative(a)
             case "sqrt", [a]:
                 return bounds_of_square_root(a, self.limits)
-            case ("max" | "min"), [a, b]:
+            case (("max" | "min"), [a, b]):
                 pick = np.maximum if fn == "max" else np.minimum
                 return bounds_of_extremum(a, b, self.limits, pick)
-            case ("round" | "floor" | "ceil"), [a] if a.is_exact and not isinstance(
+            case (("round" | "floor" | "ceil"), [a]) if a.is_exact and not isinstance(
                 a.size, Posynomial
             ):
                 return Bounds(np.asarray(a.size) + 1.0, is_relative=True)
@@ -276,7 +275,7 @@ def _integer_function(fn: str, operands: list[Bounds], dtype: DType) -> Bounds:
     match fn, operands:
         case "neg", [a]:
             return _in_type(bounds_of_negative(a), dtype)
-        case ("add" | "sub"), [a, b]:
+        case (("add" | "sub"), [a, b]):
             b = b if fn == "add" else bounds_of_negative(b)
             size, error = add(a.size, b.size), add(a.error, b.error)
             low, high = np.add(a.low, b.low), np.add(a.high, b.high)
@@ -286,13 +285,11 @@ def _integer_function(fn: str, operands: list[Bounds], dtype: DType) -> Bounds:
                 add(multiply(a.size, b.error), multiply(b.size, a.error)),
                 multiply(a.error, b.error),
             )
-            ends = [
-                np.asarray(multiply(x, y)) for x in (a.low, a.high) for y in (b.low, b.high)
-            ]
+            ends = [np.asarray(multiply(x, y)) for x in (a.low, a.high) for y in (b.low, b.high)]
             if all(np.isfinite(x).all() for x in ends):
                 low = np.minimum.reduce(np.broadcast_arrays(*ends))
                 high = np.maximum.reduce(np.broadcast_arrays(*ends))
-        case ("max" | "min"), [a, b]:
+        case (("max" | "min"), [a, b]):
             pick = np.maximum if fn == "max" else np.minimum
             return bounds_of_extremum(a, b, Limits(), pick)
         case _:

@@ -31,7 +31,7 @@ from superopt.te.expr.tensor import Tensor, placeholder
 from superopt.verifier.compare.regions import compare_graphs
 from superopt.verifier.elements.intervals import INTEGER_TYPES
 from superopt.verifier.prove import Limits
-from superopt.verifier.rounding.affine_sums import FLOAT64_MARGIN, AffineReader
+from superopt.verifier.rounding.affine_sums import AffineReader
 from superopt.verifier.rounding.error_bounds import (
     SAFETY,
     Bounds,
@@ -46,7 +46,7 @@ from superopt.verifier.verdict import Unknown
 
 Value = ir_graph.Value
 MAX_STEPS = 64  # more is not worth a proof: 8 bits have 255
-MAX_EQUALITY_SECONDS = 5.0  # of one proof over the real numbers
+MAX_EQUALITY_SECONDS = 2.0  # of one proof over the real numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +169,11 @@ class StepProver:
             return None
         if a.selected != b.selected:
             return None
-        total = _distance(a.offset, b.offset)
+        total = a.offset.distance(b.offset)
         bounds = pair.bounds(BoundLimits(), False)
         for x, c in a.terms.items():
             size = _array(bounds.bounds_of(x).size)
-            total = total + _distance(c, b.terms[x]) * size
+            total = total + c.distance(b.terms[x]) * size
         return total if np.isfinite(total).all() else None
 
     def are_equal(self, pair: _SharedPair) -> bool:
@@ -267,9 +267,7 @@ class GraphBounds:
             roundings, error = b.all_roundings, b.error
         else:  # terms cancel: their errors are not relative to the sum
             roundings, error = 0.0, self.limits.total_error(b)
-        return Bounds(
-            found.size, 1.0, roundings, error, found.low, found.high, found.least, True
-        )
+        return Bounds(found.size, 1.0, roundings, error, found.low, found.high, found.least, True)
 
 
 def _shared_values(
@@ -348,11 +346,6 @@ def _analyzed_range(v: Value, otherwise: Bounds) -> Bounds:
     if v.type.dtype != F32:
         return Bounds(size, low=b.low, high=b.high, is_relative=True)
     return Bounds(size * SAFETY, is_relative=True) if np.isfinite(size).all() else otherwise
-
-
-def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return |a - b|, and more than what float64 rounded in both."""
-    return np.asarray(np.abs(a - b) + FLOAT64_MARGIN * (np.abs(a) + np.abs(b)))
 
 
 def _array(a: object) -> np.ndarray:

@@ -166,7 +166,10 @@ def _match_limits(v: Value) -> tuple[Value, float, float] | None:
     if n.op.name != "Clip":
         return None
     given = [*n.inputs[1:], None, None][:2]
-    ends = [side if e is None else number_of(e) for e, side in zip(given, (-np.inf, np.inf))]
+    ends = [
+        side if e is None else number_of(e)
+        for e, side in zip(given, (-np.inf, np.inf), strict=True)
+    ]
     if ends[0] is None or ends[1] is None or not ends[0] <= ends[1]:
         return None
     return n.inputs[0], ends[0], ends[1]

@@ -167,7 +167,7 @@ class _InstanceErrors:
         positive = positive_operands(self.rule)
         for n in sorted(names):
             if n.startswith(VALUE_PREFIX) and n.removeprefix(VALUE_PREFIX) not in positive:
-                raise Unbounded(f"no condition says that value({n[len(VALUE_PREFIX):]}) > 0")
+                raise Unbounded(f"no condition says that value({n[len(VALUE_PREFIX) :]}) > 0")
 
     def conditions(self) -> Iterator[Condition]:
         """Yield the rule's conditions that compare monomials."""

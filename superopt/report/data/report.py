@@ -217,6 +217,8 @@ class Verdict:
     refuted. `certified`, `refused`: the result of replaying a certificate. `reason` is one line.
     `outputs`: one verdict each, in order; empty if the interfaces differ, and for a certificate.
     `steps`: the largest difference on tested inputs; None if no output is of a quantization.
+    `proved_steps`: of `proved`, by how many steps quantized outputs may differ in float32; 0 if
+    that is not known, or none are quantized.
     """
 
     decision: Literal[
@@ -227,6 +229,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
     outputs: tuple[OutputVerdict, ...] = ()
     steps: int | None = None
+    proved_steps: int = 0
 
     def __repr__(self) -> str:
         return f"<Verdict {self.decision}: {self.reason}>"

@@ -309,6 +309,8 @@ def verdict_text(verdict: Verdict) -> str:
         "certified": "certified",
         "refused": "the certificate is refused",
     }[verdict.decision]
+    if verdict.proved_steps:
+        said = "proved"
     return join_lines(_verdict_lines(said, verdict))
 
 
