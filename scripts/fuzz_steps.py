@@ -65,8 +65,8 @@ def number(value: float | np.ndarray, dtype: type = np.float32) -> ir_graph.Cons
 
 @dataclass(slots=True)
 class Pair:
-    """Two graphs over the same inputs of `ROWS` rows. is_equal: False if the second is another function,
-    which may still be within steps."""
+    """Two graphs over the same inputs of `ROWS` rows. is_equal: False if the second is another
+    function, which may still be within steps."""
 
     kind: str
     change: str
@@ -135,7 +135,9 @@ class Draw:
                 x = self.result("matmul", U8)
                 width = x.type.shape[1] if x.type.shape else 1
                 assert isinstance(width, int)
-                dequantized = make("DequantizeLinear", [x, number(self.scale()), number(7, np.uint8)])
+                dequantized = make(
+                    "DequantizeLinear", [x, number(self.scale()), number(7, np.uint8)]
+                )
                 return make("MatMul", [dequantized, self.weights(width, n)])
             case _:
                 return self.quantized(n)
@@ -205,7 +207,9 @@ def _with_other_weight(root: Value, rng: np.random.Generator) -> Value:
     return root
 
 
-def draw_feeds(inputs: tuple[ir_graph.Input, ...], rng: np.random.Generator) -> dict[str, np.ndarray]:
+def draw_feeds(
+    inputs: tuple[ir_graph.Input, ...], rng: np.random.Generator
+) -> dict[str, np.ndarray]:
     """Return integers of the whole range; an eighth of the rows are of extremes only."""
     feeds = {}
     for i in inputs:
@@ -220,7 +224,8 @@ def draw_feeds(inputs: tuple[ir_graph.Input, ...], rng: np.random.Generator) -> 
 
 @dataclass(slots=True)
 class Counts:
-    """pairs, proved: by kind and change; share: the largest part of a bound that was reached; wrong:
+    """pairs, proved: by change; steps: proved ones; inputs: rows compared, differing: of these, by
+    steps, exact: in exact arithmetic; share: the largest part of a bound that was reached; wrong:
     what was wrong, with its seed."""
 
     pairs: Counter[str] = field(default_factory=Counter)

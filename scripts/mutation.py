@@ -42,6 +42,7 @@ from superopt.rules.trial.try_rule import (
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
 from superopt.verifier.prove import Limits, prove
+from superopt.verifier.rounding.rule_steps import prove_within_steps
 from superopt.verifier.verdict import Proved, Refuted
 from tests.support.verifier.mutants import KINDS, by_kind
 
@@ -147,7 +148,7 @@ def _put(kind: str, mutant: Rule, seed: int) -> Tried | None:
     if not some:
         return None
     differs = isinstance(trial, Differs)
-    verdict = prove(mutant, LIMITS)
+    verdict = prove_within_steps(mutant, LIMITS) if mutant.steps else prove(mutant, LIMITS)
     if isinstance(verdict, Refuted):
         return Tried(kind, "refuted")
     if not isinstance(verdict, Proved):
