@@ -59,8 +59,7 @@ class Rule:
     float_class: the effect on floats (E0 none, E1 reassociates, E2 distributes or folds weights, E3
     changes overflow, Inf or NaN). caveat: a note for users of a rewritten model. text, source: the
     rule as written, and where; they are not part of a rule's identity. steps: by how many
-    quantization steps results may differ, which are of QuantizeLinear then; the float class is that
-    of what is quantized.
+    quantization steps results of QuantizeLinear may differ; the float class is before rounding.
     """
 
     name: str
@@ -252,11 +251,10 @@ def _parse_line(line: str, place: str, ops: Mapping[str, Op]) -> list[Rule]:
     if not keys["steps"].isdecimal():
         raise MalformedText(f"steps={keys['steps']} is not a number of quantization steps")
     lhs, rhs = _parse_terms(pieces[0][1], ops), _parse_terms(pieces[1][1], ops)
-    steps = int(keys["steps"])
-    clauses = (keys["origin"], keys["caveat"], line, place)
-    out = [Rule(head[1], given, lhs, rhs, where, classes[0], *clauses, steps)]
+    clauses = (keys["origin"], keys["caveat"], line, place, int(keys["steps"]))
+    out = [Rule(head[1], given, lhs, rhs, where, classes[0], *clauses)]
     if marks[1] == "<=>":
-        out.append(Rule(head[1] + "~", given, rhs, lhs, where, classes[-1], *clauses, steps))
+        out.append(Rule(head[1] + "~", given, rhs, lhs, where, classes[-1], *clauses))
     for rule in out:
         _check_rule(rule)
     return out

@@ -140,7 +140,7 @@ class AffineReader:
             return AffineSum(terms, a.offset + b.offset * sign)
         if n.op.name == "Mul" and b.terms:
             a, b = b, a
-        return None if b.terms else _scaled(a, b.offset.values, n.op.name == "Div")
+        return None if b.terms else _scale_sum(a, b.offset.values, n.op.name == "Div")
 
     def normalization(self, n: ir_graph.Node, depth: int) -> AffineSum | None:
         x, *known = n.inputs
@@ -151,7 +151,7 @@ class AffineReader:
         after = len(n.type.shape or ()) - 2
         scale, bias, mean, variance = (real_constant(v).reshape(-1, *(1,) * after) for v in given)
         factor = scale / np.sqrt(variance + float(np.float32(epsilon)))
-        out = None if a.selected else _scaled(a, factor, False)
+        out = None if a.selected else _scale_sum(a, factor, False)
         if out is None:
             return None
         shift = Numbers(bias - mean * factor, np.abs(bias) + np.abs(mean * factor))
@@ -191,18 +191,19 @@ class AffineReader:
         scaled: Value = ir_graph.node(OPS["Cast"], [whole], to=F32)
         scales = [q.scale for q in (x, w) if q.scale is not None]
         for s in scales:
-            scaled = ir_graph.node(OPS["Mul"], [scaled, _reshaped(s, after)])
+            scaled = ir_graph.node(OPS["Mul"], [scaled, _reshape_along(s, after)])
         if bias is not None:
-            scaled = ir_graph.node(OPS["Add"], [scaled, _reshaped(bias, after)])
+            scaled = ir_graph.node(OPS["Add"], [scaled, _reshape_along(bias, after)])
         given = (x.x, w.x, *scales, bias)
         change: dict[Value, Value] = {}
         for k, v in enumerate(given):
             if v is not None and v not in change:
                 change[v] = numbered_input(k, v.type, "operand")
-        pair = replace_all(ir_graph.Graph((), (n, scaled)), change).outputs
-        if pair not in self.lemmas:
-            self.lemmas[pair] = isinstance(prove_equal(*pair, (), LEMMA_LIMITS), Proved)
-        return self.lemmas[pair]
+        one, other = replace_all(ir_graph.Graph((), (n, scaled)), change).outputs
+        if (one, other) not in self.lemmas:
+            found = prove_equal(one, other, (), LEMMA_LIMITS)
+            self.lemmas[one, other] = isinstance(found, Proved)
+        return self.lemmas[one, other]
 
 
 def real_constant(v: Value) -> np.ndarray:
@@ -226,12 +227,11 @@ def match_integers(v: Value | None) -> _Integers | None:
                 return None
             return _Integers(x, _zero_of(x), None, None)
         case "Sub":
-            x, z = (match_integers(i) for i in n.inputs)
-            single = z is not None and z.x.type.shape == ()
-            if x is None or z is None or not single or not is_constant(z.x, {}):
+            a, z = (match_integers(i) for i in n.inputs)
+            if a is None or z is None or z.x.type.shape != () or not is_constant(z.x, {}):
                 return None
-            plain = number_of(x.zero) == 0 and number_of(z.zero) == 0
-            return _Integers(x.x, z.x, None, None) if plain and x.scale is z.scale is None else None
+            plain = number_of(a.zero) == 0 and number_of(z.zero) == 0
+            return _Integers(a.x, z.x, None, None) if plain and a.scale is z.scale is None else None
         case _:
             return None
 
@@ -309,7 +309,7 @@ def _columns_axis(n: ir_graph.Node) -> int | None:
             return 0
 
 
-def _scaled(a: AffineSum, by: np.ndarray, divides: bool) -> AffineSum | None:
+def _scale_sum(a: AffineSum, by: np.ndarray, divides: bool) -> AffineSum | None:
     if (divides and (by == 0).any()) or (a.selected and (by.size > 1 or (by <= 0).any())):
         return None
     by = 1.0 / by if divides else by
@@ -329,7 +329,7 @@ def _in_front_of(values: np.ndarray, after: int) -> np.ndarray:
     return values.reshape(*values.shape, *(1,) * after)
 
 
-def _reshaped(v: Value, after: int) -> Value:
+def _reshape_along(v: Value, after: int) -> Value:
     """Return numbers along an axis so that they broadcast over so many axes behind it."""
     shape = v.type.shape or ()
     if shape in ((), (1,)):

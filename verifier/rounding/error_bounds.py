@@ -212,7 +212,7 @@ def bounds_of_sum(a: Bounds, b: Bounds, limits: Limits) -> Bounds:
 
 def bounds_of_product(a: Bounds, b: Bounds, limits: Limits) -> Bounds:
     """Return the bounds of a * b."""
-    count, roundings = _factored(a, b)
+    count, roundings = _factor_counts(a, b)
     least = None if a.least is None or b.least is None else multiply(a.least, b.least)
     return limits.require_finite(
         Bounds(
@@ -227,7 +227,7 @@ def bounds_of_product(a: Bounds, b: Bounds, limits: Limits) -> Bounds:
     )
 
 
-def _factored(a: Bounds, b: Bounds) -> tuple[Amount, Amount]:
+def _factor_counts(a: Bounds, b: Bounds) -> tuple[Amount, Amount]:
     """Return the number of terms of a product, and the roundings of one: a sum may be multiplied
     before or after its additions, two sums only after them."""
     for one, other in ((a, b), (b, a)):
@@ -292,31 +292,28 @@ def bounds_of_square_root(a: Bounds, limits: Limits) -> Bounds:
     return Bounds(np.sqrt(size), 1.0, roundings, 0.0, root, np.inf, root, True)
 
 
-def bounds_of_extremum(a: Bounds, b: Bounds, limits: Limits, pick: Callable[..., object]) -> Bounds:
+def bounds_of_extremum(
+    a: Bounds, b: Bounds, limits: Limits, pick: Callable[..., np.ndarray]
+) -> Bounds:
     """Return the bounds of max(a, b) or min(a, b), whose error is at most the larger one of a and
     b: also relative to the result, as |max(a, b)| <= |a| where a < b and a < 0, and so on.
     pick: np.maximum or np.minimum."""
     whole = larger(a.all_roundings, b.all_roundings)
     low, high = pick(a.low, b.low), pick(a.high, b.high)
     size = larger(a.size, b.size)
-    if _is_number(size):
-        ends = np.maximum(np.abs(low), np.abs(high))  # type: ignore[arg-type]
-        size = np.minimum(size, ends) if not _drops_relative(a, b) else size
+    if not isinstance(size, Posynomial) and a.is_relative and b.is_relative:
+        # else the terms are larger than the value, as they cancel
+        size = np.minimum(size, np.maximum(np.abs(low), np.abs(high)))
     return Bounds(
         size,
         1.0,
         whole,
         larger(a.error, b.error),
-        low,  # type: ignore[arg-type]
-        high,  # type: ignore[arg-type]
+        low,
+        high,
         None,
         a.is_relative and b.is_relative,
     )
-
-
-def _drops_relative(a: Bounds, b: Bounds) -> bool:
-    """True if the sizes are of sums that cancel: then the range says nothing about their terms."""
-    return not (a.is_relative and b.is_relative)
 
 
 def bounds_of_either(a: Bounds, b: Bounds) -> Bounds:

@@ -9,7 +9,7 @@ largest element.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -20,6 +20,7 @@ from superopt.te.expr.dtype import BOOL, F32, INDEX, DType
 from superopt.te.expr.node import Apply, Axis, Const, Dim, Expr, Load, Reduce, Size
 from superopt.te.expr.tensor import Tensor
 from superopt.verifier.elements.intervals import INTEGER_TYPES
+from superopt.verifier.rounding.bound_arrays import Scope, largest_over_axes, read_bounds
 from superopt.verifier.rounding.error_bounds import (
     Amount,
     Bounds,
@@ -43,7 +44,6 @@ from superopt.verifier.rounding.error_bounds import (
 from superopt.verifier.rounding.posynomials import Posynomial, as_posynomial, symbol
 
 MAX_SIMPLE_DENOMINATOR = 1 << 16  # of literals that no float type rounds
-Scope = tuple[Axis, ...]
 
 
 def any_value(dtype: DType) -> Bounds:
@@ -83,7 +83,7 @@ class TensorBounds:
             case Const(value, dtype):
                 return self.constant(value, dtype)
             case Load(t, places):
-                return _read(self.tensor(t), t, places, scope)
+                return read_bounds(self.tensor(t), t, places, scope)
             case Reduce(fn, axes, body):
                 return self.reduction(fn, axes, self.element(body, (*scope, *axes)), scope, e.dtype)
             case Apply(fn, args, dtype):
@@ -172,8 +172,7 @@ class TensorBounds:
         for a in axes:
             count = multiply(count, self.extent(a.extent))
         if fn in ("max", "min"):
-            fold = [_Fold(x, len(scope), axes) for x in _amounts(body)]
-            return _with_amounts(body, [f.largest() for f in fold], len(scope), axes)
+            return largest_over_axes(body, len(scope))
         if fn != "sum":
             raise Unbounded(f"the reduction {fn}")
         size = self.total(body.size, scope, axes)
@@ -310,88 +309,3 @@ def _in_type(a: Bounds, dtype: DType) -> Bounds:
         # a number beyond the range is larger than what it wraps to
         return Bounds(a.size, low=kind.low, high=kind.high, is_relative=True)
     return any_value(dtype)
-
-
-# --- arrays ---------------------------------------------------------------------------------------
-
-
-def _amounts(b: Bounds) -> list[Amount]:
-    return [b.size, b.error]
-
-
-@dataclass(frozen=True, slots=True)
-class _Fold:
-    """An amount whose last axes are reduced."""
-
-    x: Amount
-    rank: int
-    axes: tuple[Axis, ...]
-
-    def largest(self, fold: Callable[..., np.ndarray] = np.max) -> Amount:
-        if isinstance(self.x, Posynomial) or not np.ndim(self.x):
-            return self.x
-        array = np.asarray(self.x)
-        return fold(array, axis=tuple(range(self.rank, array.ndim)))
-
-
-def _with_amounts(b: Bounds, found: list[Amount], rank: int, axes: tuple[Axis, ...]) -> Bounds:
-    """Return the bounds of the largest, or least, of elements with other amounts."""
-    low = _Fold(b.low, rank, axes).largest(np.min)
-    high = _Fold(b.high, rank, axes).largest(np.max)
-    size, error = found
-    return replace(
-        b,
-        size=size,
-        error=error,
-        count=1.0,
-        roundings=b.all_roundings,
-        low=low,  # type: ignore[arg-type]
-        high=high,  # type: ignore[arg-type]
-        least=None,
-    )
-
-
-def _read(b: Bounds, t: Tensor, places: tuple[Expr, ...], scope: Scope) -> Bounds:
-    """Return the bounds of the elements of `t` at indices of a scope."""
-    arrays = (b.size, b.error, b.low, b.high, b.least)
-    if not any(np.ndim(x) for x in arrays if x is not None and not isinstance(x, Posynomial)):
-        return b
-    positions = {}
-    for d, (p, n) in enumerate(zip(places, t.shape, strict=True)):
-        if isinstance(p, Axis) and p in scope and p not in positions.values() and p.extent == n:
-            positions[d] = p
-    where = {d: scope.index(a) for d, a in positions.items()}
-
-    def moved(x: Amount | None, fold: Callable[..., np.ndarray]) -> Amount | None:
-        if x is None or isinstance(x, Posynomial) or not np.ndim(x):
-            return x
-        array = np.asarray(x)
-        kept = [d for d in range(array.ndim) if d in where and array.shape[d] > 1]
-        lost = tuple(d for d in range(array.ndim) if d not in kept)
-        array = fold(array, axis=lost) if lost else array
-        order = sorted(range(len(kept)), key=lambda k: where[kept[k]])
-        shape = [1] * len(scope)
-        for k in order:
-            shape[where[kept[k]]] = array.shape[k]
-        return array.transpose(order).reshape(shape)
-
-    return replace(
-        b,
-        size=moved(b.size, np.max),
-        error=moved(b.error, np.max),
-        low=moved(b.low, np.min),
-        high=moved(b.high, np.max),
-        least=moved(b.least, np.min),
-    )
-
-
-def constant_bounds(values: np.ndarray, extra_roundings: float = 0.0) -> Bounds:
-    """Return the bounds of a constant tensor: of floats, each is the nearest to a number that the
-    prover may take for it."""
-    whole = values.dtype.kind in "iub" or bool((values == np.rint(values)).all())
-    return bounds_of_constant(values, extra_roundings + float(not whole))
-
-
-def concrete_extent(d: Dim, sizes: Mapping[str, int]) -> int:
-    """Return a size at values of the symbols."""
-    return int(index.evaluate(index.as_index(d), dict(sizes)))

@@ -32,6 +32,7 @@ from superopt.verifier.compare.regions import compare_graphs
 from superopt.verifier.elements.intervals import INTEGER_TYPES
 from superopt.verifier.prove import Limits
 from superopt.verifier.rounding.affine_sums import AffineReader
+from superopt.verifier.rounding.bound_arrays import constant_bounds
 from superopt.verifier.rounding.error_bounds import (
     SAFETY,
     Bounds,
@@ -40,7 +41,7 @@ from superopt.verifier.rounding.error_bounds import (
     is_infinite,
 )
 from superopt.verifier.rounding.error_bounds import Limits as BoundLimits
-from superopt.verifier.rounding.expressions import TensorBounds, any_value, constant_bounds
+from superopt.verifier.rounding.expressions import TensorBounds, any_value
 from superopt.verifier.rounding.quantized_results import MAX_BITS, QuantizedResult, match_result
 from superopt.verifier.verdict import Unknown
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from superopt.verifier.poly.lazy_z3 import z3
 
@@ -121,9 +122,9 @@ def _largest_product(powers: Powers, conditions: tuple[_Logarithm, ...]) -> floa
     """Return an upper bound of a product of powers, by a linear program in the logarithms."""
     if not powers:
         return 1.0
-    logs: dict[str, object] = {}
+    logs: dict[str, Any] = {}
 
-    def log_of(p: Powers) -> object:
+    def log_of(p: Powers) -> Any:
         return z3.Sum([e * logs.setdefault(n, z3.Real(n)) for n, e in p] or [z3.RealVal(0)])
 
     solver = z3.Optimize()

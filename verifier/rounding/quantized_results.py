@@ -59,9 +59,10 @@ class QuantizedResult:
 def match_result(v: Value) -> QuantizedResult | None:
     """Return a quantized result taken apart; None for other values."""
     n = ir_graph.producer(v)
-    if n is None or n.op.domain or v.type.dtype not in INTEGER_TYPES or len(n.types) != 1:
+    dtype = v.type.dtype
+    if n is None or n.op.domain or dtype is None or len(n.types) != 1:
         return None
-    if v.type.dtype.bits > MAX_BITS:
+    if dtype not in INTEGER_TYPES or dtype.bits > MAX_BITS:
         return None
     if n.op.name == "QuantizeLinear":
         return _match_quantize(n)

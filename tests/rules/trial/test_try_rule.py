@@ -20,8 +20,8 @@ from superopt.rules.trial.try_rule import (
     has_float_casts,
     has_only_floats,
     try_rule,
-    wrong_elements,
 )
+from superopt.rules.trial.wrong_elements import wrong_elements
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
 

@@ -16,7 +16,7 @@ from superopt.verifier.rounding.compare_steps import compare_within_steps
 from superopt.verifier.rounding.graph_steps import StepProver, WithinSteps
 from superopt.verifier.rounding.quantized_results import match_result
 from superopt.verifier.verdict import Unknown
-from tests.verifier.rounding.quantized_layers import (
+from tests.support.verifier.quantized_layers import (
     LAYERS,
     ROWS,
     convolution,
