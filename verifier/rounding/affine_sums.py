@@ -105,24 +105,27 @@ class AffineReader:
         match n.op.name:
             case "DequantizeLinear" | "Cast":
                 found = match_integers(v)
-                return None if found is None else self.scaled_integers(found)
+                return None if found is None else self.scaled_integers(found, depth)
             case "Add" | "Sub" | "Mul" | "Div":
                 return self.arithmetic(n, depth)
             case "BatchNormalization":
                 return self.normalization(n, depth)
             case name if name in PRODUCTS:
                 return self.product(n)
-            case name if name in SELECTING and len(n.types) == 1:
-                a = self.read(n.inputs[0], depth - 1)
-                key = (n.op, n.attrs, n.inputs[1:])
-                return None if a is None else replace(a, selected=(*a.selected, key))
+            case _ if is_selection(n):
+                return _select(n, self.read(n.inputs[0], depth - 1))
             case _:
                 return None
 
-    def scaled_integers(self, q: _Integers) -> AffineSum:
+    def scaled_integers(self, q: _Integers, depth: int) -> AffineSum | None:
         rank = len(q.x.type.shape or ())
         zero = _along(real_constant(q.zero), q.axis, rank)
         scale = np.ones(()) if q.scale is None else _along(real_constant(q.scale), q.axis, rank)
+        n = ir_graph.producer(q.x)
+        if n is not None and is_selection(n) and q.axis is None and n.inputs[0] is not None:
+            x = _select(n, self.scaled_integers(_whole(n.inputs[0]), depth - 1) if depth else None)
+            moved = None if x is None else _scale_sum(x, scale, False)
+            return None if moved is None else _shift_sum(moved, -scale * zero)
         term = {canonical_integers(q.x): exact_numbers(scale)}
         return AffineSum(term, exact_numbers(-scale * zero))
 
@@ -131,8 +134,11 @@ class AffineReader:
         if a is None or b is None:
             return None
         if n.op.name in ("Add", "Sub"):
-            if a.selected or b.selected:
+            if b.selected or (a.selected and b.terms):
                 return None
+            if a.selected:
+                shift = b.offset.values
+                return _shift_sum(a, shift if n.op.name == "Add" else -shift)
             sign = np.asarray(1.0 if n.op.name == "Add" else -1.0)
             terms = dict(a.terms)
             for x, c in b.terms.items():
@@ -204,6 +210,32 @@ class AffineReader:
             found = prove_equal(one, other, (), LEMMA_LIMITS)
             self.lemmas[one, other] = isinstance(found, Proved)
         return self.lemmas[one, other]
+
+
+def _whole(x: Value) -> _Integers:
+    return _Integers(x, _zero_of(x), None, None)
+
+
+def is_selection(n: ir_graph.Node) -> bool:
+    """True if the result has elements of the first operand, moved or the largest of some."""
+    moves = n.op.name in SELECTING or "data" in n.op.laws
+    same = [v for v in n.inputs if v is not None and v.type.dtype == n.types[0].dtype]
+    return moves and len(n.types) == 1 and not n.op.domain and len(same) == 1
+
+
+def _select(n: ir_graph.Node, a: AffineSum | None) -> AffineSum | None:
+    """Return what an operator selects of a sum; None if it moves elements of other coefficients."""
+    if a is None:
+        return None
+    every = (a.offset, *a.terms.values())
+    if n.op.name not in SELECTING and any(c.values.size > 1 for c in every):
+        return None
+    return replace(a, selected=(*a.selected, (n.op, n.attrs, n.inputs[1:])))
+
+
+def _shift_sum(a: AffineSum, by: np.ndarray) -> AffineSum | None:
+    """Return a sum of which elements are selected, plus one number."""
+    return replace(a, offset=a.offset + exact_numbers(by)) if by.size == 1 else None
 
 
 def real_constant(v: Value) -> np.ndarray:

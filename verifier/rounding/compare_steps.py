@@ -9,12 +9,19 @@ from dataclasses import dataclass, field
 
 from superopt.ir import graph as ir_graph
 from superopt.verifier.compare.sketches import candidate_pairs
-from superopt.verifier.rounding.graph_steps import Partner, StepProver, WithinSteps
+from superopt.verifier.rounding.affine_sums import is_selection
+from superopt.verifier.rounding.graph_steps import (
+    Partner,
+    StepProver,
+    WithinSteps,
+    is_small_integer,
+)
 from superopt.verifier.rounding.quantized_results import SELECTING, match_result
 from superopt.verifier.verdict import Unknown
 
 Value = ir_graph.Value
 SKETCH_PART = 0.3  # of the time
+MAX_CANDIDATES = 3  # results of one kind that are tried in order
 
 
 def compare_within_steps(
@@ -46,26 +53,40 @@ class _Comparison:
 
     def prove_layers(self) -> None:
         """Find a partner for each quantized result that only the second graph has."""
-        mine = _quantized_values(self.a)
         alike = defaultdict[object, list[Value]](list)
         shared = set(ir_graph.walk(self.a))
-        for v in mine:
+        for v in _quantized_values(self.a):
             alike[_kind_of(v)].append(v)
         seen = defaultdict[object, int](int)
         for v in _quantized_values(self.b):
             kind = _kind_of(v)
-            number, seen[kind] = seen[kind], seen[kind] + 1
             if v in shared:
+                if v in alike[kind]:
+                    seen[kind] = alike[kind].index(v) + 1
                 continue
-            partners = alike[kind][number : number + 1]
-            if not any(self.try_partner(p, v) for p in partners):
-                other = self.sketch_partner(v)
-                if other is not None and other not in partners:
-                    self.try_partner(other, v)
+            near = alike[kind][seen[kind] : seen[kind] + MAX_CANDIDATES]
+            found = self.find_partner(v, near)
+            if found in alike[kind]:
+                seen[kind] = alike[kind].index(found) + 1
 
-    def try_partner(self, first: Value, second: Value) -> bool:
-        """True if a value of the second graph is proved to be within steps of one of the first."""
-        found = self.prover.prove(first, second)
+    def find_partner(self, v: Value, near: Sequence[Value]) -> Value | None:
+        """Return the partner of a result of the second graph: near ones by their numbers first,
+        then the one that agrees on random inputs, and the next one, by the prover, too."""
+        for first in near:
+            if self.try_partner(first, v, numbers_only=True):
+                return first
+        if time.monotonic() > self.prover.deadline:
+            return None
+        other = self.sketch_partner(v)
+        for first in dict.fromkeys((*([other] if other is not None else []), *near[:1])):
+            if self.try_partner(first, v, numbers_only=False):
+                return first
+        return None
+
+    def try_partner(self, first: Value, second: Value, numbers_only: bool) -> bool:
+        """True if a value of the second graph is proved to be within steps of one of the first.
+        numbers_only: as a sum of integers, without the prover."""
+        found = self.prover.prove(first, second, numbers_only)
         if isinstance(found, WithinSteps):
             self.prover.partners[second] = Partner(first, found)
         return isinstance(found, WithinSteps)
@@ -124,13 +145,15 @@ def _moved_operands(x: Value, y: Value) -> Sequence[tuple[Value, Value]] | None:
 
 
 def _quantized_values(g: ir_graph.Graph) -> Iterator[Value]:
-    """Yield the results that are quantized in a graph, operands first."""
+    """Yield the results that are quantized in a graph, operands first, and what is selected of
+    them as integers."""
     for n in ir_graph.nodes(g):
-        if n.op.name in ("QuantizeLinear", "Cast") and match_result(n) is not None:
+        if n.op.name in ("QuantizeLinear", "Cast"):
+            if match_result(n) is not None:
+                yield n
+        elif len(n.types) == 1 and is_selection(n) and is_small_integer(n):
             yield n
 
 
 def _kind_of(v: Value) -> object:
-    found = match_result(v)
-    assert found is not None
-    return found.dtype, found.zero, found.low, found.high, v.type.shape
+    return v.type.dtype, v.type.shape

@@ -349,4 +349,6 @@ def bounds_of_cast_integer(a: Bounds) -> Bounds:
 
 def limit_relative(a: Bounds, most: float) -> Bounds:
     """Return the bounds of a value limited to +-most, if its error is relative to it."""
-    return replace(a, size=most) if a.is_relative else a
+    if not a.is_relative:
+        return a
+    return replace(a, size=most if isinstance(a.size, Posynomial) else np.minimum(a.size, most))

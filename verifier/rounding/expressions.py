@@ -84,6 +84,13 @@ class TensorBounds:
                 return self.constant(value, dtype)
             case Load(t, places):
                 return read_bounds(self.tensor(t), t, places, scope)
+            case Reduce(
+                ("max" | "min") as fn, axes, Apply("select", (guard, yes, Const(value)))
+            ) if (
+                isinstance(value, float) and np.isinf(value) and self.is_certain(guard, scope)
+            ):  # padding, which is no element
+                inner = self.element(yes, (*scope, *axes))
+                return self.reduction(fn, axes, inner, scope, e.dtype)
             case Reduce(fn, axes, body):
                 return self.reduction(fn, axes, self.element(body, (*scope, *axes)), scope, e.dtype)
             case Apply(fn, args, dtype):
@@ -92,6 +99,8 @@ class TensorBounds:
                 raise Unbounded(f"an element {e}")
 
     def constant(self, value: float | Fraction, dtype: DType) -> Bounds:
+        if isinstance(value, float) and not np.isfinite(value):
+            raise Unbounded(f"the number {value}")
         name = self.name_of(value)
         if name is not None:
             one = symbol(name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,15 +39,23 @@ from superopt.verifier.rounding.error_bounds import (
     Unbounded,
     any_float,
     is_infinite,
+    limit_relative,
 )
 from superopt.verifier.rounding.error_bounds import Limits as BoundLimits
 from superopt.verifier.rounding.expressions import TensorBounds, any_value
-from superopt.verifier.rounding.quantized_results import MAX_BITS, QuantizedResult, match_result
+from superopt.verifier.rounding.quantized_results import (
+    MAX_BITS,
+    QuantizedResult,
+    match_result,
+    whole_result,
+)
 from superopt.verifier.verdict import Unknown
 
 Value = ir_graph.Value
 MAX_STEPS = 64  # more is not worth a proof: 8 bits have 255
 MAX_EQUALITY_SECONDS = 2.0  # of one proof over the real numbers
+MAX_ERROR_OF_WHOLE = 0.4  # of a quotient that is a whole number: it is rounded to that
+MAX_QUOTIENT = 65535.0  # steps from the zero point, beyond which the results are limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +85,18 @@ class Partner:
 @dataclass(slots=True)
 class StepProver:
     """Proves results of graphs equal within steps. partners: values of the second graph that were
-    shown to be within steps of the first one's. deadline: of time.monotonic()."""
+    shown to be within steps of the first one's. deadline: of time.monotonic(). equal_operands: take
+    these to be equal, to prove one layer and not those before it."""
 
     deadline: float = math.inf
     partners: dict[Value, Partner] = field(default_factory=dict)
     reader: AffineReader = field(default_factory=AffineReader)
     ranges: dict[Value, Bounds] = field(default_factory=dict)
     stop: Callable[[], bool] = lambda: False
+    equal_operands: bool = False
 
-    def prove(self, a: Value, b: Value) -> WithinSteps | Unknown:
-        """Prove that `b` is within steps of `a`."""
+    def prove(self, a: Value, b: Value, numbers_only: bool = False) -> WithinSteps | Unknown:
+        """Prove that `b` is within steps of `a`. numbers_only: only as sums of integers."""
         begin = time.thread_time()
 
         def unknown(why: str) -> Unknown:
@@ -94,30 +104,42 @@ class StepProver:
 
         if a is b:
             return WithinSteps(0, 0.0)
-        one, two = match_result(a), match_result(b)
-        if one is None or two is None:
-            return unknown("not a quantization of float32 by constants")
-        if (one.dtype, one.zero, one.low, one.high) != (two.dtype, two.zero, two.low, two.high):
-            return unknown("other zero points or limits")
-        if one.value.type.shape != two.value.type.shape:
-            return unknown("other shapes")
+        reason = "not a quantization of float32 by constants"
+        for one, two in _matched_pairs(a, b):
+            if (one.dtype, one.zero, one.low, one.high) != (two.dtype, two.zero, two.low, two.high):
+                reason = "other zero points or limits"
+                continue
+            if one.value.type.shape != two.value.type.shape:
+                reason = "other shapes"
+                continue
+            found = self.prove_results(one, two, numbers_only)
+            if isinstance(found, WithinSteps):
+                return found
+            reason = found
+        return unknown(reason)
+
+    def prove_results(
+        self, one: QuantizedResult, two: QuantizedResult, numbers_only: bool
+    ) -> WithinSteps | str:
+        """Return by how many steps two results differ, or why that is not known."""
         reason = "no time was left"
         for integers_only in (False, True):
             if time.monotonic() > self.deadline or self.stop():
                 break
             pair = self.shared_pair(one, two, integers_only)
             try:
-                error = self.largest_difference(pair)
+                error = self.largest_difference(pair, numbers_only)
             except (Unbounded, InferError) as e:
                 reason = str(e)
                 continue
             if error is None:
                 reason = "not shown equal over the real numbers"
                 continue
-            if error < MAX_STEPS:
-                return WithinSteps(math.floor(error) + 1, error)
-            reason = f"rounding errors are up to {error:.3g} steps"
-        return unknown(reason)
+            found = _within(error, one, two)
+            if found is not None:
+                return found
+            reason = f"rounding errors are up to {error.total:.3g} steps"
+        return reason
 
     def shared_pair(
         self, one: QuantizedResult, two: QuantizedResult, integers_only: bool
@@ -131,18 +153,18 @@ class StepProver:
         known = {v: p for v, p in self.partners.items() if p.first is not v}
         back: dict[Value, Value] = {v: p.first for v, p in known.items()}
         moved = replace_all(ir_graph.Graph((), (other,)), back).outputs[0] if back else other
-        differing = {p.first for p in known.values() if p.steps}
+        differing = {p.first for p in known.values() if p.steps and not self.equal_operands}
         for v in _shared_values(y, moved, integers_only, differing):
             leaf = numbered_input(len(change), v.type, "shared")
             change[v] = leaf
             leaves[leaf] = self.range_of(v)
-            steps = [p.steps for p in known.values() if p.first is v]
+            steps = [p.steps for p in known.values() if p.first is v and v in differing]
             errors[leaf] = max(steps, default=0)
         both = replace_all(ir_graph.Graph((), (y, moved)), change).outputs
         return _SharedPair(both[0], both[1], leaves, errors)
 
-    def largest_difference(self, pair: _SharedPair) -> float | None:
-        """Return a bound of the difference of the computed quotients, in steps; None if they are
+    def largest_difference(self, pair: _SharedPair, numbers_only: bool) -> _Error | None:
+        """Return bounds of the difference of the computed quotients, in steps; None if they are
         not shown to be equal over the real numbers."""
         limits = BoundLimits()
         errors = [
@@ -156,11 +178,12 @@ class StepProver:
                 raise Unbounded("float32 may overflow, or sums are too long")
         over_reals = self.affine_difference(pair)
         if over_reals is None:
-            if not self.are_equal(pair):
+            if numbers_only or not self.are_equal(pair):
                 return None
             over_reals = 0.0
-        rounding = _array(errors[0]) + _array(errors[1])
-        return float(np.max(over_reals + rounding)) * SAFETY
+        one, two = (over_reals + _array(e) for e in errors)
+        total = over_reals + _array(errors[0]) + _array(errors[1])
+        return _Error(*(float(np.max(e)) * SAFETY for e in (one, two, total)))
 
     def affine_difference(self, pair: _SharedPair) -> np.ndarray | float | None:
         """Return the largest difference over the real numbers of two sums of the same integers;
@@ -194,6 +217,41 @@ class StepProver:
         if found is None:
             found = self.ranges[v] = _computed_range(v)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Error:
+    """Bounds of errors in steps, with the difference over the real numbers: of the first quotient,
+    of the second, and of both together."""
+
+    first: float
+    second: float
+    total: float
+
+
+def _within(error: _Error, one: QuantizedResult, two: QuantizedResult) -> WithinSteps | None:
+    """Return by how many steps results differ; None for many. A quotient that is near a whole
+    number, as it is equal to one over the real numbers, is rounded to that."""
+    total = error.total
+    if two.is_whole and error.first < MAX_ERROR_OF_WHOLE:
+        steps = round(error.second)
+        total = min(total, float(steps))
+    elif one.is_whole and error.second < MAX_ERROR_OF_WHOLE:
+        steps, total = 0, 0.0
+    else:
+        steps = math.floor(total) + 1
+    return WithinSteps(steps, total) if steps <= MAX_STEPS else None
+
+
+def _matched_pairs(a: Value, b: Value) -> Iterator[tuple[QuantizedResult, QuantizedResult]]:
+    """Yield two results taken apart: also one of them as the integers that it is."""
+    one, two = match_result(a), match_result(b)
+    if one is not None and two is not None:
+        yield one, two
+    if one is not None and (whole := whole_result(b, one.zero)) is not None:
+        yield one, whole
+    if two is not None and (whole := whole_result(a, two.zero)) is not None:
+        yield whole, two
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +289,7 @@ class GraphBounds:
         self.bounds = TensorBounds(self.limits)
 
     def total_error(self, v: Value) -> np.ndarray | float:
-        return _array(self.limits.total_error(self.bounds_of(v)))
+        return _array(self.limits.total_error(limit_relative(self.bounds_of(v), MAX_QUOTIENT)))
 
     def bounds_of(self, v: Value) -> Bounds:
         """Return the bounds of a value. Raises Unbounded if they are not known."""
@@ -285,7 +343,7 @@ def _shared_values(
         v = stack.pop()
         if is_constant(v, {}):
             continue
-        kind = ir_graph.producer(v) is None or _is_small_integer(v)
+        kind = ir_graph.producer(v) is None or is_small_integer(v)
         if v in theirs and (v in differing or (v not in unequal and (kind or not integers_only))):
             found[v] = None
             continue
@@ -310,7 +368,8 @@ def _all_values(v: Value) -> list[Value]:
     return [v, *(r for n in nodes for r in (*ir_graph.results(n), *n.inputs) if r is not None)]
 
 
-def _is_small_integer(v: Value) -> bool:
+def is_small_integer(v: Value) -> bool:
+    """True for integers of at most 16 bits."""
     dtype = v.type.dtype
     return dtype is not None and dtype in INTEGER_TYPES and dtype.bits <= MAX_BITS
 
@@ -331,7 +390,7 @@ def _analyzed_range(v: Value, otherwise: Bounds) -> Bounds:
     stack, seen = [v], {v}
     while stack:
         w = stack.pop()
-        if w is not v and _is_small_integer(w) and not is_constant(w, {}):
+        if w is not v and is_small_integer(w) and not is_constant(w, {}):
             change[w] = numbered_input(len(change), w.type, "range")
             continue
         more = [x for x in ir_graph.operands(w) if x not in seen]

@@ -32,6 +32,7 @@ class QuantizedResult:
     """zero + the quotient value / scale, rounded to the nearest and limited.
 
     scale: None for 1. zero: of all elements. low, high: the limits of the quotient, in whole steps.
+    is_whole: True if the quotient is a whole number that is not rounded.
     """
 
     value: Value
@@ -41,6 +42,7 @@ class QuantizedResult:
     low: int
     high: int
     dtype: DType
+    is_whole: bool = False
 
     def in_steps(self) -> Value:
         """Return the quotient, neither rounded nor limited."""
@@ -71,6 +73,18 @@ def match_result(v: Value) -> QuantizedResult | None:
     if "data" in n.op.laws or n.op.name in SELECTING:
         return _match_selection(n)
     return None
+
+
+def whole_result(v: Value, zero: int) -> QuantizedResult | None:
+    """Return integers of few bits as what they are less a zero point; None for other values."""
+    dtype, shape = v.type.dtype, v.type.shape
+    if dtype is None or dtype not in INTEGER_TYPES or dtype.bits > MAX_BITS or shape is None:
+        return None
+    kind = INTEGER_TYPES[dtype]
+    whole: Value = ir_graph.node(OPS["Cast"], [v], to=F32)
+    if zero:
+        whole = ir_graph.node(OPS["Sub"], [whole, ir_graph.constant(np.array(zero, np.float32))])
+    return QuantizedResult(whole, None, 0, zero, kind.low - zero, kind.high - zero, dtype, True)
 
 
 def _match_quantize(n: ir_graph.Node) -> QuantizedResult | None:
