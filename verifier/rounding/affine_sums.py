@@ -19,17 +19,22 @@ import numpy as np
 
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_values import is_constant
-from superopt.ir.evaluate import evaluate
 from superopt.ir.op import Attr
 from superopt.ir.stand_ins import numbered_input
 from superopt.ir.substitute import replace_all
 from superopt.ops import OPS
-from superopt.te.eval.domain import Reals
-from superopt.te.expr.dtype import F32, F64, to_numpy
+from superopt.te.expr.dtype import F32
 from superopt.verifier.compare.value_equality import prove_equal
-from superopt.verifier.elements.intervals import INTEGER_TYPES
 from superopt.verifier.prove import Limits
-from superopt.verifier.rounding.quantized_results import SELECTING, number_of
+from superopt.verifier.rounding.quantized_results import SELECTING
+from superopt.verifier.rounding.scaled_integers import (
+    ScaledIntegers,
+    canonical_integers,
+    match_integers,
+    real_constant,
+    single_zero,
+    whole_integers,
+)
 from superopt.verifier.verdict import Proved
 
 Value = ir_graph.Value
@@ -76,17 +81,6 @@ class AffineSum:
     selected: tuple[object, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Integers:
-    """What an operand of a product holds: (x - zero) * scale. axis: of scale and zero; None if they
-    are single numbers. scale: None for 1."""
-
-    x: Value
-    zero: Value
-    scale: Value | None
-    axis: int | None
-
-
 @dataclass(slots=True)
 class AffineReader:
     """Reads values as sums. lemmas: proofs about products, by both sides over stand-ins."""
@@ -112,18 +106,22 @@ class AffineReader:
                 return self.normalization(n, depth)
             case name if name in PRODUCTS:
                 return self.product(n)
+            case "Slice" if (count := _leading_channels(n)) is not None:
+                return self.first_channels(self.read(n.inputs[0], depth - 1), n, count)
             case _ if is_selection(n):
                 return _select(n, self.read(n.inputs[0], depth - 1))
             case _:
                 return None
 
-    def scaled_integers(self, q: _Integers, depth: int) -> AffineSum | None:
+    def scaled_integers(self, q: ScaledIntegers, depth: int) -> AffineSum | None:
         rank = len(q.x.type.shape or ())
         zero = _along(real_constant(q.zero), q.axis, rank)
         scale = np.ones(()) if q.scale is None else _along(real_constant(q.scale), q.axis, rank)
         n = ir_graph.producer(q.x)
         if n is not None and is_selection(n) and q.axis is None and n.inputs[0] is not None:
-            x = _select(n, self.scaled_integers(_whole(n.inputs[0]), depth - 1) if depth else None)
+            x = _select(
+                n, self.scaled_integers(whole_integers(n.inputs[0]), depth - 1) if depth else None
+            )
             moved = None if x is None else _scale_sum(x, scale, False)
             return None if moved is None else _shift_sum(moved, -scale * zero)
         term = {canonical_integers(q.x): exact_numbers(scale)}
@@ -183,11 +181,42 @@ class AffineReader:
         term = {canonical_integers(whole): exact_numbers(_in_front_of(scale, after))}
         return AffineSum(term, exact_numbers(_in_front_of(offset, after)))
 
+    def first_channels(self, a: AffineSum | None, n: ir_graph.Node, count: int) -> AffineSum | None:
+        """Return the first channels of a sum: of convolutions, by the first filters."""
+        if a is None or a.selected:
+            return None
+        rank, terms = len(n.type.shape or ()), dict[Value, Numbers]()
+        for x, c in a.terms.items():
+            cut = self.convolution_channels(x, n, count)
+            if cut is None:
+                return None
+            terms[cut] = _cut_channels(c, rank, count)
+        return AffineSum(terms, _cut_channels(a.offset, rank, count))
+
+    def convolution_channels(self, x: Value, n: ir_graph.Node, count: int) -> Value | None:
+        """Return a convolution by its first filters, which the prover shows to be its first
+        channels; None for other values."""
+        p = ir_graph.producer(x)
+        if p is None or p.op.name != "ConvInteger" or p.attr("group") != 1:
+            return None
+        image, filters, *zeros = p.inputs
+        if filters is None or any(z is None or z.type.shape != () for z in zeros):
+            return None
+        attrs = dict(p.attrs)
+        first = ir_graph.node(OPS["Slice"], [filters], axes=(0,), starts=(0,), ends=(count,))
+        fewer = ir_graph.node(p.op, [image, first, *zeros], **attrs)
+        moved = ir_graph.node(OPS["Slice"], [x], **dict(n.attrs))
+        change: dict[Value, Value] = {filters: numbered_input(1, filters.type, "operand")}
+        if image is not None:
+            change[image] = numbered_input(0, image.type, "operand")
+        one, other = replace_all(ir_graph.Graph((), (moved, fewer)), change).outputs
+        return canonical_integers(fewer) if self.is_lemma(one, other) else None
+
     def is_proved(
         self,
         n: ir_graph.Node,
-        x: _Integers,
-        w: _Integers,
+        x: ScaledIntegers,
+        w: ScaledIntegers,
         bias: Value | None,
         whole: ir_graph.Node,
         after: int,
@@ -206,14 +235,14 @@ class AffineReader:
             if v is not None and v not in change:
                 change[v] = numbered_input(k, v.type, "operand")
         one, other = replace_all(ir_graph.Graph((), (n, scaled)), change).outputs
+        return self.is_lemma(one, other)
+
+    def is_lemma(self, one: Value, other: Value) -> bool:
+        """True if the prover shows two values over stand-ins equal."""
         if (one, other) not in self.lemmas:
             found = prove_equal(one, other, (), LEMMA_LIMITS)
             self.lemmas[one, other] = isinstance(found, Proved)
         return self.lemmas[one, other]
-
-
-def _whole(x: Value) -> _Integers:
-    return _Integers(x, _zero_of(x), None, None)
 
 
 def is_selection(n: ir_graph.Node) -> bool:
@@ -238,82 +267,31 @@ def _shift_sum(a: AffineSum, by: np.ndarray) -> AffineSum | None:
     return replace(a, offset=a.offset + exact_numbers(by)) if by.size == 1 else None
 
 
-def real_constant(v: Value) -> np.ndarray:
-    """Return the elements of a constant, computed in float64."""
-    (array,) = evaluate(ir_graph.Graph((), (v,)), {}, Reals(F64))
-    return np.asarray(array, np.float64)
-
-
-def match_integers(v: Value | None) -> _Integers | None:
-    """Return what a DequantizeLinear, a cast of integers to float32, or their difference from a
-    zero point hold; None for other values."""
-    n = None if v is None else ir_graph.producer(v)
-    if n is None or v is None or n.op.domain or v.type.dtype != F32:
+def _leading_channels(n: ir_graph.Node) -> int | None:
+    """Return the number of channels of a Slice that takes the first ones."""
+    x = n.inputs[0]
+    before, after = (None if v is None else v.type.shape for v in (x, n))
+    if before is None or after is None or len(n.inputs) > 1 or len(before) < 2:
         return None
-    match n.op.name:
-        case "DequantizeLinear":
-            return _match_dequantized(n)
-        case "Cast":
-            x = n.inputs[0]
-            if x is None or x.type.dtype not in INTEGER_TYPES:
-                return None
-            return _Integers(x, _zero_of(x), None, None)
-        case "Sub":
-            a, z = (match_integers(i) for i in n.inputs)
-            if a is None or z is None or z.x.type.shape != () or not is_constant(z.x, {}):
-                return None
-            plain = number_of(a.zero) == 0 and number_of(z.zero) == 0
-            return _Integers(a.x, z.x, None, None) if plain and a.scale is z.scale is None else None
-        case _:
-            return None
+    count = after[1]
+    plain = ir_graph.node(OPS["Slice"], [x], axes=(1,), starts=(0,), ends=(count,))
+    return count if plain is n and isinstance(count, int) else None
 
 
-def _match_dequantized(n: ir_graph.Node) -> _Integers | None:
-    x, scale, zero = (*n.inputs, None)[:3]
-    if x is None or scale is None or x.type.dtype not in INTEGER_TYPES or n.attr("block_size"):
-        return None
-    if scale.type.dtype != F32 or not is_constant(scale, {}):
-        return None
-    if zero is not None and not is_constant(zero, {}):
-        return None
-    axis, rank = n.attr("axis"), len(x.type.shape or ())
-    assert isinstance(axis, int)
-    single = scale.type.shape in ((), (1,))
-    return _Integers(
-        x, _zero_of(x) if zero is None else zero, scale, None if single else axis % max(rank, 1)
-    )
-
-
-def _zero_of(x: Value) -> Value:
-    assert x.type.dtype is not None
-    return ir_graph.constant(np.zeros((), to_numpy(x.type.dtype)))
-
-
-def canonical_integers(v: Value) -> Value:
-    """Return an integer value with the zero points of a product as single numbers, so that equal
-    products are one value."""
-    n = ir_graph.producer(v)
-    if n is None or n.op.name not in ("MatMulInteger", "ConvInteger"):
-        return v
-    x, w, *zeros = (*n.inputs, None, None)[:4]
-    assert x is not None
-    assert w is not None
-    again = [_zero_of(q) if z is None else _single(z) for q, z in zip((x, w), zeros, strict=True)]
-    return ir_graph.node(n.op, [x, w, *again], **dict(n.attrs))
-
-
-def _single(zero: Value) -> Value:
-    number = number_of(zero)
-    if number is None or zero.type.dtype is None:
-        return zero
-    return ir_graph.constant(np.array(number, to_numpy(zero.type.dtype)))
+def _cut_channels(c: Numbers, rank: int, count: int) -> Numbers:
+    """Return the numbers of the first channels, where there is one for each."""
+    axis = c.values.ndim - rank + 1
+    if axis < 0 or c.values.shape[axis] == 1:
+        return c
+    every = (slice(None),) * axis + (slice(count),)
+    return Numbers(c.values[every], c.size[every] if c.size.ndim > axis else c.size)
 
 
 def _integer_product(
-    n: ir_graph.Node, x: _Integers, w: _Integers, columns: int
+    n: ir_graph.Node, x: ScaledIntegers, w: ScaledIntegers, columns: int
 ) -> ir_graph.Node | None:
     """Return the product of the integers, None if the zero points are of no type that it has."""
-    zeros = (_single(x.zero), _single(w.zero))
+    zeros = (single_zero(x.zero), single_zero(w.zero))
     if zeros[0].type.shape != ():
         return None
     if n.op.name == "Conv":

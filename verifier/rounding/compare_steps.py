@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from superopt.ir import graph as ir_graph
 from superopt.verifier.compare.sketches import candidate_pairs
 from superopt.verifier.rounding.affine_sums import is_selection
+from superopt.verifier.rounding.graph_bounds import is_small_integer
 from superopt.verifier.rounding.graph_steps import (
     Partner,
     StepProver,
     WithinSteps,
-    is_small_integer,
 )
 from superopt.verifier.rounding.quantized_results import SELECTING, match_result
 from superopt.verifier.verdict import Unknown

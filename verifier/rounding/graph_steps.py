@@ -21,30 +21,26 @@ import numpy as np
 
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_values import is_constant
-from superopt.ir.evaluate import evaluate
 from superopt.ir.op import InferError
 from superopt.ir.stand_ins import numbered_input
 from superopt.ir.substitute import replace_all
-from superopt.te.eval.domain import Reals
-from superopt.te.expr.dtype import F32, F64
-from superopt.te.expr.tensor import Tensor, placeholder
 from superopt.verifier.compare.regions import compare_graphs
-from superopt.verifier.elements.intervals import INTEGER_TYPES
 from superopt.verifier.prove import Limits
 from superopt.verifier.rounding.affine_sums import AffineReader
-from superopt.verifier.rounding.bound_arrays import constant_bounds
 from superopt.verifier.rounding.error_bounds import (
     SAFETY,
     Bounds,
     Unbounded,
-    any_float,
     is_infinite,
-    limit_relative,
 )
 from superopt.verifier.rounding.error_bounds import Limits as BoundLimits
-from superopt.verifier.rounding.expressions import TensorBounds, any_value
+from superopt.verifier.rounding.graph_bounds import (
+    GraphBounds,
+    as_array,
+    computed_range,
+    is_small_integer,
+)
 from superopt.verifier.rounding.quantized_results import (
-    MAX_BITS,
     QuantizedResult,
     match_result,
     whole_result,
@@ -55,7 +51,6 @@ Value = ir_graph.Value
 MAX_STEPS = 64  # more is not worth a proof: 8 bits have 255
 MAX_EQUALITY_SECONDS = 2.0  # of one proof over the real numbers
 MAX_ERROR_OF_WHOLE = 0.4  # of a quotient that is a whole number: it is rounded to that
-MAX_QUOTIENT = 65535.0  # steps from the zero point, beyond which the results are limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +99,19 @@ class StepProver:
 
         if a is b:
             return WithinSteps(0, 0.0)
-        reason = "not a quantization of float32 by constants"
+        reasons: list[str] = []
         for one, two in _matched_pairs(a, b):
             if (one.dtype, one.zero, one.low, one.high) != (two.dtype, two.zero, two.low, two.high):
-                reason = "other zero points or limits"
+                reasons.append("other zero points or limits")
                 continue
             if one.value.type.shape != two.value.type.shape:
-                reason = "other shapes"
+                reasons.append("other shapes")
                 continue
             found = self.prove_results(one, two, numbers_only)
             if isinstance(found, WithinSteps):
                 return found
-            reason = found
-        return unknown(reason)
+            reasons.append(found)
+        return unknown(reasons[0] if reasons else "not a quantization of float32 by constants")
 
     def prove_results(
         self, one: QuantizedResult, two: QuantizedResult, numbers_only: bool
@@ -174,15 +169,15 @@ class StepProver:
         if any(is_infinite(e) for e in errors):
             raise Unbounded("rounding errors of floats of any size")
         for amount, most in limits.amounts:
-            if not float(np.max(_array(amount))) * SAFETY <= most:
+            if not float(np.max(as_array(amount))) * SAFETY <= most:
                 raise Unbounded("float32 may overflow, or sums are too long")
         over_reals = self.affine_difference(pair)
         if over_reals is None:
             if numbers_only or not self.are_equal(pair):
                 return None
             over_reals = 0.0
-        one, two = (over_reals + _array(e) for e in errors)
-        total = over_reals + _array(errors[0]) + _array(errors[1])
+        one, two = (over_reals + as_array(e) for e in errors)
+        total = over_reals + as_array(errors[0]) + as_array(errors[1])
         return _Error(*(float(np.max(e)) * SAFETY for e in (one, two, total)))
 
     def affine_difference(self, pair: _SharedPair) -> np.ndarray | float | None:
@@ -196,7 +191,7 @@ class StepProver:
         total = a.offset.distance(b.offset)
         bounds = pair.bounds(BoundLimits(), False)
         for x, c in a.terms.items():
-            size = _array(bounds.bounds_of(x).size)
+            size = as_array(bounds.bounds_of(x).size)
             total = total + c.distance(b.terms[x]) * size
         return total if np.isfinite(total).all() else None
 
@@ -215,7 +210,7 @@ class StepProver:
         """Return the bounds of a value that both graphs compute alike, as one that is exact."""
         found = self.ranges.get(v)
         if found is None:
-            found = self.ranges[v] = _computed_range(v)
+            found = self.ranges[v] = computed_range(v)
         return found
 
 
@@ -276,59 +271,6 @@ class _SharedPair:
         return GraphBounds(limits, leaves)
 
 
-@dataclass(slots=True)
-class GraphBounds:
-    """The bounds of the values of a graph. leaves: of its inputs."""
-
-    limits: BoundLimits
-    leaves: Mapping[Value, Bounds]
-    tensors: dict[Value, Tensor] = field(default_factory=dict)
-    bounds: TensorBounds = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bounds = TensorBounds(self.limits)
-
-    def total_error(self, v: Value) -> np.ndarray | float:
-        return _array(self.limits.total_error(limit_relative(self.bounds_of(v), MAX_QUOTIENT)))
-
-    def bounds_of(self, v: Value) -> Bounds:
-        """Return the bounds of a value. Raises Unbounded if they are not known."""
-        for n in ir_graph.nodes([v]):
-            if ir_graph.result(n, 0) in self.tensors:
-                continue
-            operands = [None if i is None else self.tensor_of(i) for i in n.inputs]
-            if n.op.compute is None:
-                raise Unbounded(f"{n.op.title}, which has no expression")
-            found = n.op.compute(*operands, **dict(n.attrs))
-            every = found if isinstance(found, tuple) else (found,)
-            for r, t in zip(ir_graph.results(n), every, strict=True):
-                self.tensors[r] = t
-                bounds = self.bounds.tensor(t)
-                if is_constant(r, {}):
-                    self.bounds.known[t] = self.constant(r, bounds)
-        return self.bounds.tensor(self.tensor_of(v))
-
-    def tensor_of(self, v: Value) -> Tensor:
-        found = self.tensors.get(v)
-        if found is None:
-            found = self.tensors[v] = placeholder(f"v{len(self.tensors)}", v.type)
-            if isinstance(v, ir_graph.Constant):
-                self.bounds.known[found] = constant_bounds(np.asarray(v.load()))
-            elif v in self.leaves:
-                self.bounds.known[found] = self.leaves[v]
-        return found
-
-    def constant(self, v: Value, b: Bounds) -> Bounds:
-        """Return the bounds of a computed constant with its elements' magnitudes."""
-        (array,) = evaluate(ir_graph.Graph((), (v,)), {}, Reals(F64))
-        found = constant_bounds(np.asarray(array))
-        if b.is_relative:
-            roundings, error = b.all_roundings, b.error
-        else:  # terms cancel: their errors are not relative to the sum
-            roundings, error = 0.0, self.limits.total_error(b)
-        return Bounds(found.size, 1.0, roundings, error, found.low, found.high, found.least, True)
-
-
 def _shared_values(
     y: Value, other: Value, integers_only: bool, differing: Collection[Value]
 ) -> list[Value]:
@@ -366,47 +308,3 @@ def _computed_from(y: Value, sources: Collection[Value]) -> set[Value]:
 def _all_values(v: Value) -> list[Value]:
     nodes = ir_graph.nodes([v])
     return [v, *(r for n in nodes for r in (*ir_graph.results(n), *n.inputs) if r is not None)]
-
-
-def is_small_integer(v: Value) -> bool:
-    """True for integers of at most 16 bits."""
-    dtype = v.type.dtype
-    return dtype is not None and dtype in INTEGER_TYPES and dtype.bits <= MAX_BITS
-
-
-def _computed_range(v: Value) -> Bounds:
-    """Return the bounds of a value as if it were exact: of what is computed, not of what it should
-    be. It is computed from quantized integers, which have any value of their type."""
-    dtype = v.type.dtype
-    if dtype is None:
-        raise Unbounded("a value of unknown type")
-    if dtype != F32:
-        return any_value(dtype) if dtype.bits <= MAX_BITS else _analyzed_range(v, any_value(dtype))
-    return _analyzed_range(v, any_float())
-
-
-def _analyzed_range(v: Value, otherwise: Bounds) -> Bounds:
-    change: dict[Value, Value] = {}
-    stack, seen = [v], {v}
-    while stack:
-        w = stack.pop()
-        if w is not v and is_small_integer(w) and not is_constant(w, {}):
-            change[w] = numbered_input(len(change), w.type, "range")
-            continue
-        more = [x for x in ir_graph.operands(w) if x not in seen]
-        seen.update(more)
-        stack += more
-    try:
-        (root,) = replace_all(ir_graph.Graph((), (v,)), change).outputs
-        limits = BoundLimits()
-        b = GraphBounds(limits, {}).bounds_of(root)
-        size = _array(b.size) + _array(limits.total_error(b))
-    except (Unbounded, InferError):
-        return otherwise
-    if v.type.dtype != F32:
-        return Bounds(size, low=b.low, high=b.high, is_relative=True)
-    return Bounds(size * SAFETY, is_relative=True) if np.isfinite(size).all() else otherwise
-
-
-def _array(a: object) -> np.ndarray:
-    return np.asarray(a, np.float64)

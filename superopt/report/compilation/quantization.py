@@ -16,7 +16,7 @@ EXPLANATIONS: dict[Exactness, tuple[str, ...]] = {
     "exact": ("sums of integers modulo 2^32, bit-equal to ONNX's definition",),
     "one step": (
         "exact sums of the integers that DequantizeLinear reads; the definition rounds floats:",
-        "from equal operands, the next QuantizeLinear differs by at most one step",
+        "from equal operands, the next QuantizeLinear may differ by a step",
     ),
     "floats": ("products of dequantized floats, as the definition says",),
     "fallback": ("in onnxruntime, with its results",),
@@ -49,6 +49,18 @@ class SaturatingProduct:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerProofs:
+    """Layers, the operators between quantized values, that the compiler computes in another way.
+
+    proved: the numbers of those that are proved to be within so many steps of the definition, for
+    all operands, by steps; unproved: the number of others.
+    """
+
+    proved: tuple[tuple[int, int], ...]
+    unproved: int
+
+
+@dataclass(frozen=True, slots=True)
 class QuantizationSummary:
     """quantizers: nodes that round to integers at run time; saturates_here: ONNX Runtime's default
     would saturate on this processor."""
@@ -57,6 +69,7 @@ class QuantizationSummary:
     products: tuple[ProductCount, ...]
     saturating: tuple[SaturatingProduct, ...]
     saturates_here: bool
+    layers: LayerProofs = LayerProofs((), 0)
 
 
 def quantization_lines(q: QuantizationSummary) -> Iterator[str]:
@@ -69,7 +82,18 @@ def quantization_lines(q: QuantizationSummary) -> Iterator[str]:
         counts = ", ".join(f"{p.count} {p.op}{f' ({p.why})' if p.why else ''}" for p in rows)
         yield f"    {exactness}: {phrases.printable(counts)}"
         yield from (f"      {line}" for line in meaning)
+    yield from _layer_lines(q.layers)
     yield from _peer_lines(q)
+
+
+def _layer_lines(layers: LayerProofs) -> Iterator[str]:
+    """Yield what is proved of layers."""
+    if not layers.proved and not layers.unproved:
+        return
+    parts = [f"{n} within {phrases.steps_text(k)}" for k, n in layers.proved]
+    if layers.unproved:
+        parts.append(f"{layers.unproved} not proved")
+    yield f"  layers, against the definition, for all equal operands: {', '.join(parts)}"
 
 
 def saturation_text(q: QuantizationSummary) -> str:
