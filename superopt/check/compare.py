@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from superopt.check.quantization_steps import Step, step_difference
+from superopt.check.quantization_steps import NO_PROOF, Step, StepAllowance, step_difference
 from superopt.te.expr.dtype import BF16, F16, F32, F64, DType
 
 # rtol of the element, atol as a fraction of the output's rms
@@ -52,20 +52,24 @@ def compare_output(
     candidate: np.ndarray,
     tolerance_scale: float = 1.0,
     step: Step | None = None,
+    allowance: StepAllowance = NO_PROOF,
 ) -> Comparison:
     """Compare `candidate` with `reference` (float64), next to the original model's own result.
 
     Floats pass if every element is within rtol and atol * rms of the reference, or the largest
     error is at most MAX_ERROR_GROWTH times the original's; NaN and Inf must be where the original
     has them. All other dtypes must equal the original. Results of a quantization pass by steps
-    (`step`: its step, see quantization_steps.py). tolerance_scale: a factor of these bounds.
+    (`step`: its step, see quantization_steps.py). tolerance_scale: a factor of these bounds;
+    allowance: what is proved of the steps.
     """
     if candidate.shape != original.shape:
         return failed_comparison(f"shape {candidate.shape} instead of {original.shape}")
     if candidate.dtype != original.dtype:
         return failed_comparison(f"dtype {candidate.dtype} instead of {original.dtype}")
     if step is not None and candidate.size:
-        by_steps = _compare_steps(step, reference, original, candidate, tolerance_scale)
+        by_steps = _compare_steps(
+            step, reference, original, candidate, allowance.scale(tolerance_scale), allowance.steps
+        )
         if by_steps is not None:
             return by_steps
     if dtype is None or not dtype.is_float:
@@ -91,12 +95,13 @@ def _compare_steps(
     original: np.ndarray,
     candidate: np.ndarray,
     tolerance_scale: float,
+    proved_steps: int,
 ) -> Comparison | None:
     """Return the comparison of results of a quantization; None if some are not finite."""
     ref, own, c = (a.astype(np.float64) for a in (reference, original, candidate))
     if not all(np.isfinite(a).all() for a in (ref, own, c)):
         return None
-    found = step_difference(step, ref, own, c, tolerance_scale)
+    found = step_difference(step, ref, own, c, tolerance_scale, proved_steps)
     error, own_error = np.abs(c - ref), np.abs(own - ref)
     return Comparison(
         float(error.max()), *_mean_and_p99(error), float(own_error.max()), 0.0, 0.0, found.failure,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
@@ -21,7 +22,12 @@ from superopt.check.compare import (
     root_mean_square,
 )
 from superopt.check.opaque_regions import Regions
-from superopt.check.quantization_steps import output_step, step_difference
+from superopt.check.quantization_steps import (
+    NO_PROOF,
+    StepAllowance,
+    output_step,
+    step_difference,
+)
 from superopt.check.random_inputs import Feeds
 from superopt.ir import graph as ir_graph
 from superopt.ir.evaluate import OpaqueEvaluator, evaluate
@@ -134,13 +140,18 @@ def reference_values(
 
 
 def compare_candidate(
-    ref: Reference, regions: Regions, candidate: ir_graph.Graph, candidate_values: Values | None
+    ref: Reference,
+    regions: Regions,
+    candidate: ir_graph.Graph,
+    candidate_values: Values | None,
+    allowances: Mapping[str, StepAllowance] = MappingProxyType({}),
 ) -> list[PlaceResult | str]:
     """Compare a cut candidate on the inputs of `ref`: a result for each rewritten value, or a line
     that says why it has none.
 
-    candidate_values: the runtime's results; None: evaluate the candidate here. Raises NotEvaluable
-        if the candidate has no value though the original has.
+    candidate_values: the runtime's results; None: evaluate the candidate here. allowances: what is
+        proved of places' steps. Raises NotEvaluable if the candidate has no value though the
+        original has.
     """
     if candidate_values is None:
         candidate_values = evaluate_outputs(candidate, ref.feed, ref.opaque_results, Reals())
@@ -154,7 +165,8 @@ def compare_candidate(
             out.append(f"{place.name}: it depends on a node whose results are unknown")
             continue
         step = output_step(place.value, ref.feed.sizes)
-        compared = compare_output(place.value.type.dtype, r, o, c, step=step)
+        allowance = allowances.get(place.name, NO_PROOF)
+        compared = compare_output(place.value.type.dtype, r, o, c, step=step, allowance=allowance)
         out.append(PlaceResult(place.name, ref.feed.kind, compared))
     return out
 

@@ -52,6 +52,23 @@ class StepDifference:
     failure: str
 
 
+@dataclass(frozen=True, slots=True)
+class StepAllowance:
+    """What is proved of an output of a quantization. steps: by which it may differ in any number of
+    elements; has_near_layers: each layer before it is within a step for equal operands, so that its
+    steps are those of ties in layers: then the whole of the tolerance in steps may be used."""
+
+    steps: int = 0
+    has_near_layers: bool = False
+
+    def scale(self, tolerance_scale: float) -> float:
+        """Return the factor of the tolerance in steps, which is at least that of floats."""
+        return max(tolerance_scale, 1.0) if self.has_near_layers else tolerance_scale
+
+
+NO_PROOF = StepAllowance()
+
+
 def output_step(v: ir_graph.Value, sizes: Mapping[str, int]) -> Step | None:
     """Return the quantization step of a value at `sizes`; None if it is not of a quantization with
     a constant scale."""
@@ -138,6 +155,7 @@ def step_difference(
     original: np.ndarray,
     candidate: np.ndarray,
     tolerance_scale: float = 1.0,
+    proved_steps: int = 0,
 ) -> StepDifference:
     """Compare finite results of one shape in steps. reference: in float64; original: in the model's
     own types.
@@ -145,6 +163,7 @@ def step_difference(
     An element's difference is the lesser one, from the reference or the original. The largest may
     be one step more than twice the original's own, and as many elements may differ as explained by
     ties: three times as many as of the original, and a few more. tolerance_scale: a factor of both.
+    proved_steps: by which results may differ in any number of elements, as is proved.
     """
     ref, own, c = (a.astype(np.float64) for a in (reference, original, candidate))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -158,14 +177,14 @@ def step_difference(
     near_ties = NEAR_TIE_FRACTION * c.size + NEAR_TIE_ELEMENTS + MAX_COUNT_GROWTH * own_count
     worst = tuple(int(i) for i in np.unravel_index(int(distance.argmax()), distance.shape))
     failure = ""
-    if most > allowed:
+    if most > max(allowed, proved_steps):
         place = list(worst)
         failure = f"{most} quantization steps at {place}, of which rounding explains {allowed}"
     elif (np.abs(distance - whole) > MAX_FRACTION_OF_STEP).any():
         part = np.abs(distance - whole)
         at = [int(i) for i in np.unravel_index(int(part.argmax()), part.shape)]
         failure = f"{distance[tuple(at)]:.3g} quantization steps at {at}: not a whole number"
-    elif count > tolerance_scale * near_ties:
+    elif most > proved_steps and count > tolerance_scale * near_ties:
         failure = (
             f"{count} of {c.size} elements differ by quantization steps, of which rounding "
             f"explains {int(tolerance_scale * near_ties)}"

@@ -30,7 +30,8 @@ from superopt.search.cost_delta import apply_together
 from superopt.search.move import Step
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import F64
-from superopt.verification.candidate_check import ACCEPTED_TOLERANCE_PART, WrongResult
+from superopt.verification.candidate_check import WrongResult
+from superopt.verification.end_to_end import ACCEPTED_TOLERANCE_PART
 from superopt.verification.original import Original
 from superopt.verification.ort_session import OrtSession, value_array
 from superopt.verification.output_comparison import ComparedModel, compare_outputs, output_reference

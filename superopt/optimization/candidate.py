@@ -17,7 +17,8 @@ from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
 from superopt.report.data.certificate import Certificate
 from superopt.search.improve import Variant
-from superopt.verification.candidate_check import RejectedCandidate, WrongResult, check_candidate
+from superopt.verification.candidate_check import WrongResult, check_candidate
+from superopt.verification.end_to_end import RejectedCandidate
 from superopt.verification.original import Original
 from superopt.verification.ort_session import OrtSession
 

@@ -25,7 +25,8 @@ from superopt.report.data.report import Event
 from superopt.report.formatting.phrases import count_text
 from superopt.rules.lang.rule import Rule
 from superopt.search.improve import Variant
-from superopt.verification.candidate_check import RejectedCandidate, WrongResult
+from superopt.verification.candidate_check import WrongResult
+from superopt.verification.end_to_end import RejectedCandidate
 from superopt.verification.input_probe import AddNote
 from superopt.verification.original import Original
 

@@ -26,10 +26,16 @@ from superopt.check.numeric_check import (
     reference_values,
 )
 from superopt.check.opaque_regions import UnmatchedOpaqueNode, cut_candidate, opaque_nodes
+from superopt.check.quantization_steps import NO_PROOF, StepAllowance
 from superopt.ir import graph as ir_graph
 from superopt.loading.request import Deadline
 from superopt.onnx_io.import_.model import file_node
 from superopt.onnx_io.import_.subgraphs import captured_values
+from superopt.verification.end_to_end import (
+    RejectedCandidate,
+    compare_end_to_end,
+    compare_with_runtime,
+)
 from superopt.verification.original import Original, opaque_results
 from superopt.verification.ort_session import (
     OrtSession,
@@ -38,29 +44,12 @@ from superopt.verification.ort_session import (
     value_array,
     write_watched_file,
 )
-from superopt.verification.output_comparison import (
-    ComparedModel,
-    compare_outputs,
-    output_reference,
-    runtime_reference,
-)
+from superopt.verification.output_comparison import ComparedModel
+from superopt.verification.step_proofs import prove_allowances
 
 # reserved for timing when it is decided whether there is time for another input set
 RESERVED_TIMING_SECONDS = 2.0
-# The part of `verify`'s tolerances that a rewritten model may use up: on other inputs, or on
-# another machine, its error relative to the original differs.
-ACCEPTED_TOLERANCE_PART = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedCandidate:
-    """Why a graph is not used, though it is not known to be wrong.
-
-    lossy_set: the number of the input set on which its rounding errors are too large, if they are.
-    """
-
-    reason: str
-    lossy_set: int | None = None
+MAX_STEPS_SECONDS = 20.0  # for proofs of steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +106,8 @@ def check_candidate(
 @dataclass(slots=True)
 class _CandidateCheck:
     """The check of one candidate on all input sets; the lists grow from set to set.
-    compared_end_to_end: whether outputs were compared with float64 values of the whole model."""
+    compared_end_to_end: whether outputs were compared with float64 values of the whole model;
+    allowances: what is proved of outputs' steps, once one was rejected."""
 
     original: Original
     graph: ir_graph.Graph
@@ -132,6 +122,7 @@ class _CandidateCheck:
     untimed_sets: list[str] = field(default_factory=list)
     used_own_evaluation: bool = False
     compared_end_to_end: bool = False
+    allowances: tuple[StepAllowance, ...] = ()
 
     def run(
         self, file: WatchedFile | None, session: OrtSession | None
@@ -153,7 +144,7 @@ class _CandidateCheck:
     ) -> RejectedCandidate | WrongResult | None:
         original, s = self.original, self.original.sets[n]
         if not s.is_required and self.results and not _has_time_for(original, n, self.deadline):
-            far = _compare_with_runtime(original, n, self.compared)
+            far = compare_with_runtime(original, n, self.compared)
             if isinstance(far, str):
                 self.skipped[far] = None
                 return None
@@ -163,7 +154,7 @@ class _CandidateCheck:
             if self.deadline.is_over():
                 return far
         exact = not self.checked_sets and self.graph != self.folded
-        whole = _compare_end_to_end(original, n, self.compared, compare_float64=exact)
+        whole = self.compare_end_to_end(n, exact)
         if original.regions.opaque_results and isinstance(whole, list):
             self.results += whole
             self.compared_end_to_end = True
@@ -183,6 +174,20 @@ class _CandidateCheck:
             self.skipped[whole] = None
         self.checked_sets.append(s.feed.kind)
         return None
+
+    def compare_end_to_end(
+        self, n: int, exact: bool
+    ) -> list[PlaceResult] | RejectedCandidate | str | None:
+        """Compare the outputs on set number `n`; by what is proved of their steps, if they are
+        rejected without."""
+        found = compare_end_to_end(self.original, n, self.compared, exact, self.allowances)
+        if not isinstance(found, RejectedCandidate) or self.allowances:
+            return found
+        seconds = min(MAX_STEPS_SECONDS, self.deadline.remaining() / 4)
+        self.allowances = prove_allowances(self.original.model.graph, self.graph, seconds)
+        if set(self.allowances) <= {NO_PROOF}:
+            return found
+        return compare_end_to_end(self.original, n, self.compared, exact, self.allowances)
 
     def check_regions(
         self, n: int, ref: Reference, file: WatchedFile | None, session: OrtSession | None
@@ -214,7 +219,11 @@ class _CandidateCheck:
         """Add the comparison on one input set to the self. Return WrongResult if it failed,
         RejectedCandidate if it failed by rounding alone."""
         try:
-            judged = compare_candidate(ref, self.original.regions, self.regions, runtime_values)
+            names = self.original.output_names if self.allowances else ()
+            known = dict(zip(names, self.allowances, strict=True))
+            judged = compare_candidate(
+                ref, self.original.regions, self.regions, runtime_values, known
+            )
         except NotEvaluable as e:
             bad = PlaceResult(
                 "the graph", ref.feed.kind, failed_comparison(f"it cannot be evaluated: {e}")
@@ -264,56 +273,6 @@ class _CandidateCheck:
         return CheckOutcome(
             tuple(self.results), tuple(self.skipped), unchecked, tuple(self.checked_sets), method
         )
-
-
-def _compare_with_runtime(
-    original: Original, n: int, compared_model: ComparedModel
-) -> RejectedCandidate | str | None:
-    """Return why the compared model is not used, if its outputs are not near the original's results
-    in ONNX Runtime on set number `n`; a text if these cannot be compared. This needs no float64
-    evaluation: outputs within ACCEPTED_TOLERANCE_PART of the original's own results are within the
-    tolerances of float64, too."""
-    s = original.sets[n]
-    if s.results is None:
-        return f"{s.feed.kind} inputs: no time was left"
-    ref = runtime_reference(s.feed, original.output_names, s.results)
-    found = compare_outputs(
-        original, ref, compared_model, tolerance_part=ACCEPTED_TOLERANCE_PART, compare_float64=False
-    )
-    return found if isinstance(found, str) else _rounding_rejection(found, n)
-
-
-def _compare_end_to_end(
-    original: Original, n: int, compared_model: ComparedModel, *, compare_float64: bool
-) -> list[PlaceResult] | RejectedCandidate | str | None:
-    """Compare the file's outputs on set number `n` with the float64 values of the whole model.
-    Return the results of the rewritten outputs; a rejection if `verify` would refute the model, or
-    nearly; a text if nothing can be compared; None if there are no float64 values."""
-    ref = output_reference(original, n)
-    if isinstance(ref, str):
-        return ref
-    found = compare_outputs(
-        original,
-        ref,
-        compared_model,
-        tolerance_part=ACCEPTED_TOLERANCE_PART,
-        compare_float64=compare_float64,
-    )
-    if isinstance(found, str):
-        return found
-    lossy = _rounding_rejection(found, n)
-    if lossy is not None or ref.is_rounded:
-        return lossy
-    rows = zip(found, original.model.graph.outputs, compared_model.graph.outputs, strict=True)
-    return [r for r, old, new in rows if isinstance(r, PlaceResult) and old is not new]
-
-
-def _rounding_rejection(results: Sequence[PlaceResult | str], n: int) -> RejectedCandidate | None:
-    for r in results:
-        if isinstance(r, PlaceResult) and r.compared.failure:
-            why = f"{r.compared.failure} (inputs: {r.kind})"
-            return RejectedCandidate(f"rounding errors grow too large at {r.place}: {why}", n)
-    return None
 
 
 def _has_time_for(original: Original, n: int, deadline: Deadline) -> bool:

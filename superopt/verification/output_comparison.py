@@ -29,7 +29,7 @@ from superopt.check.numeric_check import (
     evaluate_outputs,
 )
 from superopt.check.opaque_regions import opaque_nodes
-from superopt.check.quantization_steps import Step, output_step
+from superopt.check.quantization_steps import NO_PROOF, Step, StepAllowance, output_step
 from superopt.check.random_inputs import Feeds
 from superopt.errors import OutOfTime
 from superopt.ir import graph as ir_graph
@@ -107,12 +107,14 @@ def compare_outputs(
     *,
     tolerance_part: float,
     compare_float64: bool,
+    allowances: Sequence[StepAllowance] = (),
 ) -> list[PlaceResult | str] | str:
     """Compare the outputs of `compared_model` with `ref`. Return, for each output, a result or a
     text that says why there is none; or one text if nothing can be compared.
 
     tolerance_part: the allowed part of the tolerances of `compare`; compare_float64: compare in
-    float64, too, if both models have float64 values.
+    float64, too, if both models have float64 values; allowances: what is proved of the outputs'
+    steps.
     """
     found = _compared_results(original, ref, compared_model)
     if isinstance(found, str):
@@ -137,10 +139,11 @@ def compare_outputs(
             continue
         value = original.regions.observed[k].value
         step = output_step(value, ref.feed.sizes)
+        allowance = allowances[k] if allowances else NO_PROOF
         if not isinstance(c, np.ndarray):
             compared = failed_comparison("it is not a tensor, or has no value there")
         else:
-            compared = compare_output(value.type.dtype, r, o, c, tolerance_part, step)
+            compared = compare_output(value.type.dtype, r, o, c, tolerance_part, step, allowance)
             dtype = value.type.dtype
             if compared.failure and step is None and not ref.is_rounded and _is_float(r):
                 near = float64.near_ties(k, r)
@@ -150,7 +153,7 @@ def compare_outputs(
                     compared = excused or compared
         own = None if exact is None else exact[k]
         if not compared.failure and own is not None and r.shape == own.shape:
-            why = float64.difference(k, step, r, o, own)
+            why = float64.difference(k, step, r, o, own, allowance)
             if why and step is None:
                 compared = failed_comparison(why, r, own)
             compared = replace(compared, failure=why)
@@ -172,14 +175,22 @@ class _Float64Comparison:
         return self.outputs.near_ties(k, first) if self.quantized[k] else None
 
     def difference(
-        self, k: int, step: Step | None, first: np.ndarray, native: np.ndarray, second: np.ndarray
+        self,
+        k: int,
+        step: Step | None,
+        first: np.ndarray,
+        native: np.ndarray,
+        second: np.ndarray,
+        allowance: StepAllowance,
     ) -> str:
         """Return how the float64 results of output `k` differ; empty if they do not, or are of
         integers that are not quantized."""
         if step is None and not _is_float(first):
             return ""
         if self.quantized[k]:
-            return self.outputs.difference(k, step, first, native, second, self.tolerance_part)
+            return self.outputs.difference(
+                k, step, first, native, second, self.tolerance_part, allowance
+            )
         return compare_exact(first, second, ROUNDED_TOLERANCE)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from superopt.check.compare import ROUNDED_TOLERANCE, compare_exact
 from superopt.check.near_ties import worst_near_ties
 from superopt.check.numeric_check import NotEvaluable, Values, evaluate_outputs
-from superopt.check.quantization_steps import Step, step_difference
+from superopt.check.quantization_steps import NO_PROOF, Step, StepAllowance, step_difference
 from superopt.check.quantizers import depends_on_quantizer, quantization_grids
 from superopt.check.random_inputs import Feeds
 from superopt.check.unrounded import Unrounded
@@ -48,19 +48,22 @@ class QuantizedOutputs:
         original: np.ndarray,
         second: np.ndarray,
         tolerance_scale: float,
+        allowance: StepAllowance = NO_PROOF,
     ) -> str:
         """Return why output `k` differs by more than rounding; empty if it does not. first, second:
-        the results in float64; original: of the first model in its own types."""
+        the results in float64; original: of the first model in its own types; allowance: what is
+        proved of the steps."""
         unrounded = self.unrounded_difference(k)
         if unrounded:
             return f"without rounding to quantization steps, {unrounded}"
         if np.array_equal(first, second, equal_nan=True):
             return ""
         if step is not None:
-            found = step_difference(step, first, original, second, tolerance_scale)
+            scale = allowance.scale(tolerance_scale)
+            found = step_difference(step, first, original, second, scale, allowance.steps)
             if found.failure:
                 return f"in float64, {found.failure}"
-            if not found.count:
+            if not found.count or found.steps <= allowance.steps:
                 return ""
         elif unrounded is None or not compare_exact(first, second, ROUNDED_TOLERANCE):
             return ""  # the results in the models' own types are compared, too

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from superopt.check.quantization_steps import NO_PROOF, StepAllowance
 from superopt.check.quantizers import depends_on_quantizer
 from superopt.ir import graph as ir_graph
 from superopt.report.data.report import OutputVerdict
 from superopt.report.formatting.phrases import steps_text
 from superopt.verification.output_proofs import OutputProofs
-from superopt.verifier.rounding.compare_steps import compare_within_steps
+from superopt.verifier.rounding.compare_steps import are_layers_near, compare_within_steps
 from superopt.verifier.rounding.graph_steps import WithinSteps
 from superopt.verifier.rounding.rule_steps import STEPS_NOTE
 
@@ -34,6 +35,34 @@ def prove_steps(
         return (NOT_QUANTIZED,) * len(names)
     found = compare_within_steps(first, second, seconds, seed, stop)
     return tuple(f if isinstance(f, WithinSteps) else f.reason for f in found)
+
+
+def step_allowances(found: Sequence[WithinSteps | str]) -> tuple[StepAllowance, ...]:
+    """Return what the comparison of results may allow by these proofs: one step, as larger ones
+    would hide what a runtime does wrong."""
+    return tuple(
+        StepAllowance(f.steps)
+        if isinstance(f, WithinSteps) and f.steps <= DEFAULT_MAX_STEPS
+        else NO_PROOF
+        for f in found
+    )
+
+
+def prove_allowances(
+    first: ir_graph.Graph,
+    second: ir_graph.Graph,
+    seconds: float,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[StepAllowance, ...]:
+    """Return what is proved of the outputs' steps: by how many they may differ, or else that every
+    layer is within a step for equal operands."""
+    names = [""] * len(first.outputs)
+    found = prove_steps(first, second, names, seconds / 2, 0, stop)
+    allowances = step_allowances(found)
+    if NO_PROOF not in allowances or all(f == NOT_QUANTIZED for f in found):
+        return allowances
+    near = are_layers_near(first, second, seconds / 2, stop)
+    return tuple(replace(a, has_near_layers=near) for a in allowances)
 
 
 def with_step_proofs(

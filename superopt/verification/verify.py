@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from superopt.check.numeric_check import OWN_METHOD, RUNTIME_METHOD, CheckOutcome, PlaceResult
 from superopt.check.opaque_regions import opaque_nodes
+from superopt.check.quantization_steps import StepAllowance
 from superopt.check.quantizers import quantization_grids
 from superopt.ir.constant_folding import fold_constants
 from superopt.loading.array_files import check_inputs
@@ -29,7 +30,12 @@ from superopt.verification.ort_session import OrtSession
 from superopt.verification.output_comparison import ComparedModel, compare_outputs, output_reference
 from superopt.verification.output_proofs import OutputProofs, prove_by_chains, prove_by_definition
 from superopt.verification.special_trials import sensitivities, try_special_inputs
-from superopt.verification.step_proofs import MAX_STEPS_PART, prove_steps, with_step_proofs
+from superopt.verification.step_proofs import (
+    MAX_STEPS_PART,
+    prove_steps,
+    step_allowances,
+    with_step_proofs,
+)
 from superopt.verifier.rounding.graph_steps import WithinSteps
 
 LOG = logging.getLogger("superopt.verify")
@@ -105,7 +111,7 @@ def _compare_models(
         _log_outputs("definition", proof)
     numeric = None
     if request.method in ("auto", "numeric"):
-        numeric = _compare_numerically(first, second, request, deadline)
+        numeric = _compare_numerically(first, second, request, deadline, step_allowances(within))
         LOG.info("numeric comparison: %s: %s", numeric.decision, numeric.reason)
     chains = other is not None and request.method in ("auto", "rules")
     if chains and (numeric is None or numeric.decision != "differs"):
@@ -151,7 +157,11 @@ def _proved_verdict(model: Model, reason: str) -> Verdict:
 
 
 def _compare_numerically(
-    first: Model, second: Model, question: VerifyRequest, deadline: float
+    first: Model,
+    second: Model,
+    question: VerifyRequest,
+    deadline: float,
+    allowances: Sequence[StepAllowance],
 ) -> Verdict:
     notes: list[str] = []
     check_inputs(first, question.inputs)
@@ -170,6 +180,7 @@ def _compare_numerically(
                 original, ComparedModel(second.source.label, second.source, second.graph, held)
             )
             tally.max_steps = question.max_steps
+            tally.allowances = allowances
             for n, s in enumerate(original.sets):
                 if n and (question.stop() or time.monotonic() > deadline):
                     notes.append("stopped: not all inputs were compared")
@@ -202,13 +213,14 @@ class _NumericComparison:
     """Compares two models one input set after the other, and keeps the results.
 
     is_rounded: whether some set had no float64 reference. max_steps: that quantized outputs may
-    differ by; None: as many as rounding explains.
+    differ by; None: as many as rounding explains. allowances: what is proved of the outputs' steps.
     """
 
     original: Original
     second: ComparedModel
     is_rounded: bool = False
     max_steps: int | None = None
+    allowances: Sequence[StepAllowance] = ()
     results: list[PlaceResult] = field(default_factory=list)
     skipped: dict[str, None] = field(default_factory=dict)
     compared_sets: list[str] = field(default_factory=list)
@@ -225,6 +237,7 @@ class _NumericComparison:
             self.second,
             tolerance_part=1.0,
             compare_float64=not self.compared_sets,
+            allowances=self.allowances,
         )
         if isinstance(found, str):
             self.skipped[found] = None

@@ -42,14 +42,33 @@ def compare_within_steps(
     return tuple(work.output(x, y) for x, y in zip(a.outputs, b.outputs, strict=True))
 
 
+def are_layers_near(
+    a: ir_graph.Graph,
+    b: ir_graph.Graph,
+    seconds: float,
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """True if each quantized result that only `b` has is proved to be within a step of one of `a`,
+    for equal operands: so `b` is `a` with steps at its quantized values."""
+    prover = StepProver(time.monotonic() + seconds, stop=stop, equal_operands=True)
+    work = _Comparison(a, b, prover, seconds, 0, stops_early=True)
+    work.prove_layers()
+    mine = set(ir_graph.walk(a))
+    left = [v for v in _quantized_values(b) if v not in mine and v not in prover.partners]
+    return not left and all(p.steps <= 1 for p in prover.partners.values())
+
+
 @dataclass(slots=True)
 class _Comparison:
+    """stops_early: end at the first result without a partner."""
+
     a: ir_graph.Graph
     b: ir_graph.Graph
     prover: StepProver
     seconds: float
     seed: int
     sketches: dict[Value, Value] | None = field(default=None)
+    stops_early: bool = False
 
     def prove_layers(self) -> None:
         """Find a partner for each quantized result that only the second graph has."""
@@ -66,6 +85,8 @@ class _Comparison:
                 continue
             near = alike[kind][seen[kind] : seen[kind] + MAX_CANDIDATES]
             found = self.find_partner(v, near)
+            if found is None and self.stops_early:
+                return
             if found in alike[kind]:
                 seen[kind] = alike[kind].index(found) + 1
 

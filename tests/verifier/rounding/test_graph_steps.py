@@ -99,10 +99,9 @@ def requantized(move: float = 0.0, scale: float = 0.03, zero: int = -5) -> Value
     return quantized(make("Add", [x, number(move)]) if move else x, scale, zero, np.int8)
 
 
-def test_a_shift_by_a_step_is_two_steps_and_not_one() -> None:
-    found = within(requantized(), requantized(0.03))
-    assert isinstance(found, WithinSteps)
-    assert found.steps == 2
+@pytest.mark.parametrize("move", [0.03, 0.015, 0.006])
+def test_a_shift_by_a_step_or_part_of_one_is_refused(move: float) -> None:
+    assert isinstance(within(requantized(), requantized(move)), Unknown)
 
 
 def test_an_offset_that_cancels_is_not_within_a_step() -> None:
@@ -190,5 +189,5 @@ def test_proofs_of_random_pairs_hold_on_what_is_computed() -> None:
     for seed in range(60):
         check_pair(seed, counts)
     assert not counts.wrong
-    assert sum(counts.proved.values()) > 20
+    assert sum(counts.proved.values()) > 10
     assert counts.differing > 0

@@ -1,0 +1,142 @@
+"""Proofs of quantization steps in `verify` and in the check of `optimize`."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import superopt
+from superopt.check.quantization_steps import NO_PROOF, StepAllowance, step_difference
+from superopt.ir.graph import Graph, producer
+from superopt.plan.graph.quantization.products import lower_quantized_products
+from superopt.plan.graph.quantization.requantize import merge_requantization
+from superopt.report.data.report import Verdict
+from superopt.report.text.report_text import verdict_text
+from superopt.verification.step_proofs import prove_allowances
+from tests.support.quantized_models import FLOAT, U8, QuantizedLayers, onnx_model
+from tests.support.verifier.quantized_layers import (
+    LAYERS,
+    convolution,
+    dequantized,
+    graph_of,
+    make,
+    number,
+    quantized,
+)
+
+pytest.importorskip("onnxruntime")
+
+SHAPE: list[int | str] = [16, 64]
+
+
+def requantized(merged: bool, move: float = 0.0, step: float = 0.2) -> onnx.ModelProto:
+    """u8 by 0.3 to steps of 0.2: each second integer is in the middle of two steps."""
+    constants = {
+        "s": np.float32(0.3), "o": np.float32(step), "z": np.uint8(7), "p": np.uint8(100),
+        "zf": np.float32(7 + move), "one": np.float32(1), "by": np.float32(0.3) / np.float32(step),
+    }  # fmt: skip
+    if merged:
+        nodes = [
+            helper.make_node("Cast", ["x"], ["f"], to=FLOAT),
+            helper.make_node("Sub", ["f", "zf"], ["d"]),
+            helper.make_node("Mul", ["d", "by"], ["y"]),
+            helper.make_node("QuantizeLinear", ["y", "one", "p"], ["q"]),
+        ]
+    else:
+        nodes = [
+            helper.make_node("DequantizeLinear", ["x", "s", "z"], ["y"]),
+            helper.make_node("QuantizeLinear", ["y", "o", "p"], ["q"]),
+        ]
+    used = {i for n in nodes for i in n.input}
+    known = {k: v for k, v in constants.items() if k in used}
+    return onnx_model(nodes, {"x": (U8, SHAPE)}, ("q", U8), known)
+
+
+def verify(a: onnx.ModelProto, b: onnx.ModelProto, **options: object) -> Verdict:
+    found = superopt.verify(a, b, limit=40, **options)  # type: ignore[arg-type]
+    assert isinstance(found, Verdict)
+    return found
+
+
+def test_a_merged_scale_is_proved_within_a_step() -> None:
+    found = verify(requantized(False), requantized(True))
+    assert found.decision == "proved"
+    assert found.proved_steps == 1
+    assert "in float32 within 1 quantization step" in found.reason
+    assert verdict_text(found).startswith("proved: every element of 1 output")
+
+
+def test_a_factor_in_float32_is_proved_within_a_step() -> None:
+    """0.3 / 0.17 is rounded, so that the models are not equal over the real numbers."""
+    found = verify(requantized(False, step=0.17), requantized(True, step=0.17))
+    assert found.decision == "proved"
+    assert found.proved_steps == 1
+    assert verdict_text(found).startswith("proved: equal within 1 quantization step: 1 output")
+
+
+def test_many_elements_may_differ_by_a_proved_step() -> None:
+    """As each second integer is a tie, which the count of elements alone would refute."""
+    found = verify(requantized(False), requantized(True))
+    assert found.check is not None
+    (output,) = found.check.outputs
+    assert output.passed
+    assert verify(requantized(False), requantized(True), method="numeric").decision == "differs"
+
+
+def test_no_step_is_proved_of_a_moved_value() -> None:
+    found = verify(requantized(False), requantized(True, move=1.0))
+    assert found.decision == "differs"
+    assert found.proved_steps == 0
+
+
+def test_the_allowed_steps_limit_a_proof() -> None:
+    assert verify(requantized(False), requantized(True), max_steps=0).decision == "differs"
+
+
+def test_more_steps_are_called_equal_if_they_are_allowed() -> None:
+    layers = [QuantizedLayers(depth=2, split=split, dequantize=False) for split in (False, True)]
+    a, b = (onnx.shape_inference.infer_shapes(m.model()) for m in layers)
+    found = verify(a, b, method="index", max_steps=64)
+    assert found.decision == "proved"
+    assert found.proved_steps > 1
+
+
+def test_a_proved_step_allows_any_number_of_elements_but_no_larger_step() -> None:
+    own = np.zeros(100)
+    by_one, by_two = np.ones(100), np.full(100, 2.0)
+    assert step_difference(1.0, own, own, by_one).failure
+    assert not step_difference(1.0, own, own, by_one, 0.5, 1).failure
+    assert step_difference(1.0, own, own, by_two, 0.5, 1).failure
+    assert step_difference(1.0, own, own, by_one * 0.5, 0.5, 1).failure
+
+
+def test_near_layers_allow_what_verify_allows_and_no_more() -> None:
+    near = StepAllowance(has_near_layers=True)
+    assert near.scale(0.5) == 1.0
+    assert NO_PROOF.scale(0.5) == 0.5
+    assert near.scale(2.0) == 2.0
+
+
+def lowered(g: Graph) -> Graph:
+    return merge_requantization(lower_quantized_products(g))
+
+
+def test_allowances_are_by_layer_where_steps_grow() -> None:
+    one = graph_of(LAYERS["product"]())
+    assert prove_allowances(one, lowered(one), 20.0) == (StepAllowance(1),)
+    x = dequantized(quantized(make("Relu", [convolution()]), 0.05, 0), 0.05, 0)
+    w = make("DequantizeLinear", [number(np.full((4, 8, 1, 1), 100), np.int8), number(0.004)])
+    two = graph_of(quantized(make("Conv", [x, w]), 0.05, 0))
+    assert prove_allowances(two, lowered(two), 20.0) == (StepAllowance(0, True),)
+
+
+def test_wrong_layers_have_no_allowance() -> None:
+    one = LAYERS["product"]()
+    n = producer(one)
+    assert n is not None
+    x = n.inputs[0]
+    assert x is not None
+    other = quantized(x, 0.11, -5, np.int8)
+    assert prove_allowances(graph_of(one), graph_of(other), 5.0) == (NO_PROOF,)
