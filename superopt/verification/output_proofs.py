@@ -20,7 +20,7 @@ MAX_PROOF_SECONDS = 20.0  # limit for one proof
 MAX_PROOF_WORK = 200_000
 MAX_RELATING_PART = 0.5  # of the time, at most, for relating computed constants
 DEFINEDNESS_TEXT = "where both are defined"
-BOUNDS_TEXT = "by equality over the reals and bounds of float32 rounding"
+BOUNDS_TEXT = "by bounds of the difference over the reals and of float32 rounding"
 CHAIN_ASSUMPTIONS = (
     *ASSUMPTIONS,
     "computed constants are equal within a few units in the last place",
