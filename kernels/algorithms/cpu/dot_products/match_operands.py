@@ -7,7 +7,7 @@ from math import gcd
 
 from superopt.kernels.algorithms.contraction import Contraction, input_factor
 from superopt.kernels.algorithms.cpu.dot_products.operands import Dimension, DotOperands
-from superopt.kernels.llvm.dot_products.products import LANES, DotType
+from superopt.kernels.llvm.dot_products.products import INT16_DOT, LANES, DotType
 from superopt.kernels.loops.element import is_range_guard
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_transforms import reduction
@@ -18,6 +18,7 @@ from superopt.te.expr.dtype import F32, I8, U8
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Load, Reduce
 from superopt.te.expr.tensor import Tensor
 
+MAX_VECTOR_BLOCK_TERMS = 64  # as images' blocks of channels, so that a copy has whole vectors
 MIN_TERMS_IN_PLACE = 4  # groups of a block: with fewer, a copy of whole blocks is faster
 
 
@@ -70,12 +71,21 @@ def match_operands(
         terms = shared
     elif not uses_tiles:
         own = -(-k.size // kind.group) * kind.group
-        terms = min(terms, own if folded is None else own * folded.size)
+        terms = _vector_block_terms(own if folded is None else own * folded.size, kind)
     n = c.b_axes[0]
     return DotOperands(
         kind, terms, c, n, k, folded, window, dimensions, at, free.body, axes,
         in_place,
     )  # fmt: skip
+
+
+def _vector_block_terms(terms: int, kind: DotType) -> int:
+    """Return the terms of a block for vector instructions. Pairs of int16 have no fixed number:
+    blocks are those with the fewest zeros, in whole vectors if possible, the longest of these."""
+    if kind != INT16_DOT:
+        return min(kind.tile_terms, terms)
+    some = range(min(kind.tile_terms, terms), min(MAX_VECTOR_BLOCK_TERMS, terms) + 1, kind.group)
+    return min(some, key=lambda n: (-terms % n, n % LANES > 0, -n))
 
 
 def _block_terms_in_place(
