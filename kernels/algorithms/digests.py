@@ -46,9 +46,10 @@ def _problem_digest(p: Problem, w: _Serializer) -> str:
         for n, t in places
     ]
     tile = "" if p.max_winograd_tile == MAX_WINOGRAD_TILE else f"-{p.max_winograd_tile}"
-    bf16 = f"-{p.bf16_instructions}" if p.bf16_instructions else ""
-    bf16 += f"-{p.integer_instructions}" if _has_bytes(p) else ""
-    return f"{w.digest()}-{p.width}{tile if p.allow_winograd else '-plain'}{bf16}"
+    products = f"-{p.bf16_instructions}" if p.bf16_instructions else ""
+    products += f"-{p.integer_instructions}" if _has_bytes(p) else ""
+    products += f"-{p.sum_limit.bit_length()}" if p.sum_limit else ""
+    return f"{w.digest()}-{p.width}{tile if p.allow_winograd else '-plain'}{products}"
 
 
 def _has_bytes(p: Problem) -> bool:

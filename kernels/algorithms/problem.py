@@ -36,7 +36,8 @@ class Problem:
     is_example: at the example sizes of a symbolic problem, which is solved alike. threads: that
     share the kernel. bf16_instructions: products may be of bfloat16, with sums of float32, by these
     instructions (llvm/dot_products/products.py); empty: none may. integer_instructions: of products
-    of uint8 and int8. matches: what recognisers found (`remember_match`)."""
+    of uint8 and int8. sum_limit: the largest absolute value of sums of these, if the constants are
+    known; 0 if they are not. matches: what recognisers found (`remember_match`)."""
 
     tensor: Tensor
     layouts: Mapping[Tensor, Layout | ScatteredLayout]
@@ -53,6 +54,7 @@ class Problem:
     max_winograd_tile: int = MAX_WINOGRAD_TILE
     bf16_instructions: str = ""
     integer_instructions: str = ""
+    sum_limit: int = 0
     matches: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property

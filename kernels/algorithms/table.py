@@ -21,6 +21,7 @@ from superopt.kernels.algorithms.cpu.dot_products.gemm import (
     BF16_GEMM,
     INT8_GEMM,
 )
+from superopt.kernels.algorithms.cpu.dot_products.winograd import INT8_WINOGRAD
 from superopt.kernels.algorithms.cpu.elementwise import ELEMENTWISE, TRANSPOSE
 from superopt.kernels.algorithms.cpu.gemm import GEMM
 from superopt.kernels.algorithms.cpu.gemv import GEMV
@@ -50,7 +51,7 @@ from superopt.kernels.algorithms.gpu.window_tiles import WINDOW_TILES
 ALGORITHMS: Mapping[str, tuple[Algorithm[Any], ...]] = {
     "cpu": (
         STREAMING, ATTENTION, TREE_WALK, ROW_WISE, BLOCK_SCALED_GEMM, AMX_GEMM, BF16_GEMM,
-        AMX_INT8_GEMM, INT8_GEMM, GEMV,
+        AMX_INT8_GEMM, INT8_GEMM, INT8_WINOGRAD, GEMV,
         SMALL_N_GEMM, GEMM, COLLAPSED_GEMM, WINOGRAD, STRASSEN, GROUPED_GEMM, PLANAR_CONVOLUTION,
         REDUCTION, TRANSPOSE, ELEMENTWISE,
     ),

@@ -3,9 +3,10 @@ section 4; Blahut, Fast algorithms for signal processing, chapter 5."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
+from math import lcm
 
 import numpy as np
 
@@ -20,6 +21,11 @@ INTERPOLATION_POINTS = {
     5: tuple(map(Fraction, ("0", "2/3", "-2/3", "4/3", "-4/3"))),
     7: tuple(map(Fraction, ("0", "1/2", "-1/2", "1", "-1", "2", "-2"))),
 }
+# Points whose matrices are of small integers.
+INTEGER_POINTS = {n: tuple(map(Fraction, (0, 1, -1, 2, -2)[:n])) for n in range(2, 6)}
+# A row of G with integers has at most this sum of absolute values: then two of these times an int8
+# are in int16.
+MAX_FILTER_ROW_SUM = 15
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 
@@ -37,8 +43,11 @@ def phase_taps(r: int, stride: int) -> list[int]:
 
 
 @lru_cache
-def transform_matrices(m: int, r: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
-    """Return (A, G, B) of F(m, r): y = A ((G g) * (B d)), in exact fractions.
+def transform_matrices(
+    m: int, r: int, stride: int = 1, integer: bool = False
+) -> tuple[Matrix, Matrix, Matrix]:
+    """Return (A, G, B) of F(m, r): y = A ((G g) * (B d)), in exact fractions. integer: at points
+    for which A and B are of integers.
 
     At a stride each phase is a convolution of its own, and the output is their sum: stride * m + r
     - stride products, as many as input elements.
@@ -46,18 +55,44 @@ def transform_matrices(m: int, r: int, stride: int = 1) -> tuple[Matrix, Matrix,
     a: list[tuple[Fraction, ...]] = [()] * m
     g, b = [], []
     for phase, k in enumerate(phase_taps(r, stride)):
-        one = _unit_stride_matrices(m, k)
+        one = _unit_stride_matrices(m, k, INTEGER_POINTS if integer else INTERPOLATION_POINTS)
         a = [(*x, *y) for x, y in zip(a, one[0], strict=True)]
         g += [_strided_row(stride, phase, row, r) for row in one[1]]
         b += [_strided_row(stride, phase, row, stride * m + r - stride) for row in one[2]]
     return tuple(a), tuple(g), tuple(b)
 
 
+def has_integer_points(m: int, r: int, stride: int = 1) -> bool:
+    """True if there are integer points for m outputs of r taps at this stride."""
+    taps = phase_taps(r, stride)
+    return r >= stride and all(1 in (m, k) or m + k - 2 in INTEGER_POINTS for k in taps)
+
+
 @lru_cache
-def distinct_rows(m: int, r: int, stride: int = 1) -> int:
+def integer_matrices(m: int, r: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix, int]:
+    """Return (A, G, B, divisor) of F(m, r), of integers: divisor * y = A ((G g) * (B d))."""
+    a, g, b = transform_matrices(m, r, stride, integer=True)
+    denominators = [lcm(*(x.denominator for x in row)) for row in g]
+    divisor = lcm(*denominators)
+    sums = [sum(map(abs, row)) for row in g]
+    factors = [
+        max(
+            n
+            for n in range(least, divisor + 1, least)
+            if divisor % n == 0 and (n == least or n * total <= MAX_FILTER_ROW_SUM)
+        )
+        for least, total in zip(denominators, sums, strict=True)
+    ]
+    scaled_g = tuple(tuple(n * x for x in row) for n, row in zip(factors, g, strict=True))
+    scaled_a = tuple(tuple(x * divisor / n for n, x in zip(factors, row, strict=True)) for row in a)
+    return scaled_a, scaled_g, b, divisor
+
+
+@lru_cache
+def distinct_rows(m: int, r: int, stride: int = 1, integer: bool = False) -> int:
     """Return the number of rows of G without the equal ones at its end, which belong to a phase of
     one tap."""
-    g = transform_matrices(m, r, stride)[1]
+    g = integer_matrices(m, r, stride)[1] if integer else transform_matrices(m, r, stride)[1]
     return next(n for n in range(len(g), 0, -1) if n == 1 or g[n - 2] != g[-1])
 
 
@@ -77,7 +112,9 @@ def _strided_row(
     return tuple(out)
 
 
-def _unit_stride_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
+def _unit_stride_matrices(
+    m: int, r: int, points_by_number: Mapping[int, tuple[Fraction, ...]]
+) -> tuple[Matrix, Matrix, Matrix]:
     """Return the Cook-Toom matrices of F(m, r); trivial ones if m or r is 1."""
     if 1 in (m, r):
         unit = tuple(
@@ -86,7 +123,7 @@ def _unit_stride_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
         ones = ((Fraction(1),) * max(m, r),)
         columns = tuple((x,) for x in ones[0])
         return (ones, unit, unit) if m == 1 else (unit, columns, unit)
-    points = INTERPOLATION_POINTS[m + r - 2]
+    points = points_by_number[m + r - 2]
     infinity = (Fraction(0),) * (r - 1) + (Fraction(1),)
     a = tuple((*(p**i for p in points), Fraction(int(i == m - 1))) for i in range(m))
     g, b = [], []

@@ -19,6 +19,9 @@ Along a side with one tap nothing is transformed: the tile is 1 there, too.
 
 If m does not divide a side, the last tile overlaps and recomputes some outputs. A dilated
 convolution has tiles of every d-th output.
+
+Integers (`Integers`) are transformed by matrices of integers: d and v are int16, sums are of pairs
+of channels, and y is divided by what the matrices are multiplied with.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from __future__ import annotations
 from superopt.kernels.algorithms.contraction import Contraction, input_factor
 from superopt.kernels.algorithms.cpu.cook_toom import (
     distinct_rows,
+    integer_matrices,
     to_array,
     transform_matrices,
 )
@@ -36,7 +40,9 @@ from superopt.kernels.algorithms.cpu.tiled_convolution import (
     tile_counts,
     tile_store_index,
 )
+from superopt.kernels.algorithms.cpu.winograd_integers import Integers
 from superopt.kernels.algorithms.cpu.winograd_plans import Plan, plan_traffic
+from superopt.kernels.llvm.dot_products.products import LANES
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.loop_nest import replace_reduction
 from superopt.kernels.loops.loop_transforms import reduction
@@ -48,7 +54,7 @@ from superopt.kernels.loops.substitution import (
     substitute_and_fold,
 )
 from superopt.te.expr import index
-from superopt.te.expr.dtype import INDEX
+from superopt.te.expr.dtype import I16, INDEX
 from superopt.te.expr.node import Expr
 from superopt.te.expr.tensor import Tensor, compute, reduce_sum
 
@@ -61,25 +67,29 @@ def winograd_form(
     layout: Layout | ScatteredLayout,
     lanes: int,
     threads: int = 1,
+    integers: Integers | None = None,
 ) -> AlgorithmForm:
     """Return the tensor by F(m x m, r x s), for a window of r x s. threads: that share it."""
     found = reduction(t)
     assert found is not None
     kind = found.dtype
+    tile_kind = kind if integers is None else I16
     (given, n), k, (h, w) = p.stack_counts, p.k.size, p.output_sides
     rows_of_image, _ = tile_counts(p, plan.m)
     (down, right), least = p.dilations, plan.rows if plan.separate else plan.block
     high, wide = extended_tile_counts(p, plan.m, least, plan.columns)
     (a, b), (mh, mw) = p.input_tile_sides(plan.m), p.tile_sides(plan.m)
-    table_b, table_a = Tensor("B", kind, (a, a)), Tensor("A", kind, (mh, a))
-    table_e, table_d = Tensor("E", kind, (b, b)), Tensor("D", kind, (mw, b))
-    high_u, wide_u = (distinct_rows(*form) for form in p.forms(plan.m))
-    u = Tensor("u", kind, (high_u, wide_u, k, *p.reduction_sizes))
+    table_b, table_a = Tensor("B", tile_kind, (a, a)), Tensor("A", kind, (mh, a))
+    table_e, table_d = Tensor("E", tile_kind, (b, b)), Tensor("D", kind, (mw, b))
+    high_u, wide_u = (distinct_rows(*form, integers is not None) for form in p.forms(plan.m))
+    own = (k, *p.reduction_sizes) if integers is None else integers.filter_shape
+    u = Tensor("u", tile_kind, (high_u, wide_u, *own))
     factor = input_factor(found, c.a)
 
     def at(q: Expr, ch: Expr, i: Expr, j: Expr) -> Expr:
         env: dict[Expr, Expr] = dict(zip(factor.axes, p.input_index(q, ch, i, j), strict=True))
-        return substitute_and_fold(factor.body, env)
+        body = factor.body if integers is None else integers.element(factor.body)
+        return substitute_and_fold(body, env)
 
     def image_row(q: Expr, y: Expr) -> tuple[Expr, Expr]:
         """Return the image and the row of tiles in it, of a row of tiles of a stack."""
@@ -100,13 +110,15 @@ def winograd_form(
         lambda xi, nu, q, y, x, ch: reduce_sum(b, lambda j: table_e[nu, j] * d[q, y, x, xi, j, ch]),
         name="v",
     )
-    read = Tensor("v", kind, v.shape) if plan.separate else v
+    read = Tensor("v", tile_kind, v.shape) if plan.separate else v
 
     def sums(xi: Expr, nu: Expr, q: Expr, y: Expr, x: Expr, o: Expr) -> Expr:
         i, j = (
             index.apply("min", (index.as_index(x), index.as_index(n - 1)), INDEX)
             for x, n in ((xi, high_u), (nu, wide_u))
         )
+        if integers is not None:
+            return integers.sum_of_products(read, (xi, nu, q, y, x), u, (i, j), o)
         if p.depth is None:
             return reduce_sum(
                 p.reduction_sizes, lambda ch: read[xi, nu, q, y, x, ch] * u[i, j, o, ch]
@@ -125,6 +137,8 @@ def winograd_form(
 
     def back(q: Expr, y: Expr, x: Expr, i: Expr, j: Expr, o: Expr) -> Expr:
         total = reduce_sum(b, lambda nu: table_d[j, nu] * rows[q, y, x, i, nu, o])
+        if integers is not None:
+            total = integers.divide(total)
         q, y = image_row(q, y)
         row, column = tile_begin(y, h, mh, down) + i * down, tile_begin(x, w, mw, right) + j * right
         env = p.output_axes(q, o, index.as_index(row), index.as_index(column))
@@ -145,6 +159,8 @@ def winograd_form(
     )
     lies = scatter_layout(t, layout, y.axes, place)
     stages = d, v, s, rows, y
+    if integers is not None:
+        lanes = LANES
     if plan.separate:
         # The blocks of a symbolic number of rows are one.
         is_divided = isinstance(high, int) and plan.block < high
@@ -152,7 +168,8 @@ def winograd_form(
         how = _channel_schedules(stages, plan, lanes, is_divided, panels_first)
     else:
         how = _row_schedules(stages, plan, lanes)
-    by_rows, by_columns = (transform_matrices(*form) for form in p.forms(plan.m))
+    matrices = transform_matrices if integers is None else integer_matrices
+    by_rows, by_columns = (matrices(*form) for form in p.forms(plan.m))
     tables = {
         table_b: to_array(by_rows[2]), table_a: to_array(by_rows[0]),
         table_e: to_array(by_columns[2]), table_d: to_array(by_columns[0]),
@@ -161,14 +178,47 @@ def winograd_form(
 
 
 WinogradStages = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+NARROW_CHANNEL_BLOCK = 64  # of images of 8 bits (plan/lowering/image_layouts.py)
 _TRANSFORM = "reorder(i0, i1, i2, i4, k0, i3, i5); unroll(k0); unroll(i3); vectorize(i5)"
 _BACK = "i1, i2, i5.o.i, i3, k0, i4, i5.i); unroll(k0); unroll(i4); vectorize(i5.i)"
 
 
-def _reduction_loops(sums: Tensor) -> str:
+def _vector_loops(v: Tensor) -> list[str]:
+    """Return the loops over vectors of the input's channels: within a block of an image of bytes,
+    so that its address does not depend on the vector."""
+    in_blocks = not v.dtype.is_float and v.sizes[-1] % NARROW_CHANNEL_BLOCK == 0
+    return ["i5.o", "i5.i.o"] if in_blocks else ["i5.o"]
+
+
+def _input_schedule(v: Tensor, lanes: int) -> str:
+    """Return the schedule of the input's transform."""
+    loops = _vector_loops(v)
+    vector = loops[-1].removesuffix("o") + "i"
+    split = f"split(i5, {lanes})"
+    if len(loops) > 1:
+        split = f"split(i5, {NARROW_CHANNEL_BLOCK}); split(i5.i, {lanes})"
+    return (
+        f"{split}; reorder(i2, i3, i4, {', '.join(loops)}, i0, k0, i1, {vector}); "
+        f"unroll(k0); unroll(i1); vectorize({vector})"
+    )
+
+
+def _sums_schedule(sums: Tensor, plan: Plan, lanes: int, at: str) -> str:
+    """Return the schedule of the sums over channels, in register tiles; instructions sum pairs of
+    integers."""
     found = reduction(sums)
     assert found is not None
-    return ", ".join(a.name for a in found.axes)
+    terms = [a.name for a in found.axes]
+    tile, inner = ["i3.i", "i4.i", "i5.o", "i5.i"], []
+    if not sums.dtype.is_float:
+        tile, inner = ["i3.i", "i5.o", "i4.i", "i5.i"], [terms.pop()]
+    loops = ", ".join(["i0", "i1", "i2", "i3.o", "i4.o", *terms, *tile, *inner])
+    return (
+        f"compute_at(y, {at}); split(i5, {lanes}); split(i3, {plan.rows}); "
+        f"split(i4, {plan.columns}); reorder({loops}); "
+        + "".join(f"unroll({x}); " for x in (*tile[:-1], *inner))
+        + "vectorize(i5.i)"
+    )
 
 
 def _row_schedules(stages: WinogradStages, plan: Plan, lanes: int) -> dict[Tensor, Schedule]:
@@ -181,12 +231,9 @@ def _row_schedules(stages: WinogradStages, plan: Plan, lanes: int) -> dict[Tenso
         f"reorder(i0, i1.o, i5.o.o, i1.i, i2, i5.o.i, i3, k0, i4, i5.i); "
         "unroll(k0); unroll(i4); vectorize(i5.i); parallel(i0); parallel(i1.o)",
         rows: f"compute_at(y, i5.o.i); {_TRANSFORM}",
-        s: f"compute_at(y, i5.o.o); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
-        f"reorder(i0, i1, i2, i3.o, i4.o, {_reduction_loops(s)}, i3.i, i4.i, i5.o, i5.i); "
-        "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
-        v: f"compute_at(y, i1.o); {tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
-        "unroll(k0); unroll(i1); vectorize(i5.i)",
-        d: f"compute_at(v, i5.o); {_TRANSFORM}",
+        s: _sums_schedule(s, plan, lanes, "i5.o.o"),
+        v: f"compute_at(y, i1.o); {_input_schedule(v, lanes)}",
+        d: f"compute_at(v, {_vector_loops(v)[-1]}); {_TRANSFORM}",
     }
     return {t: parse_schedule(text) for t, text in how.items()}
 
@@ -206,11 +253,8 @@ def _channel_schedules(
         y: f"{split}{tile}split(i5.o, {plan.vectors}); reorder(i0, {', '.join(loops)}, {back}; "
         f"parallel(i0); {'; '.join(f'parallel({x})' for x in loops)}",
         rows: f"compute_at(y, i5.o.i); {_TRANSFORM}",
-        s: f"compute_at(y, {loops[-1]}); {tile}split(i3, {plan.rows}); split(i4, {plan.columns}); "
-        f"reorder(i0, i1, i2, i3.o, i4.o, {_reduction_loops(s)}, i3.i, i4.i, i5.o, i5.i); "
-        "unroll(i3.i); unroll(i4.i); unroll(i5.o); vectorize(i5.i)",
-        v: f"{tile}reorder(i2, i3, i4, i5.o, i0, k0, i1, i5.i); "
-        "unroll(k0); unroll(i1); vectorize(i5.i); parallel(i2); parallel(i3); parallel(i4)",
-        d: f"compute_at(v, i5.o); {_TRANSFORM}",
+        s: _sums_schedule(s, plan, lanes, loops[-1]),
+        v: f"{_input_schedule(v, lanes)}; parallel(i2); parallel(i3); parallel(i4)",
+        d: f"compute_at(v, {_vector_loops(v)[-1]}); {_TRANSFORM}",
     }
     return {t: parse_schedule(text) for t, text in how.items()}

@@ -51,13 +51,23 @@ class Plan:
 
 
 def candidate_plans(
-    p: TiledConvolution, m: int, lanes: int, processor: Processor = ZEN5, threads: int = 1
+    p: TiledConvolution,
+    m: int,
+    lanes: int,
+    processor: Processor = ZEN5,
+    threads: int = 1,
+    of_integers: bool = False,
 ) -> list[tuple[float, Plan]]:
     """Return (estimated time in vector FMAs, plan) for tiles of m x m, fastest first. Times are
-    those of all threads together, with what they wait."""
+    those of all threads together, with what they wait. of_integers: tiles and filters are of int16,
+    and a pair of instructions multiplies and adds two of a vector's lanes, as two FMAs do."""
+    element = 2 if of_integers else 4
     (high, wide), (a, b), k = stack_tile_counts(p, m), p.input_tile_sides(m), p.k.size
     given, made = p.stack_counts
-    terms, kernel = p.channels * p.taps, prod(distinct_rows(*f) for f in p.forms(m)) * k * 4
+    terms, kernel = (
+        p.channels * p.taps,
+        prod(distinct_rows(*f, of_integers) for f in p.forms(m)) * k * element,
+    )
     size, (to, fro) = kernel * terms, transform_operation_counts(p, m)
     most = ceil_div(high, MIN_COLUMN_PARTS) if p.w is None else high  # else threads share no column
     out = []
@@ -65,7 +75,7 @@ def candidate_plans(
         if block > most:
             continue
         count = ceil_div(high, block)
-        tiles_ = a * b * block * wide * p.channels * 4
+        tiles_ = a * b * block * wide * p.channels * element
         moved, far = _tile_moves(tiles_, count * given, count * made, processor)
         in_cache = size <= MAX_CACHED_KERNEL_BYTES
         again = processor.winograd_l3_bytes if in_cache else processor.winograd_memory_bytes

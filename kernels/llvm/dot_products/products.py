@@ -32,6 +32,7 @@ from superopt.te.expr.dtype import BF16, F32, I8, I16, I32, U8, DType
 from superopt.te.expr.node import Apply, Axis, Load
 
 LANES = 16  # sums of a vector and of a tile's row
+SUM_BYTES = 4
 MAX_TILE_ROWS, TILE_GROUPS, TILE_REGISTERS = 16, 16, 8
 ROW_BYTES, TILE_BYTES = TILE_ROW_BYTES, 1024
 PALETTE_BYTES = 64  # of a tile configuration
@@ -190,10 +191,13 @@ def kernel_product(kernel: Kernel) -> DotProduct | None:
     updates = [s for s in flat_statements(kernel.body) if isinstance(s, Update)]
     if kernel.instructions not in DOT_TYPES or not updates:
         return None
-    found = match_dot_product(updates[0])
+    products = [x for x in map(match_dot_product, updates) if x is not None]
+    if not products and kernel.tables:  # which transforms the operands of another kernel
+        return None
+    found = products[0] if len(products) == 1 else None
     has_tiles = kernel.instructions in TILE_INSTRUCTIONS
     fits = found is not None and found.type is DOT_TYPES[kernel.instructions]
     fits &= found is not None and (found.groups is not None) == has_tiles
-    if len(updates) > 1 or not fits:
+    if not fits or (len(updates) > 1 and not kernel.tables):
         raise NotImplementedError(f"{kernel.instructions} does not compute {updates[0]}")
     return found

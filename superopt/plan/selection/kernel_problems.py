@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from superopt.kernels.algorithms.build import input_buffers
 from superopt.kernels.algorithms.problem import Problem
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, row_major
+from superopt.kernels.processor import AVX_INT16
 from superopt.plan.lowering.polyphase import StridedPart
 from superopt.plan.program.buffer_reads import read_from_buffers
 from superopt.plan.program.plan import Plan, Settings
 from superopt.plan.rewrites.fusion.buffer_views import BufferView, use_views
 from superopt.plan.rewrites.matmul.duplicated_constants import duplicate_constants
 from superopt.te.expr import index
+from superopt.te.expr.dtype import I8
 from superopt.te.expr.tensor import Tensor
 
+MATRIX_RANK = 2
+MAX_UINT8 = 255
+_FILTER_LIMITS: WeakKeyDictionary[Callable[[], np.ndarray], int] = WeakKeyDictionary()
 # Bytes of a model's constants up to which its products use one level of Strassen, and two levels.
 STRASSEN_CONSTANT_BYTES = (2**30, 2**29)
 
@@ -70,7 +78,7 @@ class PlanProblems:
             constants = {x for x in inputs if x in p.tensors.constants}
             problem = _make_problem(
                 root, layouts, constants, p.batch_ranks.get(t, 0), p.settings,
-                None if t in p.direct else levels,
+                None if t in p.direct else levels, largest_integer_sum(p, constants),
             )  # fmt: skip
             target = owner[t][0] if t in owner else t
             yield KernelProblem(t, root, inputs, views, target, problem)
@@ -126,9 +134,10 @@ def _make_problem(
     batch_rank: int,
     s: Settings,
     strassen_levels: int | None,
+    sum_limit: int,
 ) -> Problem:
     """Return the problem of a definition. strassen_levels: None to use neither Winograd nor
-    Strassen."""
+    Strassen. sum_limit: see Problem."""
     return Problem(
         root,
         layouts,
@@ -143,7 +152,27 @@ def _make_problem(
         threads=s.threads,
         bf16_instructions=s.bf16_instructions,
         integer_instructions=s.integer_instructions,
+        sum_limit=sum_limit,
     )
+
+
+def largest_integer_sum(p: Plan, constants: Collection[Tensor]) -> int:
+    """Return the largest absolute value of a sum of products of uint8 with int8 filters along the
+    first axis, where kernels depend on it; 0 for others."""
+    filters = [x for x in constants if x.dtype == I8 and x.rank > MATRIX_RANK]
+    if p.settings.integer_instructions != AVX_INT16:
+        return 0
+    return max((_filter_limit(p.tensors.constants[x]) for x in filters), default=0)
+
+
+def _filter_limit(load: Callable[[], np.ndarray]) -> int:
+    if load not in _FILTER_LIMITS:
+        w = load()
+        w = w.reshape(len(w), -1)
+        parts = np.maximum(w, 0), np.minimum(w, 0)
+        sums = [np.abs(x.sum(1, dtype=np.int64)).max(initial=0) for x in parts]
+        _FILTER_LIMITS[load] = MAX_UINT8 * int(max(sums))
+    return _FILTER_LIMITS[load]
 
 
 def strassen_levels(constants: Collection[int]) -> int:

@@ -58,6 +58,8 @@ GRAPHS = {
     "convolution of few channels": """(float[1, 4, 28, 64] x, float[8, 4, 3, 3] w)
         => (float[1, 8, 28, 64] y) { a = Relu(x) b = Conv<pads = [1, 1, 1, 1]>(a, w)
         y = Relu(b) }""",
+    "convolution of bytes": """(uint8[1, 64, 14, 14] x, int8[64, 64, 3, 3] w)
+        => (int32[1, 64, 14, 14] y) { y = ConvInteger<pads = [1, 1, 1, 1]>(x, w) }""",
     "integers": """(uint8[64, 128] x, int8[128, 64] w) => (int32[64, 64] y)
         { y = MatMulInteger(x, w) }""",
     "attention": """(float[1, 12, 512, 64] q, float[1, 12, 512, 64] k, float[1, 12, 512, 64] v)

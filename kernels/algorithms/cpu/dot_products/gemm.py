@@ -23,9 +23,14 @@ from superopt.kernels.algorithms.contraction import element_count, match_contrac
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
 from superopt.kernels.algorithms.cpu.dot_products.match_operands import match_operands
 from superopt.kernels.algorithms.cpu.dot_products.operands import DotOperands
+from superopt.kernels.algorithms.cpu.dot_products.register_tiles import register_tiles, tile_cost
 from superopt.kernels.algorithms.cpu.gemm import match_product
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.dot_products.products import DOT_TYPES, INT16_DOT, LANES, MAX_TILE_ROWS
+from superopt.kernels.llvm.dot_products.products import (
+    DOT_TYPES,
+    LANES,
+    MAX_TILE_ROWS,
+)
 from superopt.kernels.loops.layout import effective_layout, row_major
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -45,7 +50,7 @@ from superopt.te.expr.node import Axis
 from superopt.te.expr.tensor import Tensor
 
 MIN_TERMS = 16  # of the blocked sum
-FLOAT_BYTES, SUM_BYTES = 4, 4
+FLOAT_BYTES = 4
 RESIDENT_BYTES = 1 << 20  # of b that stays in L2 beside a's rows
 UNROLLED_PIXELS = 16
 NARROW_CHANNEL_BLOCK = 64  # of images of 8 bits (plan/lowering/image_layouts.py)
@@ -53,17 +58,6 @@ MAX_PARALLEL_LOOPS = 3
 MIN_PARTS_PER_THREAD = 4
 # Of AMX: row tiles and column tiles of a block, in the order of preference.
 TILE_BLOCKS = ((2, 2), (1, 2), (2, 1), (1, 1))
-REGISTER_TILES = (
-    (6, 4), (8, 3), (12, 2), (4, 4), (4, 2), (6, 1), (4, 1), (2, 1), (1, 4), (1, 2), (1, 1),
-)  # fmt: skip
-# Of pairs of int16: tiles whose rows divide those of images well come first.
-INT16_REGISTER_TILES = tuple((rows, n) for n in (4, 2, 1) for rows in (7, 4, 6, 5, 8, 3, 2, 1))
-# Relative times for each load of a vector of b, and of a group of a, with one register for a vector
-# of sums and with more; and where vectors of b are no registers. Fitted to 3 x 3 and 1 x 1
-# convolutions of 128 to 2,048 channels with vectors of 64 and 32 bytes on a Xeon (family 6, model
-# 207): 28 x 28 x 128 takes 1.99, 1.63 and 1.55 ms with 2, 4 and 6 rows of vectors of 32 bytes.
-INT16_LOAD_COSTS = ((0.125, 0.125), (1.1, 0.1))
-INT16_MEMORY_OPERAND_COST = 1.15
 # In vector FMAs of float32, half a cycle each, on a Xeon (family 6, model 167): a product of tiles
 # from L2 takes 1.5 cycles for each row and 2 more (7 rows 12.6 cycles, 14 rows 20, 16 rows 25), and
 # a vector of a 4 cycles to round and store. The last-level cache gives 6.5 bytes.
@@ -201,24 +195,12 @@ def estimated_time(p: Problem, g: DotGemm, o: Option) -> float:
         busy = covered * columns * steps * each * loads / 2
     else:
         covered = -(-g.m.size // o["rows"]) * o["rows"] * row_count // g.m.size
-        busy = covered * columns * steps * groups * p.processor.bf16_dot_time
-        if x.type == INT16_DOT:
-            busy *= _int16_tile_cost(p, o["rows"], o["vectors"])
-        else:
-            busy *= 1 + (1 / o["rows"] + 1 / o["vectors"]) / 2
+        busy = covered * columns * steps * groups
+        busy *= tile_cost(x.type, p, o["rows"], o["vectors"])
     rounding = 0.0
     if x.in_place is None:
         rounding = element_count(Tensor("a", x.type.a, x.shape)) / LANES * ROUNDING_TIME
     return _with_panels(busy, element_count(x.constant(1)) * x.type.bytes) + rounding
-
-
-def _int16_tile_cost(p: Problem, rows: int, vectors: int) -> float:
-    """Return the relative time of a register tile of int16 products."""
-    registers = LANES * SUM_BYTES // p.width
-    of_rows, of_vectors = INT16_LOAD_COSTS[registers > 1]
-    cost = 1 + of_rows / rows + of_vectors / vectors
-    held = (rows * vectors + vectors) * registers + 2 <= p.processor.vector_registers
-    return cost * (1 if held else INT16_MEMORY_OPERAND_COST)
 
 
 def schedule_groups(p: Problem, g: DotGemm, option: Option) -> Choice:
@@ -344,16 +326,10 @@ def _panel_loops(g: DotGemm, vectors: int) -> tuple[list[Primitive], list[tuple[
 
 def dot_options(p: Problem, g: DotGemm) -> Iterator[Option]:
     """Yield the options of all register tiles."""
-    registers = LANES * SUM_BYTES // p.width  # of a vector of sums
-    is_int16 = g.operands.type == INT16_DOT
-    for rows, vectors in INT16_REGISTER_TILES if is_int16 else REGISTER_TILES:
-        # VPMADDWD reads vectors of b from memory where no registers are left for them
-        in_registers = rows * vectors if is_int16 else rows * vectors + vectors + 1
-        most = p.processor.vector_registers - (2 if is_int16 else 0)
-        is_held = in_registers * registers <= most
+    for rows, vectors in register_tiles(g.operands.type, p):
         fits = vectors * LANES <= g.operands.n.size and rows <= g.m.size
         fits &= g.operands.n.size % NARROW_CHANNEL_BLOCK > 0 or vectors in (1, 2, 4)
-        if fits and (is_held or rows * vectors == 1):
+        if fits:
             yield Option.make(_name(g), rows=rows, vectors=vectors)
 
 

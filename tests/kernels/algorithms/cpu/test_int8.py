@@ -26,7 +26,6 @@ from superopt.kernels.processor import AMX_INT8, AVX2, AVX512_VNNI, AVX_INT16, A
 from superopt.kernels.runtime.amx import (
     INTEGER_FEATURES,
     integer_instructions,
-    request_amx,
 )
 from superopt.kernels.runtime.cpu import create_target_machine, optimized_text
 from superopt.kernels.runtime.engine import Machine, host, psabi_machine
@@ -37,6 +36,7 @@ from superopt.plan.passes import plan_program
 from superopt.plan.program.plan import Settings
 from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.tensor import Tensor
+from tests.support.kernels.integer_operands import LEVELS, drawn, lacks
 from tests.support.kernels.options import run_option
 
 # Instructions, and the bytes of a vector.
@@ -48,7 +48,6 @@ TARGETS = (
     (AVX_INT16, 32),
     (AVX_INT16, 16),
 )
-LEVELS = {64: "x86-64-v4", 32: "x86-64-v3", 16: "x86-64"}  # by the bytes of a vector
 # Graphs in ONNX's text syntax; inputs whose names begin with "w" are constants, drawn from their
 # type's whole range.
 GRAPHS = {
@@ -102,31 +101,6 @@ GRAPHS = {
         { y = QLinearConv<pads = [1, 1, 1, 1]>(x, ws, wz, w, wt, wv, wr, wu, wb) }""",
 }  # fmt: skip
 INT8_CODE = re.compile(r"\b(tdpbusd|vpdpbusd|v?pmaddwd|v?pmaddubsw)\b")
-
-
-def lacks(instructions: str, width: int) -> str:
-    """Why this processor cannot run the instructions; empty if it can."""
-    there = {f[1:] for f in host().features.split(",") if f.startswith("+")}
-    needed = (*INTEGER_FEATURES[instructions], {64: "avx512bw", 32: "avx2", 16: "sse2"}[width])
-    missing = [f for f in needed if f not in there]
-    if not missing and instructions == AMX_INT8 and not request_amx():
-        return "the system does not permit AMX"
-    return f"this processor lacks {', '.join(missing)}" if missing else ""
-
-
-def drawn(kind: int, shape: list[int], seed: object) -> np.ndarray:
-    """Integers of a whole range, its ends often; positive floats."""
-    rng = np.random.default_rng([*str(seed).encode()])
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
-    if dtype == np.float32:
-        return (0.01 + rng.random(shape)).astype(dtype)
-    ends = np.iinfo(dtype)
-    if dtype in (np.int32, np.int64):
-        return rng.integers(-1000, 1000, shape).astype(dtype)
-    some = rng.integers(ends.min, ends.max + 1, shape)
-    return np.where(rng.random(shape) < 0.3, rng.choice([ends.min, ends.max], shape), some).astype(
-        dtype
-    )
 
 
 def model_of(name: str) -> onnx.ModelProto:
