@@ -43,8 +43,8 @@ from superopt.te.expr.tensor import Tensor, const
 
 PANEL_VECTORS = 4  # of columns: enough accumulators of one row to hide the latency of an FMA
 MIN_GEMM_ROWS = 16  # from which decoding a panel once pays
-# Of decoded weights, so that a panel stays in L1: on a Xeon (family 6, model 167) 16 to 64 rows take
-# 0.74 to 0.9 of the time of 512 terms, which stay in L2, and 128 to 512 rows the same.
+# Of decoded weights, so that a panel stays in L1: on a Xeon (family 6, model 167) 16 to 64 rows
+# take 0.74 to 0.9 of the time of 512 terms, which stay in L2, and 128 to 512 rows the same.
 MAX_PANEL_TERMS = 128
 MAX_UNROLLED_WORDS = 4  # of a block
 Form = tuple[Tensor, Mapping[Tensor, Schedule]]
