@@ -11,17 +11,26 @@ import onnx_ir as oir
 
 from superopt.ir import graph
 from superopt.ir.op import InferError
-from superopt.onnx_io.import_.contrib.build import KnownSize, Operands, require_operands
+from superopt.onnx_io.import_.contrib.build import (
+    KnownSize,
+    Operands,
+    optional_operand,
+    require_operands,
+)
 from superopt.onnx_io.import_.contrib.quantization import (
+    as_scalar,
     channels_first,
     channels_last,
+    combine_scales,
     dequantize_operand,
     known_attributes,
     quantize_result,
     require_int8,
+    zero_point,
 )
-from superopt.onnx_io.import_.ml.build import apply, integer_attribute
+from superopt.onnx_io.import_.ml.build import apply, cast, constant, integer_attribute
 from superopt.ops.shared.broadcasting import normalize_axis
+from superopt.te.expr.dtype import F32
 from superopt.te.expr.tensor import product
 
 EACH_AXIS_SINCE = 13  # opset of a Softmax along one axis; before it flattens from the axis on
@@ -31,21 +40,27 @@ def _result_type(n: oir.Node, operands: Operands) -> graph.Value:
     return require_operands(n, operands, 0)[0]
 
 
-def quantized_binary(name: str, n: oir.Node, operands: Operands) -> Sequence[graph.Value]:
-    """Operands: a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero."""
+def quantized_add(n: oir.Node, operands: Operands, known: KnownSize) -> Sequence[graph.Value]:
+    """(a_scale * (a - a_zero) + b_scale * (b - b_zero)) / c_scale + c_zero. Operands: a, a_scale,
+    a_zero, b, b_scale, b_zero, c_scale, c_zero."""
     a, b = dequantize_operand(n, operands, 0), dequantize_operand(n, operands, 3)
     dtype = require_int8(_result_type(n, operands))
-    return (quantize_result(n, operands, 6, apply(name, a, b), dtype),)
-
-
-def quantized_add(n: oir.Node, operands: Operands, known: KnownSize) -> Sequence[graph.Value]:
-    """(a_scale * (a - a_zero) + b_scale * (b - b_zero)) / c_scale + c_zero."""
-    return quantized_binary("Add", n, operands)
+    return (quantize_result(n, operands, 6, apply("Add", a, b), dtype),)
 
 
 def quantized_mul(n: oir.Node, operands: Operands, known: KnownSize) -> Sequence[graph.Value]:
-    """(a - a_zero) * (b - b_zero) * a_scale * b_scale / c_scale + c_zero."""
-    return quantized_binary("Mul", n, operands)
+    """(a - a_zero) * (b - b_zero) * (a_scale * b_scale / c_scale) + c_zero. The integers are
+    multiplied first: a mask times the least float overflows where it is scaled."""
+    a, a_scale, b, b_scale, c_scale = require_operands(n, operands, 0, 1, 3, 4, 6)
+    parts = []
+    for x, at in ((a, 2), (b, 5)):
+        zero = zero_point(optional_operand(operands, at), require_int8(x))
+        parts.append(apply("Sub", cast(x, F32), cast(zero, F32)))
+    scales = [as_scalar(s) for s in (a_scale, b_scale, c_scale)]
+    scale = combine_scales("Div", combine_scales("Mul", *scales[:2]), scales[2])
+    whole = apply("Mul", apply("Mul", *parts), scale)
+    c_zero = zero_point(optional_operand(operands, 7), require_int8(_result_type(n, operands)))
+    return (apply("QuantizeLinear", whole, constant(1, F32), c_zero),)
 
 
 def quantized_unary(n: oir.Node, operands: Operands, known: KnownSize) -> Sequence[graph.Value]:

@@ -68,6 +68,18 @@ def cases(kind: str) -> list[Case]:
     return [DRAWS[kind](np.random.default_rng(seed)) for seed in range(20)]
 
 
+def test_a_mask_times_the_least_float() -> None:
+    """As in exported BERTs. The least float is -127 steps, which float32 does not hold."""
+    step = np.float32(-np.finfo(np.float32).min / 127)
+    operands = [("x", np.array([-128, 127], np.int8)), ("xs", np.float32(1 / 255))]
+    operands += [("xz", np.int8(-128)), ("b", np.int8(-127)), ("bs", step), ("bz", np.int8(0))]
+    operands += [("ys", np.float32(step / 2)), ("yz", np.int8(127))]
+    case = Case("QLinearMul", operands, {}, ("x",), [np.array([127, -127], np.int8)])
+    got = superopt.compile(case.model(), threads=1).run(case.feeds())["y0"]
+    np.testing.assert_array_equal(got, case.wanted[0])
+    np.testing.assert_array_equal(got, runtime_results(case)[0])
+
+
 def test_absent_zero_points_are_zero() -> None:
     rng = np.random.default_rng(0)
     x = draw_bytes(rng, (3, 5), np.dtype(np.int8))
