@@ -132,6 +132,17 @@ def test_allowances_are_by_layer_where_steps_grow() -> None:
     assert prove_allowances(two, lowered(two), 20.0) == (StepAllowance(0, True),)
 
 
+def test_zero_points_of_zero_change_no_layer() -> None:
+    """As `dequantize-without-zero` leaves them out: a runtime may then fuse other operators."""
+    x = dequantized(quantized(make("Relu", [convolution()]), 0.05, 0), 0.05, 0)
+    n = producer(x)
+    assert n is not None
+    plain = make("DequantizeLinear", list(n.inputs[:2]))
+    a, b = (quantized(make("Mul", [v, number(3.0)]), 0.05, 0) for v in (x, plain))
+    assert a is not b
+    assert prove_allowances(graph_of(a), graph_of(b), 20.0) == (StepAllowance(0, True),)
+
+
 def test_wrong_layers_have_no_allowance() -> None:
     one = LAYERS["product"]()
     n = producer(one)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from superopt.ir import graph as ir_graph
+from superopt.ir.substitute import replace_all
 from superopt.verifier.compare.sketches import candidate_pairs
 from superopt.verifier.rounding.affine_sums import is_selection
 from superopt.verifier.rounding.graph_bounds import is_small_integer
@@ -16,7 +17,7 @@ from superopt.verifier.rounding.graph_steps import (
     StepProver,
     WithinSteps,
 )
-from superopt.verifier.rounding.quantized_results import SELECTING, match_result
+from superopt.verifier.rounding.quantized_results import SELECTING, match_result, number_of
 from superopt.verifier.verdict import Unknown
 
 Value = ir_graph.Value
@@ -37,6 +38,7 @@ def compare_within_steps(
     Quantized results are proved in the order of the second graph, each from those before it: steps
     by which these differ are errors of what reads them.
     """
+    a, b = map(without_zero_points, (a, b))
     work = _Comparison(a, b, StepProver(time.monotonic() + seconds, stop=stop), seconds, seed)
     work.prove_layers()
     return tuple(work.output(x, y) for x, y in zip(a.outputs, b.outputs, strict=True))
@@ -50,12 +52,23 @@ def are_layers_near(
 ) -> bool:
     """True if each quantized result that only `b` has is proved to be within a step of one of `a`,
     for equal operands: so `b` is `a` with steps at its quantized values."""
+    a, b = map(without_zero_points, (a, b))
     prover = StepProver(time.monotonic() + seconds, stop=stop, equal_operands=True)
     work = _Comparison(a, b, prover, seconds, 0, stops_early=True)
     work.prove_layers()
     mine = set(ir_graph.walk(a))
     left = [v for v in _quantized_values(b) if v not in mine and v not in prover.partners]
     return not left and all(p.steps <= 1 for p in prover.partners.values())
+
+
+def without_zero_points(g: ir_graph.Graph) -> ir_graph.Graph:
+    """Return a graph without zero points of 0, which say nothing, bit by bit."""
+    change: dict[Value, Value] = {}
+    for n in ir_graph.nodes(g):
+        is_dequantized = n.op.name == "DequantizeLinear" and not n.op.domain
+        if is_dequantized and len(n.inputs) == 3 and number_of(n.inputs[2]) == 0:
+            change[n] = ir_graph.node(n.op, n.inputs[:2], **dict(n.attrs))
+    return replace_all(g, change) if change else g
 
 
 @dataclass(slots=True)
