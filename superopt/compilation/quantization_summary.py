@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 from superopt.check.quantizers import is_quantizer
 from superopt.compilation.fallback.integer_mode import saturates_uint8_products
-from superopt.compilation.quantization_proofs import prove_layers
 from superopt.cost.machine import processor_info
 from superopt.errors import ModelError
 from superopt.ir import graph as ir_graph
@@ -52,7 +51,7 @@ def summarize_quantization(
     quantizers = [n for n in nodes if is_quantizer(n) and not is_constant(n, constant)]
     products = tuple(ProductCount(op, how, n, why) for (op, how, why), n in counts.items())
     here = saturates_uint8_products(processor_info()[1])
-    return QuantizationSummary(len(quantizers), products, saturating, here, prove_layers(graph))
+    return QuantizationSummary(len(quantizers), products, saturating, here)
 
 
 def _exactness(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from superopt.compilation.frontend.compile_options import CompileOptions
@@ -17,6 +18,7 @@ from superopt.compilation.quantization_summary import summarize_quantization
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.jobs.graph_rewrites import apply_rewrite_log
+from superopt.jobs.quantized_layers import prove_layers
 from superopt.loading.representative_sizes import (
     explain_default_sizes,
     input_sizes,
@@ -54,6 +56,9 @@ def report_compilation(
         for n, why in fallback
     )
     sized = exe.compiler.compiler_for(sizes).model.graph
+    quantization = summarize_quantization(exe.model, sized, {n for n, _ in fallback})
+    if quantization is not None:
+        quantization = replace(quantization, layers=prove_layers(sized))
     threads = generator.device.kernel_threads
     return CompilationReport(
         source.label,
@@ -68,7 +73,7 @@ def report_compilation(
         exe.precision if len(TARGETS[options.target].precisions) > 1 else "",
         tuple(input_sizes(exe.model, sizes).items()),
         compile_notes(exe.compiler, sizes),
-        summarize_quantization(exe.model, sized, {n for n, _ in fallback}),
+        quantization,
     )
 
 

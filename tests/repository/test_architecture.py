@@ -56,8 +56,8 @@ BELOW["optimization"] = {
     "ort", "onnx_io", "report", "ir", "te",
 }  # fmt: skip
 BELOW["jobs"] = {
-    "loading", "compilation", "optimization", "search", "plan", "check", "cost", "kernels", "ort",
-    "onnx_io", "report", "ir", "baselines",
+    "loading", "compilation", "optimization", "verification", "search", "plan", "check", "cost",
+    "kernels", "ort", "onnx_io", "report", "ir", "baselines",
 }  # fmt: skip
 PARTS = set(BELOW)
 BELOW["api"] = PARTS

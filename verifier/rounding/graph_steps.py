@@ -131,7 +131,7 @@ class StepProver:
             if error is None:
                 reason = "not shown equal over the real numbers"
                 continue
-            found = _within(error, one, two)
+            found = _steps_of_error(error, one, two)
             if found is not None:
                 return found
             reason = f"rounding errors are up to {error.total:.3g} steps"
@@ -225,7 +225,9 @@ class _Error:
     total: float
 
 
-def _within(error: _Error, one: QuantizedResult, two: QuantizedResult) -> WithinSteps | None:
+def _steps_of_error(
+    error: _Error, one: QuantizedResult, two: QuantizedResult
+) -> WithinSteps | None:
     """Return by how many steps results differ; None for many. A quotient that is near a whole
     number, as it is equal to one over the real numbers, is rounded to that."""
     total = error.total

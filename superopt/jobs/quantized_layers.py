@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 from superopt.ir import graph as ir_graph
@@ -12,9 +11,7 @@ from superopt.ir.substitute import replace_all
 from superopt.plan.graph.quantization.products import lower_quantized_products
 from superopt.plan.graph.quantization.requantize import merge_requantization
 from superopt.report.compilation.quantization import LayerProofs
-from superopt.verifier.rounding.affine_sums import AffineReader
-from superopt.verifier.rounding.graph_bounds import is_small_integer
-from superopt.verifier.rounding.graph_steps import StepProver, WithinSteps
+from superopt.verification.layer_proofs import LayerProver, is_small_integer
 
 MAX_SECONDS = 20.0  # for all layers
 
@@ -22,10 +19,9 @@ MAX_SECONDS = 20.0  # for all layers
 def prove_layers(graph: ir_graph.Graph) -> LayerProofs:
     """Return within how many steps of its definition each layer is that the compiler's passes
     change: the operators between quantized values, for all values of these."""
-    end = time.monotonic() + MAX_SECONDS
+    prover = LayerProver(MAX_SECONDS)
     proved: Counter[int] = Counter()
-    reader = AffineReader()  # keeps what it has proved of products
-    open_layers = 0
+    unproved = 0
     for n in ir_graph.nodes(graph):
         if n.op.name != "QuantizeLinear" or n.op.domain or is_constant(n, {}):
             continue
@@ -33,16 +29,12 @@ def prove_layers(graph: ir_graph.Graph) -> LayerProofs:
         after = merge_requantization(lower_quantized_products(before))
         if after.outputs == before.outputs:
             continue
-        if time.monotonic() > end:
-            open_layers += 1
-            continue
-        prover = StepProver(end, reader=reader)
-        found = prover.prove(before.outputs[0], after.outputs[0], numbers_only=True)
-        if isinstance(found, WithinSteps):
-            proved[found.steps] += 1
+        steps = prover.steps(before.outputs[0], after.outputs[0])
+        if steps is None:
+            unproved += 1
         else:
-            open_layers += 1
-    return LayerProofs(tuple(sorted(proved.items())), open_layers)
+            proved[steps] += 1
+    return LayerProofs(tuple(sorted(proved.items())), unproved)
 
 
 def _layer(root: ir_graph.Node) -> ir_graph.Graph:
