@@ -246,10 +246,20 @@ class AffineReader:
 
 
 def is_selection(n: ir_graph.Node) -> bool:
-    """True if the result has elements of the first operand, moved or the largest of some."""
-    moves = n.op.name in SELECTING or "data" in n.op.laws
+    """True if the result has elements of the first operand, moved, or the largest or the average of
+    some: what commutes with a positive factor and a number that is added."""
+    moves = n.op.name in SELECTING or "data" in n.op.laws or _is_average(n)
     same = [v for v in n.inputs if v is not None and v.type.dtype == n.types[0].dtype]
     return moves and len(n.types) == 1 and not n.op.domain and len(same) == 1
+
+
+def _is_average(n: ir_graph.Node) -> bool:
+    """True for an average of elements of each channel, without padding."""
+    if n.op.name == "AveragePool":
+        pads = n.attr("pads")
+        plain = n.attr("auto_pad") in ("NOTSET", "VALID") and not n.attr("ceil_mode")
+        return plain and not (isinstance(pads, tuple) and any(pads))
+    return n.op.name == "GlobalAveragePool"
 
 
 def _select(n: ir_graph.Node, a: AffineSum | None) -> AffineSum | None:
@@ -257,7 +267,8 @@ def _select(n: ir_graph.Node, a: AffineSum | None) -> AffineSum | None:
     if a is None:
         return None
     every = (a.offset, *a.terms.values())
-    if n.op.name not in SELECTING and any(c.values.size > 1 for c in every):
+    by_channel = n.op.name in SELECTING or _is_average(n)
+    if not by_channel and any(c.values.size > 1 for c in every):
         return None
     return replace(a, selected=(*a.selected, (n.op, n.attrs, n.inputs[1:])))
 

@@ -98,6 +98,9 @@ LAYERS: dict[str, Callable[[], Value]] = {
         np.int8,
     ),
     "gemm": lambda: quantized(transposed(), 0.1, -5, np.int8),
+    "average": lambda: quantized(
+        make("GlobalAveragePool", [dequantized(IMAGE, 0.02, 128)]), 0.015, 100
+    ),
     "requantization": lambda: quantized(dequantized(ROWS, 0.02, 3, np.int8), 0.03, -5, np.int8),
     "scaled": lambda: quantized(
         make("Mul", [dequantized(ROWS, 0.02, 3, np.int8), number(0.7)]), 0.03, -5, np.int8
