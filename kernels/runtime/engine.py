@@ -40,7 +40,7 @@ class Machine:
         features = self.features.split(",")
         if self.width == AVX512_BYTES:
             found = AMD_PROCESSORS.get(self.cpu, ZEN5 if self.cpu.startswith("znver") else XEON)
-            return replace(found, permutes_bytes="+avx512vbmi" in features)
+            return replace(found, permutes_bytes=True) if "+avx512vbmi" in features else found
         return ZEN5 if "+neon" in features else AVX2
 
 
