@@ -17,6 +17,7 @@ from superopt.kernels.loops.substitution import AlgorithmForm
 from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.processor import ZEN5, Processor
 from superopt.te.analysis.walk import loads, reductions
+from superopt.te.expr.node import Apply, Expr
 from superopt.te.expr.symbolic_int import hint
 from superopt.te.expr.tensor import Tensor
 
@@ -59,7 +60,10 @@ class Problem:
 
     @property
     def lanes(self) -> int:
-        return max(self.width * 8 // self.tensor.dtype.bits, 1)
+        """The lanes of a vector of the result, or of the wider sums of products in it."""
+        sums = [r.dtype.bits for r in reductions(self.tensor.body) if _is_product(r.body)]
+        bits = max(self.tensor.dtype.bits, *sums, 1)
+        return max(self.width * 8 // bits, 1)
 
     @property
     def multiply_lanes(self) -> int:
@@ -139,3 +143,7 @@ class Choice:
 
 def _buffer_bytes(t: Tensor) -> int:
     return prod(map(hint, t.sizes)) * max(t.dtype.bits // 8, 1)
+
+
+def _is_product(e: Expr) -> bool:
+    return isinstance(e, Apply) and e.fn == "mul"
