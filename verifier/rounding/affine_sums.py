@@ -132,6 +132,8 @@ class AffineReader:
         if a is None or b is None:
             return None
         if n.op.name in ("Add", "Sub"):
+            if n.op.name == "Add" and b.selected:
+                a, b = b, a
             if b.selected or (a.selected and b.terms):
                 return None
             if a.selected:
