@@ -254,8 +254,8 @@ def _elementwise_operands(t: Tensor) -> list[Tensor]:
         match stack.pop():
             case Load(x, index) if index == t.axes and x.shape == t.shape:
                 out.append(x)
-            case Load(_, index):  # of a table
-                stack += [i.element for i in index if isinstance(i, Index)]
+            case Load(_, (Index(element),)):  # of a table
+                stack.append(element)
             case Apply(_, args):
                 stack += args
     return out

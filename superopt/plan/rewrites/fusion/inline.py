@@ -68,9 +68,9 @@ def inline_tensors(
     written = parts or {}
     current = {t: t for t in topological_order(outputs, written)}
     stay = {*outputs, *materialized, *(t for some in written.values() for t in some)}
-    stay |= large_expressions(current) | narrow_results(current)
-    stay |= _padded_slices(current) if reorder_operands is not None else set()
     dear = reorder_operands is not None
+    stay |= large_expressions(current) | narrow_results(current, dear)
+    stay |= _padded_slices(current) if dear else set()
     current = share_exponentials(inline_to_fixpoint(current, stay, (), dear))
     current, turned = (
         reorder_operands(current) if reorder_operands is not None else (current, set())

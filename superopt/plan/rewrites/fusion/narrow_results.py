@@ -39,18 +39,16 @@ from superopt.te.expr.tensor import Tensor, cast, const, select
 NARROW_BITS = 8
 
 
-def narrow_results(current: Mapping[Tensor, Tensor]) -> set[Tensor]:
+def narrow_results(current: Mapping[Tensor, Tensor], are_kernels_cheap: bool) -> set[Tensor]:
     """Return the tensors of 8-bit integers to store.
 
-    current: the definitions, producers first.
+    current: the definitions, producers first. are_kernels_cheap: also store what another kernel
+    than the product's then moves, or looks up.
     """
     readers = _readers(current)
     casts = _depthwise_casts(current, readers)
-    return (
-        _other_addends(current, readers)
-        | {casts[t].tensor for t in casts}
-        | _reread_results(current, readers)
-    )
+    out = _other_addends(current, readers) | {casts[t].tensor for t in casts}
+    return out | _reread_results(current, readers) if are_kernels_cheap else out
 
 
 def _reread_results(
