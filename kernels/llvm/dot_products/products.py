@@ -40,8 +40,9 @@ PALETTE_BYTES = 64  # of a tile configuration
 
 @dataclass(frozen=True, slots=True)
 class DotType:
-    """The types of instructions that multiply groups of terms: of a, of b, and of the sums. group:
-    terms of one sum that are adjacent in both operands. amx: the instruction for tiles."""
+    """The types of instructions that multiply groups of terms: of a, of b in memory, and of the
+    sums. group: terms of one sum that are adjacent in both operands. amx: the instruction for
+    tiles."""
 
     a: DType
     b: DType
@@ -51,8 +52,8 @@ class DotType:
 
     @property
     def bytes(self) -> int:
-        """The bytes of an element of a or b."""
-        return self.a.bits // 8
+        """The bytes of an element of b, and of a for tiles."""
+        return self.b.bits // 8
 
     @property
     def tile_terms(self) -> int:
@@ -63,6 +64,8 @@ class DotType:
 BF16_DOT = DotType(BF16, BF16, F32, 2, "tdpbf16ps")
 INT8_DOT = DotType(U8, I8, I32, 4, "tdpbusd")
 INT16_DOT = DotType(I16, I16, I32, 2, "")  # of widened bytes
+INT16_INT8_DOT = DotType(I16, I8, I32, 2, "")  # b is widened when it is read
+INT16_TYPES = (INT16_DOT, INT16_INT8_DOT)
 DOT_TYPES: Mapping[str, DotType] = {
     AMX: BF16_DOT, AVX512_BF16: BF16_DOT,
     AMX_INT8: INT8_DOT, AVX512_VNNI: INT8_DOT, AVX_VNNI: INT8_DOT, AVX_INT16: INT16_DOT,
@@ -149,7 +152,8 @@ def match_dot_product(s: object) -> DotProduct | None:
     if not (isinstance(a, Load) and isinstance(b, Load)) or len(over) > 2:
         return None
     types = a.dtype, b.dtype, buffer.dtype
-    kind = next((x for x in DOT_TYPES.values() if (x.a, x.b, x.total) == types), None)
+    some_types = (*DOT_TYPES.values(), INT16_INT8_DOT)
+    kind = next((x for x in some_types if (x.a, x.b, x.total) == types), None)
     if kind is None:
         return None
     groups = over[0] if len(over) == 2 else None
@@ -196,7 +200,8 @@ def kernel_product(kernel: Kernel) -> DotProduct | None:
         return None
     found = products[0] if len(products) == 1 else None
     has_tiles = kernel.instructions in TILE_INSTRUCTIONS
-    fits = found is not None and found.type is DOT_TYPES[kernel.instructions]
+    kind = DOT_TYPES[kernel.instructions]
+    fits = found is not None and (found.type.a, found.type.group) == (kind.a, kind.group)
     fits &= found is not None and (found.groups is not None) == has_tiles
     if not fits or (len(updates) > 1 and not kernel.tables):
         raise NotImplementedError(f"{kernel.instructions} does not compute {updates[0]}")

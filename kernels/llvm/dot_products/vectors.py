@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from superopt.kernels.llvm.address import Address, TilePosition
 from superopt.kernels.llvm.builder import Value
-from superopt.kernels.llvm.dot_products.products import LANES, DotProduct
+from superopt.kernels.llvm.dot_products.products import INT16_INT8_DOT, LANES, DotProduct
 from superopt.kernels.llvm.values import emit_pointer
 from superopt.kernels.llvm.writer import Writer, register_slot
 from superopt.kernels.processor import AVX512_BF16, AVX512_VNNI, AVX_VNNI
-from superopt.te.expr.dtype import BF16, F32, I16, I32
+from superopt.te.expr.dtype import BF16, F32, I8, I16, I32
 
 PMADDWD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes
 VNNI = (AVX512_VNNI, AVX_VNNI)
@@ -41,8 +41,7 @@ def emit_dot_products(w: Writer, p: DotProduct) -> None:
                 if (b, begin) not in vectors:
                     place = b.constant + begin * p.type.group
                     pointer = emit_pointer(w, p.b.tensor, b.loop_terms, place)
-                    text = _emit(w, f"load {_ints(lanes)}, ptr {pointer}, align 4")
-                    vectors[b, begin] = _operand(w, text, lanes)
+                    vectors[b, begin] = _load_columns(w, p, pointer, lanes)
                 values = {**p.position(at).axis_values, p.n: begin}
                 slot, _ = register_slot(w, s.buffer, s.index, TilePosition(values, p.n, lanes))
                 new = _emit(w, f"load {total}, ptr {slot}")
@@ -57,6 +56,15 @@ def _operand(w: Writer, groups: str, lanes: int) -> str:
     if w.instructions == AVX512_BF16:
         return _emit(w, f"bitcast {_ints(lanes)} {groups} to {_pairs(lanes)}")
     return _emit(w, f"bitcast {_ints(lanes)} {groups} to {_shorts(lanes)}")
+
+
+def _load_columns(w: Writer, p: DotProduct, pointer: str, lanes: int) -> str:
+    """Emit a vector of groups of b, widened if it is of bytes."""
+    if p.type == INT16_INT8_DOT:
+        narrow = Value("", I8, 2 * lanes).type
+        found = _emit(w, f"load {narrow}, ptr {pointer}, align 2")
+        return _emit(w, f"sext {narrow} {found} to {_shorts(lanes)}")
+    return _operand(w, _emit(w, f"load {_ints(lanes)}, ptr {pointer}, align 4"), lanes)
 
 
 def _emit_product(w: Writer, total: str, a: str, b: str, lanes: int) -> str:

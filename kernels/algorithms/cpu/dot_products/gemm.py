@@ -19,7 +19,11 @@ from dataclasses import dataclass
 from math import prod
 
 from superopt.kernels.algorithms.algorithm import GENERAL_TIME, Algorithm, Prediction
-from superopt.kernels.algorithms.contraction import element_count, match_contraction
+from superopt.kernels.algorithms.contraction import (
+    Contraction,
+    element_count,
+    match_contraction,
+)
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import direct_time
 from superopt.kernels.algorithms.cpu.dot_products.match_operands import match_operands
 from superopt.kernels.algorithms.cpu.dot_products.operands import DotOperands
@@ -28,6 +32,8 @@ from superopt.kernels.algorithms.cpu.gemm import match_product
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
 from superopt.kernels.llvm.dot_products.products import (
     DOT_TYPES,
+    INT16_DOT,
+    INT16_INT8_DOT,
     LANES,
     MAX_TILE_ROWS,
 )
@@ -100,6 +106,8 @@ def _recognise(p: Problem, instructions: str) -> DotGemm | None:
         return None
     c = match_contraction(t, p.constants, LANES if of_integers else p.lanes, of_integers)
     uses_tiles = instructions in TILE_INSTRUCTIONS
+    if c is not None and kind == INT16_DOT and _is_read_from_memory(c):
+        kind = INT16_INT8_DOT
     operands = (
         None if c is None
         else match_operands(t, c, p.constants, kind, uses_tiles, p.layouts.get(c.a.tensor))
@@ -116,6 +124,11 @@ def _recognise(p: Problem, instructions: str) -> DotGemm | None:
     if not rows:
         return None
     return DotGemm(instructions, operands, rows[0], rows[1] if len(rows) > 1 else None)
+
+
+def _is_read_from_memory(c: Contraction) -> bool:
+    """True if a constant of int16 would not stay in L2, so that it is kept in bytes."""
+    return element_count(c.b.tensor) * INT16_DOT.bytes > RESIDENT_BYTES
 
 
 # --- AMX ---

@@ -7,7 +7,7 @@ from math import gcd
 
 from superopt.kernels.algorithms.contraction import Contraction, input_factor
 from superopt.kernels.algorithms.cpu.dot_products.operands import Dimension, DotOperands
-from superopt.kernels.llvm.dot_products.products import INT16_DOT, LANES, DotType
+from superopt.kernels.llvm.dot_products.products import INT16_TYPES, LANES, DotType
 from superopt.kernels.loops.element import is_range_guard
 from superopt.kernels.loops.layout import Layout, ScatteredLayout, effective_layout
 from superopt.kernels.loops.loop_transforms import reduction
@@ -82,7 +82,7 @@ def match_operands(
 def _vector_block_terms(terms: int, kind: DotType) -> int:
     """Return the terms of a block for vector instructions. Pairs of int16 have no fixed number:
     blocks are those with the fewest zeros, in whole vectors if possible, the longest of these."""
-    if kind != INT16_DOT:
+    if kind not in INT16_TYPES:
         return min(kind.tile_terms, terms)
     some = range(min(kind.tile_terms, terms), min(MAX_VECTOR_BLOCK_TERMS, terms) + 1, kind.group)
     return min(some, key=lambda n: (-terms % n, n % LANES > 0, -n))

@@ -6,7 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from superopt.kernels.algorithms.problem import Problem
-from superopt.kernels.llvm.dot_products.products import INT16_DOT, LANES, SUM_BYTES, DotType
+from superopt.kernels.llvm.dot_products.products import (
+    INT16_DOT,
+    INT16_TYPES,
+    LANES,
+    SUM_BYTES,
+    DotType,
+)
 
 REGISTER_TILES = (
     (6, 4), (8, 3), (12, 2), (4, 4), (4, 2), (6, 1), (4, 1), (2, 1), (1, 4), (1, 2), (1, 1),
@@ -25,9 +31,13 @@ INT16_MEMORY_OPERAND_COST = 1.15
 def register_tiles(kind: DotType, p: Problem) -> Iterator[tuple[int, int]]:
     """Yield the tiles, (rows, vectors), whose sums are in registers."""
     registers, available = _registers_per_vector(p), p.processor.vector_registers
-    if kind == INT16_DOT:  # VPMADDWD reads vectors of b from memory where no registers are left
+    if kind in INT16_TYPES:
         for rows, vectors in INT16_REGISTER_TILES:
-            if rows * vectors * registers + 2 <= available or rows * vectors == 1:
+            # VPMADDWD reads int16 from memory where no registers are left. Bytes are widened
+            # before, while groups of a wait for the next vector.
+            of_a = rows if vectors > 1 else 1
+            others = 2 if kind == INT16_DOT else registers + of_a + 1
+            if rows * vectors * registers + others <= available or rows * vectors == 1:
                 yield rows, vectors
         return
     for rows, vectors in REGISTER_TILES:
@@ -38,12 +48,14 @@ def register_tiles(kind: DotType, p: Problem) -> Iterator[tuple[int, int]]:
 
 def tile_cost(kind: DotType, p: Problem, rows: int, vectors: int) -> float:
     """Return the estimated time of a vector of products of a tile, in vector FMAs of float32."""
-    if kind != INT16_DOT:
+    if kind not in INT16_TYPES:
         return p.processor.bf16_dot_time * (1 + (1 / rows + 1 / vectors) / 2)
     registers = _registers_per_vector(p)
     of_rows, of_vectors = INT16_LOAD_COSTS[registers > 1]
     cost = 2 * registers * (1 + of_rows / rows + of_vectors / vectors)  # multiplied and added
     held = (rows * vectors + vectors) * registers + 2 <= p.processor.vector_registers
+    if kind != INT16_DOT:
+        return cost + registers / rows
     return cost if held else cost * INT16_MEMORY_OPERAND_COST
 
 

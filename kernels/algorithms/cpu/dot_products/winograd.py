@@ -31,7 +31,7 @@ from superopt.kernels.algorithms.cpu.winograd_integers import (
 )
 from superopt.kernels.algorithms.cpu.winograd_plans import Plan, candidate_plans
 from superopt.kernels.algorithms.problem import Choice, Problem, remember_match
-from superopt.kernels.llvm.dot_products.products import INT16_DOT, LANES, SUM_BYTES
+from superopt.kernels.llvm.dot_products.products import INT16_TYPES, LANES, SUM_BYTES
 from superopt.kernels.loops.layout import row_major
 from superopt.kernels.loops.loop_transforms import reduction
 from superopt.kernels.loops.option import Option
@@ -46,7 +46,7 @@ IntegerWinograd = tuple[TiledConvolution, DotGemm]
 def recognise_integer_winograd(p: Problem) -> IntegerWinograd | None:
     """Match a convolution of integers that Winograd's algorithm computes exactly."""
     direct = recognise_int8(p)
-    if direct is None or direct.operands.type != INT16_DOT or not p.allow_winograd:
+    if direct is None or direct.operands.type not in INT16_TYPES or not p.allow_winograd:
         return None
     if p.is_example or p.tensor.rank != 4:
         return None

@@ -82,6 +82,8 @@ GRAPHS = {
         => (int32[1, 16, 7, 7] y) { y = ConvInteger<dilations = [2, 2]>(x, w, z, wz) }""",
     "along one axis": """(uint8[1, 32, 40] x, uint8 z, int8[24, 32, 5] w)
         => (int32[1, 24, 40] y) { y = ConvInteger<pads = [2, 2]>(x, w, z) }""",
+    "constant beyond L2": """(uint8[9, 704] x, uint8 z, int8[704, 768] w) => (int32[9, 768] y)
+        { y = MatMulInteger(x, w, z) }""",
     "rows of few channels": """(uint8[1, 3, 17, 19] x, uint8 z, int8[16, 3, 7, 7] w)
         => (int32[1, 16, 9, 10] y)
         { y = ConvInteger<pads = [3, 3, 3, 3], strides = [2, 2]>(x, w, z) }""",
@@ -210,6 +212,17 @@ def test_code_has_the_instructions_and_none_that_saturates(instructions: str, wi
     (p,) = (p for p in plan_problems("zero points", instructions, width) if recognise_int8(p))
     code = {x for text in assembly(p, on) for x in INT8_CODE.findall(text)}
     assert {x.removeprefix("v") if wanted == "pmaddwd" else x for x in code} == {wanted}
+
+
+@pytest.mark.parametrize(("name", "bits"), [("zero points", 16), ("constant beyond L2", 8)])
+def test_large_constants_stay_bytes(name: str, bits: int) -> None:
+    """They are widened when they are read, so that half as much comes from memory."""
+    (p,) = (p for p in plan_problems(name, AVX_INT16, 32) if recognise_int8(p))
+    found = recognise_int8(p)
+    assert found is not None
+    assert (found.operands.type.a.bits, found.operands.type.b.bits) == (16, bits)
+    code = "".join(assembly(p, machine(AVX_INT16, 32)))
+    assert ("pmovsxbw" in code) == (bits == 8)
 
 
 def test_instructions_of_machines(monkeypatch: pytest.MonkeyPatch) -> None:
