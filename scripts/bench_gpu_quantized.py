@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 import onnx
 from bench_gpu import batched
-from bench_quantized import DYNAMIC, STATIC, quantize
 from gpu_checks import drawn, event_ms, far
+from quantized_models import DYNAMIC, STATIC, folder_models
 
 import superopt
 from superopt.compilation.cuda import load_compiler
@@ -66,9 +66,14 @@ def main() -> None:
     ]
     print("\n".join(lines), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        for name in given.only.split(","):
+        for made in folder_models(given.models, Path(folder)):
+            if isinstance(made, ValueError):
+                print(f"left out: {made}", file=sys.stderr)
+                continue
+            name, quantized = made.name, made.path
+            if name not in given.only.split(","):
+                continue
             source = given.models / f"{name}.onnx"
-            quantized = quantize(source, Path(folder))
             for count in map(int, given.batch.split(",")):
                 try:
                     cells = " | ".join(measure(quantized, source, count))
