@@ -95,7 +95,7 @@ class Draw:
         z = int(self.rng.choice([low, high, 0, int(self.rng.integers(low, high + 1))]))
         return number(z, to_numpy(dtype).type)
 
-    def quantized(self, columns: int) -> Value:
+    def draw_quantized(self, columns: int) -> Value:
         dtype = self.dtype()
         t = TensorType(dtype, (self.rows, columns))
         x = ir_graph.Input(f"x{len(self.inputs)}", t)
@@ -118,17 +118,17 @@ class Draw:
         k = int(self.rng.choice([1, 3, 8, 24]))
         match kind:
             case "matmul":
-                return make("MatMul", [self.quantized(k), self.weights(k, n)])
+                return make("MatMul", [self.draw_quantized(k), self.weights(k, n)])
             case "gemm":
                 bias = number(self.rng.normal(size=n) * self.scale())
-                return make("Gemm", [self.quantized(k), self.weights(k, n), bias])
+                return make("Gemm", [self.draw_quantized(k), self.weights(k, n), bias])
             case "add":
                 op = "Add" if self.rng.random() < 0.7 else "Sub"
-                return make(op, [self.quantized(n), self.quantized(n)])
+                return make(op, [self.draw_quantized(n), self.draw_quantized(n)])
             case "mul":
-                return make("Mul", [self.quantized(n), number(self.scale())])
+                return make("Mul", [self.draw_quantized(n), number(self.scale())])
             case "affine":
-                x = make("MatMul", [self.quantized(k), self.weights(k, n)])
+                x = make("MatMul", [self.draw_quantized(k), self.weights(k, n)])
                 scaled = make("Mul", [x, number(np.array([self.scale() for _ in range(n)]))])
                 return make("Add", [scaled, number(self.rng.normal(size=n))])
             case "two layers":
@@ -140,7 +140,7 @@ class Draw:
                 )
                 return make("MatMul", [dequantized, self.weights(width, n)])
             case _:
-                return self.quantized(n)
+                return self.draw_quantized(n)
 
     def result(self, kind: str, dtype: DType) -> Value:
         """Return the value quantized by a scale that its results fill, or that is extreme."""

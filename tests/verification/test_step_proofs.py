@@ -19,11 +19,11 @@ from tests.support.quantized_models import FLOAT, U8, QuantizedLayers, onnx_mode
 from tests.support.verifier.quantized_layers import (
     LAYERS,
     convolution,
-    dequantized,
+    dequantize,
     graph_of,
     make,
     number,
-    quantized,
+    quantize,
 )
 
 pytest.importorskip("onnxruntime")
@@ -31,7 +31,7 @@ pytest.importorskip("onnxruntime")
 SHAPE: list[int | str] = [16, 64]
 
 
-def requantized(merged: bool, move: float = 0.0, off: float = 0.0) -> onnx.ModelProto:
+def requantization_model(merged: bool, move: float = 0.0, off: float = 0.0) -> onnx.ModelProto:
     """u8 by 0.3 to steps of 0.2: each second integer is in the middle of two steps."""
     constants = {
         "s": np.float32(0.3), "o": np.float32(0.2), "z": np.uint8(7), "p": np.uint8(100),
@@ -61,7 +61,7 @@ def verify(a: onnx.ModelProto, b: onnx.ModelProto, **options: object) -> Verdict
 
 
 def test_a_merged_scale_is_proved_within_a_step() -> None:
-    found = verify(requantized(False), requantized(True))
+    found = verify(requantization_model(False), requantization_model(True))
     assert found.decision == "proved"
     assert found.proved_steps == 1
     assert "in float32 within 1 quantization step" in found.reason
@@ -70,7 +70,7 @@ def test_a_merged_scale_is_proved_within_a_step() -> None:
 
 def test_a_factor_off_by_a_millionth_is_proved_within_a_step() -> None:
     """The models are not equal over the real numbers, but nearly."""
-    found = verify(requantized(False), requantized(True, off=1e-6))
+    found = verify(requantization_model(False), requantization_model(True, off=1e-6))
     assert found.decision == "proved"
     assert found.proved_steps == 1
     assert verdict_text(found).startswith("proved: equal within 1 quantization step: 1 output")
@@ -78,21 +78,27 @@ def test_a_factor_off_by_a_millionth_is_proved_within_a_step() -> None:
 
 def test_many_elements_may_differ_by_a_proved_step() -> None:
     """As each second integer is a tie, which the count of elements alone would refute."""
-    found = verify(requantized(False), requantized(True))
+    found = verify(requantization_model(False), requantization_model(True))
     assert found.check is not None
     (output,) = found.check.outputs
     assert output.passed
-    assert verify(requantized(False), requantized(True), method="numeric").decision == "differs"
+    assert (
+        verify(requantization_model(False), requantization_model(True), method="numeric").decision
+        == "differs"
+    )
 
 
 def test_no_step_is_proved_of_a_moved_value() -> None:
-    found = verify(requantized(False), requantized(True, move=1.0))
+    found = verify(requantization_model(False), requantization_model(True, move=1.0))
     assert found.decision == "differs"
     assert found.proved_steps == 0
 
 
 def test_the_allowed_steps_limit_a_proof() -> None:
-    assert verify(requantized(False), requantized(True), max_steps=0).decision == "differs"
+    assert (
+        verify(requantization_model(False), requantization_model(True), max_steps=0).decision
+        == "differs"
+    )
 
 
 def test_more_steps_are_called_equal_if_they_are_allowed() -> None:
@@ -119,26 +125,26 @@ def test_near_layers_allow_what_verify_allows_and_no_more() -> None:
     assert near.scale(2.0) == 2.0
 
 
-def lowered(g: Graph) -> Graph:
+def lower(g: Graph) -> Graph:
     return merge_requantization(lower_quantized_products(g))
 
 
 def test_allowances_are_by_layer_where_steps_grow() -> None:
     one = graph_of(LAYERS["product"]())
-    assert prove_allowances(one, lowered(one), 20.0) == (StepAllowance(1),)
-    x = dequantized(quantized(make("Relu", [convolution()]), 0.05, 0), 0.05, 0)
+    assert prove_allowances(one, lower(one), 20.0) == (StepAllowance(1),)
+    x = dequantize(quantize(make("Relu", [convolution()]), 0.05, 0), 0.05, 0)
     w = make("DequantizeLinear", [number(np.full((4, 8, 1, 1), 100), np.int8), number(0.004)])
-    two = graph_of(quantized(make("Conv", [x, w]), 0.05, 0))
-    assert prove_allowances(two, lowered(two), 20.0) == (StepAllowance(0, True),)
+    two = graph_of(quantize(make("Conv", [x, w]), 0.05, 0))
+    assert prove_allowances(two, lower(two), 20.0) == (StepAllowance(0, True),)
 
 
 def test_zero_points_of_zero_change_no_layer() -> None:
     """As `dequantize-without-zero` leaves them out: a runtime may then fuse other operators."""
-    x = dequantized(quantized(make("Relu", [convolution()]), 0.05, 0), 0.05, 0)
+    x = dequantize(quantize(make("Relu", [convolution()]), 0.05, 0), 0.05, 0)
     n = producer(x)
     assert n is not None
     plain = make("DequantizeLinear", list(n.inputs[:2]))
-    a, b = (quantized(make("Mul", [v, number(3.0)]), 0.05, 0) for v in (x, plain))
+    a, b = (quantize(make("Mul", [v, number(3.0)]), 0.05, 0) for v in (x, plain))
     assert a is not b
     assert prove_allowances(graph_of(a), graph_of(b), 20.0) == (StepAllowance(0, True),)
 
@@ -149,5 +155,5 @@ def test_wrong_layers_have_no_allowance() -> None:
     assert n is not None
     x = n.inputs[0]
     assert x is not None
-    other = quantized(x, 0.11, -5, np.int8)
+    other = quantize(x, 0.11, -5, np.int8)
     assert prove_allowances(graph_of(one), graph_of(other), 5.0) == (NO_PROOF,)

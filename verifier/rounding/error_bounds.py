@@ -13,9 +13,9 @@ that are multiplied before or after a sum, and for constants folded in float32. 
 for algorithms with other terms (Winograd, Strassen). e is what underflow adds, at most 2^-126 for
 an operation, and what the operands' own e becomes.
 
-Amounts are float64 numbers or arrays, or posynomials of symbolic sizes and scales. They are at
-least 0 and only added, multiplied and divided, so that float64 rounds them by far less than
-`SAFETY`, a factor of the final bound.
+Amounts are float64 numbers or arrays, or posynomials of symbolic sizes and scales. All of them are
+nonnegative, and nothing is subtracted, so there is no cancellation: the rounding error of these
+float64 computations is far below `SAFETY`, a factor of the final bound.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ def given(name: str, dtype: DType, *shape: int) -> ir_graph.Input:
     return ir_graph.Input(name, TensorType(dtype, shape))
 
 
-def dequantized(x: Value, scale: float, zero: int, dtype: type = np.uint8) -> Value:
+def dequantize(x: Value, scale: float, zero: int, dtype: type = np.uint8) -> Value:
     return make("DequantizeLinear", [x, number(scale), number(zero, dtype)])
 
 
-def quantized(x: Value, scale: float, zero: int, dtype: type = np.uint8) -> Value:
+def quantize(x: Value, scale: float, zero: int, dtype: type = np.uint8) -> Value:
     return make("QuantizeLinear", [x, number(scale), number(zero, dtype)])
 
 
@@ -49,61 +49,61 @@ FILTER = make(
 )
 BIAS = number(RNG.normal(size=8))
 PRODUCT_WEIGHTS = RNG.integers(-127, 128, (32, 10))
-WEIGHTS = dequantized(number(PRODUCT_WEIGHTS, np.int8), 0.01, 0, np.int8)
-DEPTHWISE = dequantized(number(RNG.integers(-127, 128, (16, 1, 3, 3)), np.int8), 0.004, 0, np.int8)
+WEIGHTS = dequantize(number(PRODUCT_WEIGHTS, np.int8), 0.01, 0, np.int8)
+DEPTHWISE = dequantize(number(RNG.integers(-127, 128, (16, 1, 3, 3)), np.int8), 0.004, 0, np.int8)
 STATISTICS = [number(RNG.uniform(0.5, 1.5, 8)) for _ in range(4)]
 
 
 def convolution() -> Value:
-    return make("Conv", [dequantized(IMAGE, 0.02, 128), FILTER, BIAS], pads=(1, 1, 1, 1))
+    return make("Conv", [dequantize(IMAGE, 0.02, 128), FILTER, BIAS], pads=(1, 1, 1, 1))
 
 
 def two_layers() -> Value:
-    x = dequantized(quantized(make("Relu", [convolution()]), 0.05, 0), 0.05, 0)
+    x = dequantize(quantize(make("Relu", [convolution()]), 0.05, 0), 0.05, 0)
     w = make("DequantizeLinear", [number(np.full((4, 8, 1, 1), 7), np.int8), number(0.004)])
-    return quantized(make("Conv", [x, w]), 0.05, 0)
+    return quantize(make("Conv", [x, w]), 0.05, 0)
 
 
-def transposed() -> Value:
+def transposed_gemm() -> Value:
     """A Gemm with a transposed operand and a bias."""
     w = number(PRODUCT_WEIGHTS.T, np.int8)
-    x = dequantized(ROWS, 0.02, 3, np.int8)
-    return make("Gemm", [x, dequantized(w, 0.01, 0, np.int8), number(np.arange(10))], transB=1)
+    x = dequantize(ROWS, 0.02, 3, np.int8)
+    return make("Gemm", [x, dequantize(w, 0.01, 0, np.int8), number(np.arange(10))], transB=1)
 
 
 LAYERS: dict[str, Callable[[], Value]] = {
-    "convolution": lambda: quantized(convolution(), 0.05, 120),
-    "relu": lambda: quantized(make("Relu", [convolution()]), 0.05, 0),
-    "clip": lambda: quantized(make("Clip", [convolution(), number(0.0), number(6.0)]), 0.05, 3),
-    "normalization": lambda: quantized(
+    "convolution": lambda: quantize(convolution(), 0.05, 120),
+    "relu": lambda: quantize(make("Relu", [convolution()]), 0.05, 0),
+    "clip": lambda: quantize(make("Clip", [convolution(), number(0.0), number(6.0)]), 0.05, 3),
+    "normalization": lambda: quantize(
         make("Relu", [make("BatchNormalization", [convolution(), *STATISTICS])]), 0.05, 0
     ),
-    "sum": lambda: quantized(make("Add", [convolution(), dequantized(OTHER, 0.03, 7)]), 0.05, 90),
-    "pool": lambda: quantized(
+    "sum": lambda: quantize(make("Add", [convolution(), dequantize(OTHER, 0.03, 7)]), 0.05, 90),
+    "pool": lambda: quantize(
         make("MaxPool", [make("Relu", [convolution()])], kernel_shape=(2, 2)), 0.05, 0
     ),
-    "depthwise": lambda: quantized(
+    "depthwise": lambda: quantize(
         make(
             "Conv",
-            [dequantized(IMAGE, 0.02, 128), DEPTHWISE],
+            [dequantize(IMAGE, 0.02, 128), DEPTHWISE],
             group=16,
         ),
         0.05,
         120,
     ),
-    "product": lambda: quantized(
-        make("MatMul", [dequantized(ROWS, 0.02, 3, np.int8), WEIGHTS]),
+    "product": lambda: quantize(
+        make("MatMul", [dequantize(ROWS, 0.02, 3, np.int8), WEIGHTS]),
         0.1,
         -5,
         np.int8,
     ),
-    "gemm": lambda: quantized(transposed(), 0.1, -5, np.int8),
-    "average": lambda: quantized(
-        make("GlobalAveragePool", [dequantized(IMAGE, 0.02, 128)]), 0.015, 100
+    "gemm": lambda: quantize(transposed_gemm(), 0.1, -5, np.int8),
+    "average": lambda: quantize(
+        make("GlobalAveragePool", [dequantize(IMAGE, 0.02, 128)]), 0.015, 100
     ),
-    "requantization": lambda: quantized(dequantized(ROWS, 0.02, 3, np.int8), 0.03, -5, np.int8),
-    "scaled": lambda: quantized(
-        make("Mul", [dequantized(ROWS, 0.02, 3, np.int8), number(0.7)]), 0.03, -5, np.int8
+    "requantization": lambda: quantize(dequantize(ROWS, 0.02, 3, np.int8), 0.03, -5, np.int8),
+    "scaled": lambda: quantize(
+        make("Mul", [dequantize(ROWS, 0.02, 3, np.int8), number(0.7)]), 0.03, -5, np.int8
     ),
 }
 

@@ -236,7 +236,7 @@ def options_of(p: Problem) -> list[Option]:
     return [] if found is None else [*winograd_options(p, found)]
 
 
-def sampled(some: list[Option]) -> Iterator[Option]:
+def sample_options(some: list[Option]) -> Iterator[Option]:
     """An option of each side of tiles, transformed by the kernel and by one before."""
     kinds: dict[tuple[int, int], Option] = {}
     for o in some:
@@ -270,7 +270,7 @@ def test_results_are_exact(
     wanted = run_option(plain, best_option(plain), given)
     some = options_of(p)
     assert {o["m"] for o in some} == {2, 3, 4}
-    for o in sampled(some):
+    for o in sample_options(some):
         np.testing.assert_array_equal(run_option(p, o, given), wanted, err_msg=str(o))
 
 

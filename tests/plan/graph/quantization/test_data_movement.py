@@ -50,7 +50,7 @@ STAYS = {
 }
 
 
-def parsed(text: str) -> onnx.ModelProto:
+def parse_model(text: str) -> onnx.ModelProto:
     m = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {text}')
     onnx.checker.check_model(m)
     return m
@@ -66,7 +66,7 @@ def drawn_bytes(m: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("name", CANCELS)
 def test_quantization_cancels_through_movement(name: str) -> None:
-    m = parsed(CANCELS[name])
+    m = parse_model(CANCELS[name])
     graph = import_model(read_model(m)).graph
     ops = [n.op.name for n in nodes(simplify_graph(graph))]
     assert not {"QuantizeLinear", "DequantizeLinear", "Mul", "Round"} & {*ops}
@@ -79,7 +79,7 @@ def test_quantization_cancels_through_movement(name: str) -> None:
 
 @pytest.mark.parametrize("name", STAYS)
 def test_other_dequantization_stays(name: str) -> None:
-    m = parsed(STAYS[name])
+    m = parse_model(STAYS[name])
     graph = import_model(read_model(m)).graph
     assert move_dequantization(graph) is graph
     x = drawn_bytes(m)
@@ -90,7 +90,7 @@ def test_other_dequantization_stays(name: str) -> None:
 
 def test_transposed_weights_with_scales_are_multiplied_as_integers() -> None:
     rng = np.random.default_rng(0)
-    m = parsed("""(uint8[5, 20] x, int8[16, 20] w, float[16] t) => (float[5, 16] y)
+    m = parse_model("""(uint8[5, 20] x, int8[16, 20] w, float[16] t) => (float[5, 16] y)
         <float s = {0.05}, uint8 z = {100}> { d = DequantizeLinear(x, s, z)
         e = DequantizeLinear<axis = 0>(w, t) f = Transpose<perm = [1, 0]>(e) y = MatMul(d, f) }""")
     arrays = {
