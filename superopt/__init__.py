@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from superopt.api.functions import bench, compile, derive, doctor, load, optimize, tune, verify
+    from superopt.api.onnxruntime import export_for_onnxruntime, ort_provider, ort_register
     from superopt.api.optimized import Optimized
     from superopt.compilation.model.executable import Executable
     from superopt.errors import (
@@ -46,8 +47,11 @@ _MODULE_OF = {
     "compile": "superopt.api.compilation",
     "derive": "superopt.api.functions",
     "doctor": "superopt.api.functions",
+    "export_for_onnxruntime": "superopt.api.onnxruntime",
     "load": "superopt.api.compilation",
     "optimize": "superopt.api.optimization",
+    "ort_provider": "superopt.api.onnxruntime",
+    "ort_register": "superopt.api.onnxruntime",
     "tune": "superopt.api.compilation",
     "verify": "superopt.api.functions",
 }
@@ -67,8 +71,11 @@ __all__ = [
     "compile",
     "derive",
     "doctor",
+    "export_for_onnxruntime",
     "load",
     "optimize",
+    "ort_provider",
+    "ort_register",
     "tune",
     "verify",
 ]

@@ -21,6 +21,7 @@ from superopt.kernels.runtime.engine import LLVMLITE_VERSION, create_target_mach
 from superopt.kernels.runtime.engine import Machine as Machine
 from superopt.kernels.runtime.engine import host as host
 from superopt.kernels.runtime.engine import link_objects as link_objects
+from superopt.kernels.runtime.engine import named_machine as named_machine
 from superopt.kernels.runtime.memory_limit import require_address_space
 from superopt.te.expr.dtype import to_numpy
 

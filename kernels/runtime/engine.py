@@ -12,6 +12,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from superopt.errors import UsageError
 from superopt.kernels.processor import AVX2, XEON, ZEN4, ZEN5, Processor
 from superopt.kernels.runtime.memory_limit import require_address_space
 from superopt.kernels.runtime.target_cpu import (
@@ -62,6 +63,20 @@ def psabi_machine(name: str) -> Machine:
     """Return any processor of this level of the x86-64 psABI ("x86-64-v3")."""
     level = LEVELS[name]
     return Machine(name, ",".join(f"+{f}" for f in level.features), level.width)
+
+
+def named_machine(name: str) -> Machine:
+    """Return the machine of "native", this processor, or of a level of the x86-64 psABI.
+
+    Raises UsageError for another name.
+    """
+    if name != "native" and name not in LEVELS:
+        raise UsageError(
+            f"unknown processor {name!r}",
+            f"it must be native or one of {', '.join(LEVELS)}",
+            "name one of these",
+        )
+    return native_machine() if name == "native" else psabi_machine(name)
 
 
 @cache

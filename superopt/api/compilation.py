@@ -101,9 +101,9 @@ def compile(
     """
     measured = _measuring_seconds(search, tune)
     check_target(target, precision, vendor, measured is not None)
-    _check_threads(threads)
+    check_threads(threads)
     place = _store_path(store)
-    _check_float_class(float_class)
+    check_float_class(float_class)
     known = check_specialize(specialize)
     with guard.limit_call(None, guard.parse_max_memory(max_memory)):
         from superopt.api import open_model
@@ -147,7 +147,7 @@ def _measuring_seconds(search: float | None, tune: float | None) -> float | None
     return None if tune is None else seconds_("tune", tune)
 
 
-def _check_float_class(float_class: object) -> None:
+def check_float_class(float_class: object) -> None:
     if float_class not in ("E1", "E2"):
         raise UsageError(
             f"unknown float_class {float_class!r}",
@@ -156,7 +156,7 @@ def _check_float_class(float_class: object) -> None:
         )
 
 
-def _check_threads(threads: object) -> None:
+def check_threads(threads: object) -> None:
     """Raise UsageError for an invalid number of threads."""
     if threads is not None and (type(threads) is not int or not 1 <= threads <= MAX_THREADS):
         raise UsageError(
@@ -216,8 +216,8 @@ def tune(
         True
     """
     check_target(target, precision, vendor, tune=True)
-    _check_threads(threads)
-    _check_float_class(float_class)
+    check_threads(threads)
+    check_float_class(float_class)
     seconds = TARGETS[target].tuning_seconds if budget is None else seconds_("budget", budget)
     with guard.limit_call(seconds, guard.parse_max_memory(max_memory)):
         return _tune(
@@ -285,7 +285,7 @@ def load(
     """
     from superopt.api import open_model
 
-    _check_threads(threads)
+    check_threads(threads)
     if not isinstance(path, str | Path):
         raise UsageError(
             f"{type(path).__name__} is not a path", "load reads a file", "pass its path"

@@ -110,15 +110,16 @@ def export_model(
     threads: int | None = None,
     shapes: Mapping[str, int] | None = None,
     float_class: str = "E2",
+    cpu: str | None = None,
 ) -> ExportReport:
     """Compile a model file, or load a saved compiled model, and write a shared object with a C
     header and weights; see `Executable.export`.
 
     output: a folder, or the files' base name. shapes: values of symbolic dimensions; calls in C
-    pass the others. float_class: as in `compile`; a saved model has its own.
+    pass the others. float_class: as in `compile`; a saved model has its own. cpu: the processor.
     """
     exe = _open_executable(Path(model), threads, float_class=float_class)
-    return exe.export(output, shapes=shapes)
+    return exe.export(output, shapes=shapes, cpu=cpu)
 
 
 def run_model(

@@ -1,4 +1,4 @@
-"""`superopt compile`, `tune`, `run`, `profile` and `export`: models as machine code."""
+"""`superopt compile`, `tune`, `run` and `profile`: models as machine code."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DEFAULT_COMPILE_SECONDS = 600.0
 
 
-def _compile_budget(given: Mapping[str, Any]) -> float:
+def compile_budget(given: Mapping[str, Any]) -> float:
     measured = (given.get("search") or 0.0) + (given.get("tune") or 0.0)
     return float(given["budget"] or DEFAULT_COMPILE_SECONDS + measured)
 
@@ -58,7 +58,7 @@ def _print_passes(context: click.Context, _parameter: click.Parameter, wanted: b
 @options.float_class
 @options.as_json
 @options.debug
-@options.limit_resources(_compile_budget, budget_default="10m")
+@options.limit_resources(compile_budget, budget_default="10m")
 def compile_(
     model: Path,
     threads: int | None,
@@ -248,7 +248,7 @@ def profile(
 @options.float_class
 @options.as_json
 @options.debug
-@options.limit_resources(_compile_budget, budget_default="10m")
+@options.limit_resources(compile_budget, budget_default="10m")
 def run(
     model: Path,
     inputs: Path,
@@ -277,44 +277,4 @@ def run(
     from superopt.report.compilation import compile_report
 
     terminal.print_result(found, compile_report.outputs_text, as_json=as_json)
-    return ExitCode.OK
-
-
-@click.command()
-@options.model_argument("model")
-@click.option(
-    "-o",
-    "--output",
-    type=options.NEW_FILE,
-    metavar="PATH",
-    required=True,
-    help="A folder, or the files' base name without a suffix.",
-)
-@options.threads
-@options.sizes_option("Values of symbolic dimensions; calls in C pass the others.")
-@options.float_class
-@options.as_json
-@options.debug
-@options.limit_resources(_compile_budget, budget_default="10m")
-def export(
-    model: Path,
-    output: Path,
-    threads: int | None,
-    shapes: Mapping[str, int],
-    float_class: str,
-    as_json: bool,
-) -> ExitCode:
-    """Write MODEL as a shared object with a C header and weights.
-
-    C programs link with it and need no Python. MODEL may also be a file that `Executable.save`
-    wrote. Needs a C compiler ($CC, cc, gcc or clang).
-    """
-    from superopt.api import functions as api
-
-    found = api.export_model(
-        model, output=output, threads=threads, shapes=shapes, float_class=float_class
-    )
-    from superopt.report.compilation import compile_report
-
-    terminal.print_result(found, compile_report.export_text, as_json=as_json)
     return ExitCode.OK

@@ -14,10 +14,11 @@ import click
 from superopt import __version__
 from superopt.cli import terminal
 from superopt.cli.compare import bench, verify
-from superopt.cli.compile import compile_, export, profile, tune
+from superopt.cli.compile import compile_, profile, tune
 from superopt.cli.compile import run as run_
 from superopt.cli.demo import demo
 from superopt.cli.explain import explain, report
+from superopt.cli.export import export
 from superopt.cli.maintenance import cache, doctor
 from superopt.cli.optimize import optimize
 from superopt.cli.rules import rules

@@ -40,6 +40,7 @@ typedef struct {
    ranges: the least and the greatest value of each limit. failure: of the last call. memory, workspace: their bytes, the latter for each thread. memories: memory, then workspaces. */
 struct NAME(model) {
     shared_data *shared;
+    int is_pooled; /* the caller's threads take the place of its own */
     const struct program *program;
     int64_t sizes[SIZES + 1], words[WORDS + 1], ranges[2 * LIMITS + 1];
 #if LIMITS > 0
@@ -103,14 +104,19 @@ static unsigned char *workspace(const struct NAME(model) * model, int thread)
     return model->memories + model->memory + (size_t)thread * model->workspace;
 }
 
+static void stop_work(void *state)
+{
+    _Atomic int64_t *words = state;
+    atomic_store(&words[STOP], 1);
+    atomic_fetch_add(&words[WAKE], 1); /* threads that read the word before do not sleep on it */
+    syscall(SYS_futex, &words[WAKE], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
 static void end_team(team *t)
 {
     if (t->started == 0)
         return;
-    _Atomic int64_t *words = t->helpers[1].state;
-    atomic_store(&words[STOP], 1);
-    atomic_fetch_add(&words[WAKE], 1); /* threads that read the word before do not sleep on it */
-    syscall(SYS_futex, &words[WAKE], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    stop_work(t->helpers[1].state);
     for (int n = 1; n <= t->started; n++)
         pthread_join(t->helpers[n].thread, NULL);
     t->started = 0;
@@ -129,7 +135,7 @@ static int start_team(struct NAME(model) * model, const struct program *p)
     team *t = &model->teams[p - programs];
     void *state = model->states + (size_t)(p - programs) * STATE_BYTES;
     sigset_t all, before;
-    if (p->work == NULL || t->started == THREADS - 1)
+    if (model->is_pooled || p->work == NULL || t->started == THREADS - 1)
         return CODE(OK);
     memset(state, 0, STATE_BYTES);
     sigfillset(&all);
@@ -287,7 +293,7 @@ static void leave(shared_data *shared)
 }
 
 /* Return a handle on these weights; NULL after an error, without a use of them. */
-static struct NAME(model) * new_handle(shared_data *shared, int *error)
+static struct NAME(model) * new_handle(shared_data *shared, int is_pooled, int *error)
 {
     static const int64_t no_sizes[1];
     struct NAME(model) *model = *error == CODE(OK) ? calloc(1, sizeof *model) : NULL;
@@ -297,6 +303,7 @@ static struct NAME(model) * new_handle(shared_data *shared, int *error)
         return NULL;
     }
     model->shared = shared;
+    model->is_pooled = is_pooled;
     if (THREADS > 1 && (model->states = new_pages(PROGRAMS * (size_t)STATE_BYTES)) == NULL)
         *error = CODE(NO_MEMORY);
     else if (SIZES == 0)
@@ -309,7 +316,7 @@ static struct NAME(model) * new_handle(shared_data *shared, int *error)
     return NULL;
 }
 
-struct NAME(model) * NAME(open)(const char *weights, int *error)
+static struct NAME(model) * open_model(const char *weights, int is_pooled, int *error)
 {
     int ignored;
     error = error == NULL ? &ignored : error;
@@ -321,7 +328,12 @@ struct NAME(model) * NAME(open)(const char *weights, int *error)
     if (shared == NULL)
         return NULL;
     shared->users = 1;
-    return new_handle(shared, error);
+    return new_handle(shared, is_pooled, error);
+}
+
+struct NAME(model) * NAME(open)(const char *weights, int *error)
+{
+    return open_model(weights, 0, error);
 }
 
 struct NAME(model) * NAME(clone)(const struct NAME(model) * model, int *error)
@@ -332,10 +344,52 @@ struct NAME(model) * NAME(clone)(const struct NAME(model) * model, int *error)
     if (model == NULL)
         return NULL;
     atomic_fetch_add(&model->shared->users, 1);
-    return new_handle(model->shared, error);
+    return new_handle(model->shared, model->is_pooled, error);
 }
 
-static int compute(struct NAME(model) * model, const void *const inputs[], void *const outputs[])
+/* A program's call by the threads of a pool: the first to come runs it, and the others help. */
+typedef struct {
+    const struct NAME(model) * model;
+    void **args, *state;
+    atomic_size_t arrived;
+} pooled_call;
+
+static void run_program(const struct NAME(model) * model, void **args, void *state)
+{
+    const struct program *p = model->program;
+    p->run(args, model->memories, model->shared->constants + p->first_constant, workspace(model, 0),
+           state);
+}
+
+static void take_part(void *given, size_t number)
+{
+    pooled_call *call = given;
+    size_t arrived = atomic_fetch_add(&call->arrived, 1);
+    (void)number;
+    if (arrived > 0)
+        call->model->program->work(call->state, workspace(call->model, (int)arrived));
+    else {
+        run_program(call->model, call->args, call->state);
+        stop_work(call->state);
+    }
+}
+
+static void call_program(const struct NAME(model) * model, void **args, superopt_parallel_for *parallel,
+                         void *context)
+{
+    const struct program *p = model->program;
+    void *state = THREADS > 1 ? model->states + STATE_BYTES * (p - programs) : NULL;
+    if (!model->is_pooled || p->work == NULL) {
+        run_program(model, args, state);
+        return;
+    }
+    pooled_call call = {.model = model, .args = args, .state = state};
+    memset(state, 0, STATE_BYTES);
+    parallel(context, take_part, THREADS, &call);
+}
+
+static int compute(struct NAME(model) * model, const void *const inputs[], void *const outputs[],
+                   superopt_parallel_for *parallel, void *context)
 {
     const void *given[INPUTS + 1];
     void *args[ARGUMENTS + 1];
@@ -370,8 +424,7 @@ static int compute(struct NAME(model) * model, const void *const inputs[], void 
             args[n] = at.where == INPUT ? (void *)given[at.at] : outputs[at.at];
         }
         args[p->argument_count] = model->words;
-        p->run(args, model->memories, model->shared->constants + p->first_constant,
-               workspace(model, 0), THREADS > 1 ? model->states + STATE_BYTES * (p - programs) : NULL);
+        call_program(model, args, parallel, context);
     }
     for (int n = 0; n < COPIES; n++) {
         place from = copies[n].from;
@@ -406,7 +459,7 @@ int NAME(run)(struct NAME(model) * model, const void *const inputs[], void *cons
         return CODE(NO_TENSOR);
     model->failure = (failure){0};
     int error = prepare(model, sizes);
-    return failed(model, error == CODE(OK) ? compute(model, inputs, outputs) : error);
+    return failed(model, error == CODE(OK) ? compute(model, inputs, outputs, NULL, NULL) : error);
 }
 
 int NAME(reserve)(struct NAME(model) * model, const int64_t sizes[])
@@ -488,7 +541,7 @@ int NAME(run)(struct NAME(model) * model, const void *const inputs[], void *cons
     if (model == NULL || (inputs == NULL && INPUTS > 0) || outputs == NULL)
         return CODE(NO_TENSOR);
     model->failure = (failure){0};
-    return failed(model, compute(model, inputs, outputs));
+    return failed(model, compute(model, inputs, outputs, NULL, NULL));
 }
 #endif
 
@@ -544,3 +597,72 @@ const char *NAME(error)(int error)
         return "no error of this model";
     }
 }
+
+/* The interface that is the same for all models: see model_interface.h. */
+
+static void *interface_open(const char *weights, int is_pooled, int *error)
+{
+    return open_model(weights, is_pooled, error);
+}
+
+static void *interface_clone(const void *model, int *error)
+{
+    return NAME(clone)(model, error);
+}
+
+static int interface_infer_sizes(void *model, const int64_t *const shapes[], int64_t sizes[])
+{
+#if SIZES > 0
+    return NAME(infer_sizes)(model, shapes, sizes);
+#else
+    (void)model, (void)shapes, (void)sizes;
+    return CODE(OK);
+#endif
+}
+
+static int interface_output_shape(int n, const int64_t sizes[], int64_t shape[], size_t *bytes)
+{
+#if SIZES > 0
+    return NAME(output_shape)(n, sizes, shape, bytes);
+#else
+    (void)sizes;
+    memcpy(shape, NAME(outputs)[n].shape, (size_t)NAME(outputs)[n].rank * sizeof *shape);
+    *bytes = NAME(outputs)[n].bytes;
+    return CODE(OK);
+#endif
+}
+
+static int interface_run(void *given, const void *const inputs[], void *const outputs[],
+                         const int64_t sizes[], superopt_parallel_for *parallel, void *context)
+{
+    struct NAME(model) *model = given;
+    model->failure = (failure){0};
+    int error = prepare(model, sizes);
+    return failed(model, error == CODE(OK) ? compute(model, inputs, outputs, parallel, context)
+                                           : error);
+}
+
+static void interface_close(void *model) { NAME(close)(model); }
+
+static int interface_message(const void *model, char text[], size_t size)
+{
+    return NAME(message)(model, text, size);
+}
+
+const superopt_interface NAME(interface) = {
+    .version = SUPEROPT_INTERFACE_VERSION,
+    .input_count = INPUTS,
+    .output_count = OUTPUTS,
+    .size_count = SIZES,
+    .threads = THREADS,
+    .inputs = (const superopt_tensor *)NAME(inputs),
+    .outputs = (const superopt_tensor *)NAME(outputs),
+    .open = interface_open,
+    .clone = interface_clone,
+    .infer_sizes = interface_infer_sizes,
+    .output_shape = interface_output_shape,
+    .run = interface_run,
+    .close = interface_close,
+    .error = NAME(error),
+    .message = interface_message,
+};

@@ -44,6 +44,9 @@ BELOW["loading"] = {"cost", "kernels", "ops", "ort", "onnx_io", "report", "rules
 BELOW["compilation"] = {
     "loading", "plan", "check", "cost", "kernels", "ort", "onnx_io", "report", "ir", "te",
 }  # fmt: skip
+BELOW["ort_plugin"] = {
+    "compilation", "loading", "cost", "kernels", "onnx_io", "ort", "report", "ir", "te",
+}  # fmt: skip
 BELOW["verification"] = {
     "loading", "check", "verifier", "rules", "ort", "onnx_io", "report", "ir", "te",
 }  # fmt: skip
@@ -67,7 +70,7 @@ BELOW["__main__"] = {"cli"}
 BELOW["__init__"] = PARTS | {"api"}
 
 OWNERS: dict[str, set[str]] = {
-    "onnx": {"onnx_io", "backend"},
+    "onnx": {"onnx_io", "ort_plugin", "backend"},
     "onnx_ir": {"onnx_io", "backend"},
     "onnxruntime": {"ort"},
     "openvino": {"baselines"},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +19,8 @@ MAX_ERROR_LINES = 4  # of a compiler's error output
 
 
 def find_c_compiler() -> list[str]:
-    """Return the command: $CC, or the first compiler found. Raises UsageError if there is none."""
+    """Return the command: $CC, the first compiler found, or that of the package ziglang. Raises
+    UsageError if there is none."""
     own = shlex.split(os.environ.get("CC", ""))
     if own:
         if shutil.which(own[0]) is None:
@@ -26,10 +29,12 @@ def find_c_compiler() -> list[str]:
     for name in COMPILER_NAMES:
         if shutil.which(name):
             return [name]
+    if importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc"]
     raise UsageError(
         "there is no C compiler",
-        f"looked for {', '.join(COMPILER_NAMES)}",
-        "install one (apt install gcc libc6-dev), or set CC",
+        f"looked for {', '.join(COMPILER_NAMES)}, and the Python package ziglang",
+        "install one (apt install gcc libc6-dev, or pip install ziglang), or set CC",
     )
 
 

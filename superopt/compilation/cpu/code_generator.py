@@ -35,7 +35,7 @@ from superopt.kernels.llvm.codegen import kernel_text
 from superopt.kernels.loops.option import Option
 from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.runtime.amx import bf16_instructions, integer_instructions
-from superopt.kernels.runtime.cpu import Machine, checkable_target
+from superopt.kernels.runtime.cpu import Machine, checkable_target, named_machine
 from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
 from superopt.onnx_io.import_.size_relation import Guards
@@ -173,19 +173,24 @@ class CpuCodeGenerator(CodeGenerator):
         kernels = tuple(k for part in parts for k in part.kernels)
         return chosen, TuningReport(kernels, sum(part.seconds for part in parts))
 
-    def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
-        target, _ = checkable_target(self.machine)
-        same = integer_instructions(target) == integer_instructions(self.machine)
-        if not same and has_quantized_products(exe.compiler.model.graph):
-            exe = self._compile_for(target, exe)
-        return export_library(exe, self.machine, self.object_folder, path, shapes)
+    def export(
+        self, exe: Executable, path: Path, shapes: Mapping[str, int], cpu: str | None = None
+    ) -> ExportReport:
+        machine = self.machine if cpu is None else named_machine(cpu)
+        target, _ = checkable_target(machine)
+        same = integer_instructions(target) == integer_instructions(machine)
+        quantized = not same and has_quantized_products(exe.compiler.model.graph)
+        wanted = target if quantized else machine
+        if wanted != self.machine:
+            exe = self._compile_for(wanted, exe)
+        return export_library(exe, machine, self.object_folder, path, shapes)
 
     def _compile_for(self, machine: Machine, exe: Executable) -> Executable:
         """Return the executable of the same model for another machine, at the same sizes."""
         fresh: Any = {"sized_compilers": {}, "plan_cache": {}}
         other = replace(exe.compiler, generator=replace(self, machine=machine), **fresh)
         made = other.executable(exe.shape_policy.specialize)
-        for sizes in exe.variants:
+        for sizes in filter(None, exe.variants):
             made.variant(dict(sizes))
         return made
 

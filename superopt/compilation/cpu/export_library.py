@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from superopt.compilation.model.executable import Executable
 
 THREAD_POOL_LAYOUT = {"WAKE": WAKE_WORD, "STOP": STOP_WORD}
-# With these prefixes a name could collide with one of POSIX: sem_open, W_OK, ...
-RESERVED_PREFIXES = ("f", "mq", "r", "sem", "shm", "w", "x")
+# With these prefixes a name could collide with one of POSIX, sem_open, W_OK, ..., or of
+# model_interface.h.
+RESERVED_PREFIXES = ("f", "mq", "r", "sem", "shm", "superopt", "w", "x")
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,9 @@ class CodeGenerator(ABC):
         """Measure options of these kernels; return the fastest, by problem key, and the report."""
         raise self.unsupported_error("tuned")
 
-    def export(self, exe: Executable, path: Path, shapes: Mapping[str, int]) -> ExportReport:
+    def export(
+        self, exe: Executable, path: Path, shapes: Mapping[str, int], cpu: str | None = None
+    ) -> ExportReport:
         """Write the model as a library. See `Executable.export`."""
         raise self.unsupported_error("exported")
 

@@ -352,22 +352,22 @@ class Executable(ModelPrograms):
             kept = sorted(own or self.shape_policy.recent_sizes)
             self.compiler.save({key: self.variant(dict(key)) for key in kept}, Path(path))
 
-    def export(self, path: str | Path, *, shapes: Mapping[str, int] | None = None) -> ExportReport:
+    def export(
+        self, path: str | Path, *, shapes: Mapping[str, int] | None = None, cpu: str | None = None
+    ) -> ExportReport:
         """Write the model as a shared object that C can call, with its header and weights.
 
             exe.export("out/resnet")  # out/libresnet.so, out/resnet.h, out/resnet.weights
 
         path: a folder, for files named after the model, or the files' name. shapes: symbolic sizes.
-        Calls in C pass those that are missing: the library has programs for classes of sizes. If
-        the model has none, or with specialize="eager", all are needed, unless exactly one set was
-        compiled. The code is for x86-64 Linux, and for processors with the features of this one.
+        Calls in C pass those that are missing: the library has programs for classes of sizes. If it
+        has none, all are needed, or one call before. cpu: "native", or a level as "x86-64-v3".
 
-        Raises UsageError for another target than the CPU, if nodes run in ONNX Runtime, without a C
-        compiler, for missing sizes, and if a file cannot be written.
+        Raises UsageError for other targets, nodes that run in ONNX Runtime, and missing sizes.
         """
         with self.exclusive():
             self.shape_policy.fallback_reasons.clear()  # compile it, whichever is faster
-            return self.compiler.generator.export(self, Path(path), as_size_mapping(shapes))
+            return self.compiler.generator.export(self, Path(path), as_size_mapping(shapes), cpu)
 
     def tune(
         self,

@@ -44,6 +44,17 @@ def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, original
     else:
         skeleton = skeleton_from_model(model, target.name)
     _check_versions(skeleton.shared_proto, original.skeleton.shared_proto)
+    _write_skeleton(skeleton, target, original)
+
+
+def write_source(source: Source, path: str | Path) -> None:
+    """Write a source that was made by `Source.with_proto`, which may be large. Initializers go to
+    `<path>.data` as in `write_model`. Raises UsageError if the file cannot be written; ModelError
+    if it is too large."""
+    _write_skeleton(source.skeleton, resolve_target(path), source)
+
+
+def _write_skeleton(skeleton: Skeleton, target: Path, original: Source) -> None:
     sizes = [blob_size(blob) for blob in skeleton.blobs]
     pieces = wire.restore_tensors(skeleton.data, lambda i: wire.raw_fields(i, sizes[i]))
     with atomic_files() as new:

@@ -19,12 +19,12 @@ from superopt.report.compilation.exported_library import (
 def source_text(x: ExportedLibrary) -> str:
     """Return the C source; it includes the header as model.h."""
     parts = files("superopt.report")
-    formulas, checks, code = (
-        parts.joinpath(f"{name}.c").read_text("utf-8")
-        for name in ("export_formulas", "export_checks", "export")
+    interface, formulas, checks, code = (
+        parts.joinpath(name).read_text("utf-8")
+        for name in ("model_interface.h", "export_formulas.c", "export_checks.c", "export.c")
     )
     own = *_formulas(x), *check_definitions(x), *_tables(x)
-    return "\n".join([*_definitions(x), formulas, *own, "", checks, code])
+    return "\n".join([*_definitions(x), interface, formulas, *own, "", checks, code])
 
 
 def _definitions(x: ExportedLibrary) -> Iterator[str]:

@@ -125,6 +125,27 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextPart:
+    """A group of nodes that became one EPContext node. nodes: their number."""
+
+    name: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContextReport:
+    """A model that was exported for onnxruntime. left: numbers of nodes that stay in it, and why.
+    files: with their bytes; the first is the model."""
+
+    model: str
+    threads: int
+    cpus: tuple[str, ...]
+    parts: tuple[ContextPart, ...]
+    left: tuple[tuple[int, str], ...]
+    files: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ExportReport:
     """The result of `superopt export`.
 
@@ -255,6 +276,22 @@ def export_text(e: ExportReport) -> str:
         for n, p in enumerate(ports)
     ]
     return join_lines([*lines, *table(rows, max_rows=len(rows))])
+
+
+def context_text(c: ContextReport) -> str:
+    """Return the text of `superopt export --ort`."""
+    nodes = phrases.count_text(sum(p.nodes for p in c.parts), "node")
+    parts = phrases.count_text(len(c.parts), "library", "libraries")
+    threads = phrases.count_text(c.threads, "thread")
+    cpus = ", ".join(c.cpus)
+    lines = [f"{phrases.printable(c.model)}: {nodes} in {parts}, on {threads}, for {cpus}"]
+    lines += [
+        f"  {phrases.count_text(n, 'node')} in onnxruntime: {phrases.printable(why)}"
+        for n, why in c.left
+    ]
+    return join_lines(
+        [*lines, *table([(phrases.printable(f), phrases.size_text(n)) for f, n in c.files])]
+    )
 
 
 def outputs_text(values: Sequence[OutputRange]) -> str:
