@@ -47,7 +47,8 @@ def ort_register(*, threads: int | None = None, float_class: str = "E2") -> list
     were compiled before are read from the cache. Sessions of exported models need no compiler.
 
     Args:
-        threads: Threads of a call, default 1. Exported models have onnxruntime's.
+        threads: Threads of a call, by default as many as this process has processors, as
+            onnxruntime's. They are superopt's own; those of exported models are onnxruntime's.
         float_class: As in `superopt.compile`.
 
     Returns:
@@ -68,13 +69,14 @@ def ort_register(*, threads: int | None = None, float_class: str = "E2") -> list
     check_float_class(float_class)
     from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
     from superopt.compilation.frontend.compile_options import CompileOptions
+    from superopt.cost.machine import usable_processors
     from superopt.ort.plugin_devices import register_provider
     from superopt.ort_plugin.host_compiler import SessionCompiler, load_library
     from superopt.ort_plugin.library import PROVIDER_NAME
 
     path = ort_provider()
     devices = register_provider(REGISTERED_NAME, path, PROVIDER_NAME)
-    options = CompileOptions("cpu", threads or 1, AllowedTransforms(float_class))
+    options = CompileOptions("cpu", threads or usable_processors(), AllowedTransforms(float_class))
     compiler = SessionCompiler(load_library(path), options, _part_opener(options))
     compiler.install()
     _registered[:] = [compiler]
@@ -100,7 +102,7 @@ def export_for_onnxruntime(
     *,
     threads: int | None = None,
     shapes: Mapping[str, int] | None = None,
-    cpus: Sequence[str] = ("native",),
+    cpus: Sequence[str] | None = None,
     embed: bool = False,
     float_class: str = "E2",
 ) -> ContextReport:
@@ -113,10 +115,11 @@ def export_for_onnxruntime(
     Args:
         model: As in `superopt.compile`.
         folder: The folder to write to; it is created.
-        threads: The most threads of a call, default 1. They are onnxruntime's.
+        threads: Threads of a call, which are onnxruntime's: as many as sessions have. Default the
+            number of this process's processors, as onnxruntime's.
         shapes: Values of symbolic dimensions, by name; others stay symbolic.
-        cpus: Processors that there is code for, "native" or a level as "x86-64-v3"; the first that
-            a host can run is used.
+        cpus: Processors that there is code for, by default "native"; or levels as "x86-64-v3". A
+            host uses the first that it can run.
         embed: Write one file, which holds libraries and weights.
         float_class: As in `superopt.compile`.
 
@@ -131,10 +134,13 @@ def export_for_onnxruntime(
     check_float_class(float_class)
     from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
     from superopt.compilation.frontend.compile_options import CompileOptions
+    from superopt.cost.machine import usable_processors
+    from superopt.kernels.runtime.target_cpu import requested_level
     from superopt.onnx_io.read.source import read_model
     from superopt.ort_plugin.export import export_context_model
 
-    options = CompileOptions("cpu", threads or 1, AllowedTransforms(float_class))
+    options = CompileOptions("cpu", threads or usable_processors(), AllowedTransforms(float_class))
+    chosen = (requested_level() or "native",) if cpus is None else tuple(cpus)
     return export_context_model(
-        read_model(model), Path(folder), options, as_size_mapping(shapes), tuple(cpus), embed
+        read_model(model), Path(folder), options, as_size_mapping(shapes), chosen, embed
     )

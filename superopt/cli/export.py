@@ -21,7 +21,10 @@ from superopt.errors import ExitCode, UsageError
     help="A folder, or the files' base name without a suffix.",
 )
 @click.option(
-    "--ort", "for_onnxruntime", is_flag=True, help="Write a model for onnxruntime's sessions."
+    "--ort",
+    "for_onnxruntime",
+    is_flag=True,
+    help="Write a model for sessions of onnxruntime, by default for all processors.",
 )
 @click.option(
     "--embed", is_flag=True, help="With --ort: one file, which holds libraries and weights."
@@ -30,10 +33,8 @@ from superopt.errors import ExitCode, UsageError
     "--cpu",
     "cpus",
     metavar="NAME,...",
-    default="native",
-    show_default=True,
-    help="The processor: native, or a level as x86-64-v3. With --ort several: a host uses the "
-    "first that it can run.",
+    help="The processor: native, or a level as x86-64-v3; with --ort several, of which a host uses "
+    "the first that it can run.  [default: native]",
 )
 @options.threads
 @options.sizes_option("Values of symbolic dimensions; calls pass the others.")
@@ -46,7 +47,7 @@ def export(
     output: Path,
     for_onnxruntime: bool,
     embed: bool,
-    cpus: str,
+    cpus: str | None,
     threads: int | None,
     shapes: Mapping[str, int],
     float_class: str,
@@ -63,7 +64,7 @@ def export(
     from superopt.api import functions as api
     from superopt.report.compilation import compile_report
 
-    names = [name for name in cpus.split(",") if name]
+    names = None if cpus is None else [name for name in cpus.split(",") if name]
     if for_onnxruntime:
         from superopt.api import onnxruntime
 
@@ -78,14 +79,19 @@ def export(
         )
         terminal.print_result(made, compile_report.context_text, as_json=as_json)
         return ExitCode.OK
-    if embed or len(names) != 1:
+    if embed or (names is not None and len(names) != 1):
         raise UsageError(
             "--embed or several processors without --ort",
             "a shared object is for one processor",
             "add --ort, or name one processor",
         )
     found = api.export_model(
-        model, output=output, threads=threads, shapes=shapes, float_class=float_class, cpu=names[0]
+        model,
+        output=output,
+        threads=threads,
+        shapes=shapes,
+        float_class=float_class,
+        cpu=None if names is None else names[0],
     )
     terminal.print_result(found, compile_report.export_text, as_json=as_json)
     return ExitCode.OK

@@ -42,7 +42,7 @@ def this_machine() -> Machine:
     """Return this machine."""
     cpu, flags = processor_info()
     system = f"{platform.system() or sys.platform} {platform.release()}".strip()
-    return Machine(cpu, digest_names(flags), _allowed_cores(), memory_bytes(), system)
+    return Machine(cpu, digest_names(flags), usable_processors(), memory_bytes(), system)
 
 
 def digest_names(flags: list[str]) -> str:
@@ -112,7 +112,8 @@ else:
         return found.stdout.strip()
 
 
-def _allowed_cores() -> int:
+def usable_processors() -> int:
+    """Return how many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:

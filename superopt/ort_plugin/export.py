@@ -14,6 +14,7 @@ from superopt.errors import SuperoptError, UsageError
 from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.export.atomic_files import atomic_files
 from superopt.onnx_io.export.model_file import write_source
+from superopt.onnx_io.import_.model import opaque_reason
 from superopt.ort_plugin.context_model import (
     CONTEXT_SUFFIX,
     Part,
@@ -24,6 +25,7 @@ from superopt.ort_plugin.context_model import (
 )
 from superopt.ort_plugin.library import LIBRARY_NAME, provider_library
 from superopt.ort_plugin.node_groups import file_positions, group_nodes
+from superopt.plan.graph.partition import TOO_SMALL_REASON, fallback_nodes
 from superopt.report.compilation.compile_report import ContextPart, ContextReport
 
 if TYPE_CHECKING:
@@ -105,9 +107,12 @@ def choose_parts(
     with a reason. Raises UsageError if there are no parts."""
     model = compiler.model
     source = model.source
-    fallbacks = compiler.fallback_nodes(representative_sizes(model, shapes))
+    sizes = representative_sizes(model, shapes)
     nodes = source.skeleton.shared_proto.graph.node
-    reasons = {k: why for n, why in fallbacks for k in file_positions(model, [n])}
+    reasons: dict[int, str] = {}
+    for n in fallback_nodes(compiler.partition(sizes)):
+        why = compiler.fallback_reason(n, sizes) or TOO_SMALL_REASON
+        reasons |= dict.fromkeys(file_positions(model, [n]), opaque_reason(model, n, why))
     groups = group_nodes(nodes, set(reasons))
     types = {name: v.type for v, name in model.names.items()}
     parts = [extract_part(source, group, types) for group in groups]

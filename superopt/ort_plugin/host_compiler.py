@@ -160,7 +160,7 @@ class SessionCompiler:
         feeds = {name: _view(inputs[n]) for n, name in enumerate(graph.inputs) if name is not None}
         found = graph.call(feeds)
         for n, name in enumerate(graph.outputs):
-            y = np.ascontiguousarray(found[name])
+            y = np.asarray(found[name], order="C")
             shape = (c_int64 * max(y.ndim, 1))(*y.shape)
             at = self.library.SuperoptOutput(context, n, shape, y.ndim)
             if y.nbytes:

@@ -45,7 +45,7 @@ BELOW["compilation"] = {
     "loading", "plan", "check", "cost", "kernels", "ort", "onnx_io", "report", "ir", "te",
 }  # fmt: skip
 BELOW["ort_plugin"] = {
-    "compilation", "loading", "cost", "kernels", "onnx_io", "ort", "report", "ir", "te",
+    "compilation", "loading", "plan", "cost", "kernels", "onnx_io", "ort", "report", "ir", "te",
 }  # fmt: skip
 BELOW["verification"] = {
     "loading", "check", "verifier", "rules", "ort", "onnx_io", "report", "ir", "te",
