@@ -10,10 +10,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define HEADER "superopt context 1\n"
 #define NO_PROCESSOR 4 /* error code of exported models: an instruction set is missing */
+#define CLOSE_ON_EXEC 1u /* MFD_CLOEXEC */
 #define MAX_MESSAGE 1024
 
 /* A context in memory, and where its files are. */
@@ -94,7 +96,7 @@ static void release_file(named_file *file)
 /* Give bytes a path: dlopen and mmap take files. */
 static OrtStatus *name_bytes(const char *bytes, size_t size, named_file *out)
 {
-    out->descriptor = memfd_create("superopt", MFD_CLOEXEC);
+    out->descriptor = (int)syscall(SYS_memfd_create, "superopt", CLOSE_ON_EXEC); /* glibc 2.27 */
     size_t done = 0;
     while (out->descriptor >= 0 && done < size) {
         ssize_t count = write(out->descriptor, bytes + done, size - done);

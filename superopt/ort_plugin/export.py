@@ -15,6 +15,7 @@ from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.export.atomic_files import atomic_files
 from superopt.onnx_io.export.model_file import write_source
 from superopt.onnx_io.import_.model import opaque_reason
+from superopt.ort_plugin.build import LIBRARY_NAME
 from superopt.ort_plugin.context_model import (
     CONTEXT_SUFFIX,
     Part,
@@ -23,7 +24,7 @@ from superopt.ort_plugin.context_model import (
     embedded_context,
     extract_part,
 )
-from superopt.ort_plugin.library import LIBRARY_NAME, provider_library
+from superopt.ort_plugin.library import provider_library
 from superopt.ort_plugin.node_groups import file_positions, group_nodes
 from superopt.plan.graph.partition import TOO_SMALL_REASON, fallback_nodes
 from superopt.report.compilation.compile_report import ContextPart, ContextReport

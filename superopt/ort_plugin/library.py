@@ -14,15 +14,9 @@ from superopt.compilation.cpu.c_compiler import MAX_ERROR_LINES, find_c_compiler
 from superopt.cost.cache_folders import default_folder
 from superopt.errors import UsageError
 from superopt.onnx_io.export.atomic_files import atomic_files
+from superopt.ort_plugin.build import HEADERS, LIBRARY_NAME, SOURCES, build_command
 
 PROVIDER_NAME = "SuperoptExecutionProvider"
-LIBRARY_NAME = "libsuperopt_ort.so"
-SOURCES = ("provider.c", "partition.c", "context_file.c", "host_compiler.c")
-HEADERS = (
-    "ort_api.h", "partition.h", "context_file.h", "host_compiler.h",
-    "../report/model_interface.h",
-)  # fmt: skip
-BUILD_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-Wl,-z,noexecstack")
 
 
 def provider_library() -> Path:
@@ -51,12 +45,6 @@ def _cached_library(here: Path) -> Path:
         with atomic_files() as new:
             new(built).file.write(build_library(find_c_compiler(), here, folder))
     return built
-
-
-def build_command(compiler: Sequence[str], version: str, output: str) -> list[str]:
-    """Return the command that builds the library in the folder of its sources."""
-    defined = f'-DSUPEROPT_VERSION="{version}"'
-    return [*compiler, *BUILD_FLAGS, defined, *SOURCES, "-ldl", "-o", output]
 
 
 def build_library(compiler: Sequence[str], sources: Path, scratch: Path) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from superopt.ort_plugin.library import HEADERS
+from superopt.ort_plugin.build import HEADERS
 from tests.support.compilation.exporting import CC
 from tests.support.compilation.models import near, net, picture, reference
 from tests.support.ort_plugin.sessions import MISSING, REASON, export, open_session, run_session
