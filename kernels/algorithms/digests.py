@@ -11,6 +11,7 @@ from superopt.kernels.algorithms.problem import MAX_WINOGRAD_TILE, Problem
 from superopt.kernels.loops.layout import Layout, ScatteredLayout
 from superopt.kernels.loops.tile import For, Kernel, Stmt, Store
 from superopt.te.analysis.walk import loads
+from superopt.te.expr.dtype import U32
 from superopt.te.expr.node import Apply, Axis, Const, Expr, Index, Load, Reduce, Size
 from superopt.te.expr.symbolic_int import example_sizes
 from superopt.te.expr.tensor import Tensor
@@ -53,9 +54,10 @@ def _problem_digest(p: Problem, w: _Serializer) -> str:
 
 
 def _has_bytes(p: Problem) -> bool:
-    """True if the problem's tensor reads integers of 8 bits."""
+    """True if the problem's tensor reads integers of 8 bits, or words of these or smaller ones."""
     assert p.tensor.body is not None
-    return any(e.dtype.is_int and e.dtype.bits == 8 for e in loads(p.tensor.body))
+    read = [e.dtype for e in loads(p.tensor.body)]
+    return any(x == U32 or (x.is_int and x.bits == 8) for x in read)
 
 
 def _layout_text(layout: Layout | ScatteredLayout | None) -> str:

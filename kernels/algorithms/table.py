@@ -15,6 +15,7 @@ from superopt.kernels.algorithms.cpu.attention.complete_rows import ATTENTION
 from superopt.kernels.algorithms.cpu.attention.streaming import STREAMING
 from superopt.kernels.algorithms.cpu.block_scaled_gemm import BLOCK_SCALED_GEMM
 from superopt.kernels.algorithms.cpu.collapsed_spatial_axes import COLLAPSED_GEMM
+from superopt.kernels.algorithms.cpu.dot_products.block_scaled import BLOCK_SCALED_INT8
 from superopt.kernels.algorithms.cpu.dot_products.gemm import (
     AMX_GEMM,
     AMX_INT8_GEMM,
@@ -50,9 +51,9 @@ from superopt.kernels.algorithms.gpu.window_tiles import WINDOW_TILES
 
 ALGORITHMS: Mapping[str, tuple[Algorithm[Any], ...]] = {
     "cpu": (
-        STREAMING, ATTENTION, TREE_WALK, ROW_WISE, BLOCK_SCALED_GEMM, AMX_GEMM, BF16_GEMM,
-        AMX_INT8_GEMM, INT8_GEMM, INT8_WINOGRAD, GEMV,
-        SMALL_N_GEMM, GEMM, COLLAPSED_GEMM, WINOGRAD, STRASSEN, GROUPED_GEMM, PLANAR_CONVOLUTION,
+        STREAMING, ATTENTION, TREE_WALK, ROW_WISE, BLOCK_SCALED_INT8, BLOCK_SCALED_GEMM,
+        AMX_GEMM, BF16_GEMM, AMX_INT8_GEMM, INT8_GEMM, INT8_WINOGRAD, GEMV, SMALL_N_GEMM,
+        GEMM, COLLAPSED_GEMM, WINOGRAD, STRASSEN, GROUPED_GEMM, PLANAR_CONVOLUTION,
         REDUCTION, TRANSPOSE, ELEMENTWISE,
     ),
     "cuda": (

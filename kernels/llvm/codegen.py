@@ -21,7 +21,9 @@ from superopt.kernels.llvm.dot_products.amx import (
     open_tiles,
     store_tiles,
 )
+from superopt.kernels.llvm.dot_products.bytes import emit_dot_bytes
 from superopt.kernels.llvm.dot_products.products import (
+    DOT_BYTES,
     TILE_BYTES,
     kernel_product,
     match_dot_product,
@@ -298,6 +300,8 @@ def _emit_update(w: Writer, s: Update) -> None:
                         new = emit_function(w.t, how, [old, y], dtype)
                     else:
                         new = emit_fma(w.t, w.t.splat(emit_value(w, a, p), p.lanes), y, old)
+                case "sum", Apply(fn, (a, b)) if fn == DOT_BYTES:
+                    new = emit_dot_bytes(w, old, [emit_value(w, e, p) for e in (a, b)])
                 case _:
                     more = w.t.splat(emit_value(w, s.value, p), p.lanes)
                     more = emit_cast(w.t, more, s.buffer.dtype)

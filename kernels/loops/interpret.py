@@ -30,6 +30,19 @@ RESTRICTED_FUNCTIONS = {"exp_below": "exp"}  # of arguments that are at most 0
 _REALS = Reals()
 
 
+def _dot_bytes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the sum of four products of the unsigned bytes of x and the signed ones of y."""
+    x, y = np.broadcast_arrays(x, y)
+    parts = [np.ascontiguousarray(v, np.uint32)[..., None] for v in (x, y)]
+    products = parts[0].view(np.uint8).astype(np.int32) * parts[1].view(np.int8)
+    out: np.ndarray = products.sum(-1, dtype=np.int32)
+    return out
+
+
+# Functions that only kernels have.
+KERNEL_FUNCTIONS = {"dot_bytes": _dot_bytes}
+
+
 def run_kernel(kernel: Kernel, buffers: Sequence[np.ndarray]) -> None:
     """Run a kernel on its parameters, in order; the results are written in place.
 
@@ -126,6 +139,8 @@ class _Evaluation:
                 if args[0].dtype == INDEX and fn != "cast":
                     return apply_index_function(fn, values)
                 arrays, kinds = [*map(np.asarray, values)], [a.dtype for a in args]
+                if fn in KERNEL_FUNCTIONS:
+                    return KERNEL_FUNCTIONS[fn](*arrays)
                 return _REALS.apply(RESTRICTED_FUNCTIONS.get(fn, fn), arrays, kinds, dtype)
             case Index(element, bound):
                 i, n = np.asarray(self.value(element)).astype(np.int64), self.value(bound)

@@ -46,18 +46,21 @@ MIN_GEMM_ROWS = 16  # from which decoding a panel once pays
 # Of decoded weights, so that a panel stays in L1: on a Xeon (family 6, model 167) 16 to 64 rows
 # take 0.74 to 0.9 of the time of 512 terms, which stay in L2, and 128 to 512 rows the same.
 MAX_PANEL_TERMS = 128
+MIN_PARTS_PER_THREAD = 2  # else rows are divided, too, and each part decodes its panel
 MAX_UNROLLED_WORDS = 4  # of a block
 Form = tuple[Tensor, Mapping[Tensor, Schedule]]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockScaledProduct:
-    """A sum over `block` and `inner` axes of x * (q * s), where `inner` does not change s."""
+    """A sum over `block` and `inner` axes of x * (q * s), where `inner` does not change s.
+    rounds_rows: x may be rounded to 8 bits in each block, as x * (s * q) says."""
 
     reduce: Reduce
     x: Expr
     q: Expr
     s: Expr
+    rounds_rows: bool = False
 
     @property
     def block(self) -> Axis:
@@ -69,17 +72,21 @@ class BlockScaledProduct:
 
 
 def match_block_scaled(t: Tensor) -> BlockScaledProduct | None:
-    """Match a sum over blocks, words and fields of x * (q * s), with s of blocks and columns, and
-    columns along the last axis."""
+    """Match a sum over blocks, words and fields of x * (q * s) or x * (s * q), with s of blocks and
+    columns, and columns along the last axis."""
     found = reduction(t)
     if found is None or found.fn != "sum" or len(found.axes) != 3 or not t.axes:
         return None
     match found.body:
         case Apply("mul", (x, Apply("mul", (q, s)))) if found.dtype.bits == 32:
-            weight_axes = _loaded_axes(q) | _loaded_axes(s)
-            fits = _loaded_axes(s) == {found.axes[0], t.axes[-1]}
-            fits &= weight_axes.isdisjoint(t.axes[:-1]) and t.axes[-1] not in _loaded_axes(x)
-            return BlockScaledProduct(found, x, q, s) if fits else None
+            scale_axes = {found.axes[0], t.axes[-1]}
+            rounds_rows = loaded_axes(q) == scale_axes
+            if rounds_rows:
+                q, s = s, q
+            weight_axes = loaded_axes(q) | loaded_axes(s)
+            fits = loaded_axes(s) == scale_axes
+            fits &= weight_axes.isdisjoint(t.axes[:-1]) and t.axes[-1] not in loaded_axes(x)
+            return BlockScaledProduct(found, x, q, s, rounds_rows) if fits else None
     return None
 
 
@@ -88,7 +95,7 @@ def _split_zero_point(found: BlockScaledProduct, column: Axis) -> tuple[Expr, Ex
     product's weights are differences of these; zero points are of blocks and columns."""
     match found.q:
         case Apply("sub", (Apply("cast", (Apply("bitand", (_, Const(mask))),)) as q, z)) if (
-            _loaded_axes(z) == {found.block, column}
+            loaded_axes(z) == {found.block, column}
         ):
             middle = const((int(mask) + 1) // 2, found.reduce.dtype)
             return q - middle, z - middle
@@ -100,7 +107,7 @@ def row_axes(t: Tensor) -> tuple[Axis, ...]:
     return () if match_block_scaled(t) is None else t.axes[:-1]
 
 
-def _loaded_axes(e: Expr) -> set[Axis]:
+def loaded_axes(e: Expr) -> set[Axis]:
     return {a for x in loads(e) for i in x.index for a in index_axes(i)}
 
 
@@ -125,20 +132,20 @@ def options(p: Problem, found: BlockScaledProduct) -> Iterator[Option]:
         Option.make("block_gemm", rows=_fitting_rows(p, rows), vectors=vectors, blocks=n)
         for n in _block_counts(found)
     ]
-    yield from (few, *many) if _row_count(p.tensor) < MIN_GEMM_ROWS else (*many, few)
+    yield from (few, *many) if row_count(p.tensor) < MIN_GEMM_ROWS else (*many, few)
 
 
-def _row_count(t: Tensor) -> int:
+def row_count(t: Tensor) -> int:
     return prod(a.size for a in t.axes[:-1])
 
 
-def _tile_axis(t: Tensor) -> Axis | None:
+def tile_axis(t: Tensor) -> Axis | None:
     """Return the axis of rows along which register tiles run: the longest."""
     return max(t.axes[:-1], key=lambda a: a.size, default=None)
 
 
 def _fitting_rows(p: Problem, most: int) -> int:
-    m = _tile_axis(p.tensor)
+    m = tile_axis(p.tensor)
     return min(most, 1 if m is None else max(m.size, 1))
 
 
@@ -149,14 +156,25 @@ def _block_counts(found: BlockScaledProduct) -> list[int]:
     return list(dict.fromkeys((next(some, 1), count)))
 
 
+def _tiles_per_part(p: Problem, rows: int, panel: int) -> int:
+    """Return how many row tiles a thread computes with a panel of weights that it decodes; 0 if
+    all, because there are enough panels for all threads, or the number of rows is symbolic."""
+    panels, m = -(-p.tensor.axes[-1].size // panel), tile_axis(p.tensor)
+    if m is None or p.is_example or p.threads == 1 or panels >= MIN_PARTS_PER_THREAD * p.threads:
+        return 0
+    tiles = -(-m.size // rows)
+    parts = -(-MIN_PARTS_PER_THREAD * p.threads // panels)
+    return max(-(-tiles // parts), -(-MIN_GEMM_ROWS // rows))
+
+
 def schedule(p: Problem, found: BlockScaledProduct, option: Option) -> Choice:
     """Return the choice of an option."""
-    m = _tile_axis(p.tensor)
+    m = tile_axis(p.tensor)
     tile = "" if m is None else m.name
     columns = p.tensor.axes[-1].size
     lanes = min(p.lanes, columns)
     panel = min(PANEL_VECTORS * lanes, columns // lanes * lanes)
-    loops = _Loops(tile, option["rows"], lanes, panel)
+    loops = _Loops(tile, option["rows"], lanes, panel, _tiles_per_part(p, option["rows"], panel))
     if option.algorithm != "block_gemm":
         form = partial(_block_sums, loops, option.algorithm == "folded_zeros")
     else:
@@ -178,12 +196,14 @@ BLOCK_SCALED_GEMM = Algorithm(
 
 @dataclass(frozen=True, slots=True)
 class _Loops:
-    """The axis of tiles of `rows` rows ("": one row), lanes of a vector, columns of a panel."""
+    """The axis of tiles of `rows` rows ("": one row), lanes of a vector, columns of a panel.
+    tiles_per_part: row tiles of `block_gemm` that a thread computes at a time; 0: all."""
 
     tile_axis: str
     rows: int
     lanes: int
     panel: int
+    tiles_per_part: int = 0
 
     def split_rows(self, t: Tensor) -> tuple[list[Primitive], list[str], list[str]]:
         """Return the steps that make row tiles, the loops over tiles, and those of a tile."""
@@ -209,7 +229,7 @@ def _block_sums(loops: _Loops, folds_zeros: bool, t: Tensor) -> Form:
         row_axes = (*t.axes[:-1], found.block)
         row_sums = _block_sum("row_sums", row_axes, found.inner, found.x)
         total = total - zeros[1] * row_sums[row_axes]
-    root = _with_sum(t, found.reduce, Reduce("sum", (found.block,), total * found.s, total.dtype))
+    root = with_sum(t, found.reduce, Reduce("sum", (found.block,), total * found.s, total.dtype))
 
     n, (word, field) = t.axes[-1].name, (a.name for a in found.inner)
     steps, outer, tile = loops.split_rows(t)
@@ -253,21 +273,26 @@ def _block_gemm(loops: _Loops, vectors: int, blocks: int, t: Tensor) -> Form:
     moved = substitute_axes(body, dict(zip(axes, own, strict=True)))
     weights = Tensor("weights", moved.dtype, tuple(a.extent for a in own), own, moved)
     product = Apply("mul", (found.x, Load(weights, axes, moved.dtype)), moved.dtype)
-    root = _with_sum(t, found.reduce, Reduce("sum", found.reduce.axes, product, moved.dtype))
+    root = with_sum(t, found.reduce, Reduce("sum", found.reduce.axes, product, moved.dtype))
 
     n, block, inner = t.axes[-1].name, found.block.name, [a.name for a in found.inner]
     steps, outer, tile = loops.split_rows(t)
     width = min(vectors * loops.lanes, loops.panel)
     steps += [Split(n, loops.panel), Split(f"{n}.i", width), Split(f"{n}.i.i", loops.lanes)]
     tile = [*tile, f"{n}.i.i.o", f"{n}.i.i.i"]
+    parts = [f"{n}.o"]
+    if loops.tiles_per_part:
+        tiles = outer.pop()
+        steps.append(Split(tiles, loops.tiles_per_part))
+        parts, outer = [*parts, f"{tiles}.o"], [*outer, f"{tiles}.i"]
     outer.append(f"{n}.i.o")
     if blocks < found.block.size:
         steps.append(Split(block, blocks))
         at, outer, inner = f"{block}.o", [f"{block}.o", *outer], [f"{block}.i", *inner]
     else:
-        at, inner = f"{n}.o", [block, *inner]
-    steps += [Reorder((f"{n}.o", *outer, *inner, *tile)), *map(Unroll, tile[:-1])]
-    how = (*steps, Vectorize(tile[-1]), Parallel(f"{n}.o"))
+        at, inner = parts[-1], [block, *inner]
+    steps += [Reorder((*parts, *outer, *inner, *tile)), *map(Unroll, tile[:-1])]
+    how = (*steps, Vectorize(tile[-1]), *map(Parallel, parts))
 
     *_, field, n = (a.name for a in own)
     decode: Schedule = (
@@ -277,7 +302,7 @@ def _block_gemm(loops: _Loops, vectors: int, blocks: int, t: Tensor) -> Form:
     return root, {root: how, weights: decode}
 
 
-def _with_sum(t: Tensor, old: Reduce, new: Reduce) -> Tensor:
+def with_sum(t: Tensor, old: Reduce, new: Reduce) -> Tensor:
     """Return the tensor with its sum replaced."""
 
     def substitute(e: Expr) -> Expr:

@@ -36,6 +36,7 @@ SUM_BYTES = 4
 MAX_TILE_ROWS, TILE_GROUPS, TILE_REGISTERS = 16, 16, 8
 ROW_BYTES, TILE_BYTES = TILE_ROW_BYTES, 1024
 PALETTE_BYTES = 64  # of a tile configuration
+DOT_BYTES = "dot_bytes"  # the function of bytes.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +189,18 @@ def _has_strides(p: DotProduct) -> bool:
     return True
 
 
+def _adds_products(s: Update) -> bool:
+    return s.fn == "sum" and isinstance(s.value, Apply) and s.value.fn == "mul"
+
+
 def kernel_product(kernel: Kernel) -> DotProduct | None:
     """Return the product of a kernel with such instructions; None if it has none, as kernels that
-    prepare operands. Raises NotImplementedError for a product that its instructions do not compute.
-    """
+    prepare operands, or dot products of bytes (bytes.py). Raises NotImplementedError for a product
+    that its instructions do not compute."""
     updates = [s for s in flat_statements(kernel.body) if isinstance(s, Update)]
-    if kernel.instructions not in DOT_TYPES or not updates:
+    if kernel.instructions not in DOT_TYPES or not any(map(_adds_products, updates)):
+        return None
+    if any(isinstance(s.value, Apply) and s.value.fn == DOT_BYTES for s in updates):
         return None
     products = [x for x in map(match_dot_product, updates) if x is not None]
     if not products and kernel.tables:  # which transforms the operands of another kernel

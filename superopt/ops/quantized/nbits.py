@@ -17,6 +17,7 @@ from superopt.te.expr.tensor import Tensor, apply, cast, compute, const, reduce_
 CONTRIB_DOMAIN = "com.microsoft"
 WEIGHT_BITS = (2, 4, 8)
 MIN_BLOCK_SIZE = 16
+INT8_LEVEL = 4  # the accuracy_level that permits activations of 8 bits
 
 
 @op(
@@ -45,7 +46,8 @@ def matmul_nbits(
     """a w + bias for w[k, n] = (q[n, k] - zero_points[n, k // block_size]) * scales[...], in
     float32. b: q in bytes, [n, block, byte], the lowest bits first.
 
-    accuracy_level: the least accuracy that ONNX Runtime may compute in; float32 fulfils all.
+    accuracy_level: the least accuracy that kernels may compute in: 4 permits activations rounded
+    to 8 bits in each block. The expression is of float32, which fulfils all.
     """
     check_operands(a, b, scales, zero_points, g_idx, bias, K, N, bits, block_size)
     per_byte, blocks, x = 8 // bits, -(-K // block_size), widen_tensor(a)

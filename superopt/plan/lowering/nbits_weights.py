@@ -2,7 +2,9 @@
 
     y[m, n] = sum(a[m, k] * ((q[n, k] - z[block, n]) * s[block, n]))
 
-with q[n, k] = bits of words[word, n]. A vector of words holds the same terms of adjacent columns,
+with q[n, k] = bits of words[word, n]. At `accuracy_level` 4 the scale is the left factor, which
+tells kernels that they may round a to 8 bits in each block (kernels/algorithms/cpu/dot_products/
+block_scaled.py). A vector of words holds the same terms of adjacent columns,
 so that all of its bit fields are decoded in registers.
 """
 
@@ -13,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from superopt.ir import graph
-from superopt.ops.quantized.nbits import CONTRIB_DOMAIN
+from superopt.ops.quantized.nbits import CONTRIB_DOMAIN, INT8_LEVEL
 from superopt.plan.lowering.derived_constants import Load, derive_constant
 from superopt.te.expr.dtype import F32, U32, DType
 from superopt.te.expr.node import Const, Expr
@@ -57,6 +59,7 @@ def nbits_product(
     assert isinstance(weights, graph.Constant)
     assert isinstance(scale, graph.Constant)
     blocks, fields = -(-k // block_size), WORD_BITS // bits
+    rounds_rows = n.attr("accuracy_level") == INT8_LEVEL
     block_words = block_size // fields
 
     def constant(name: str, of: graph.Constant, kind: DType, rows: int, change: _Change) -> Tensor:
@@ -86,7 +89,8 @@ def nbits_product(
             field = apply("shr", words[block * block_words + word, j], bit)
             q = cast(apply("bitand", field, (1 << bits) - 1), F32)
             z = const(1 << (bits - 1), F32) if zeros is None else cast(zeros[block, j], F32)
-            return x * ((q - z) * cast(scales[block, j], F32))
+            scale = cast(scales[block, j], F32)
+            return x * (scale * (q - z) if rounds_rows else (q - z) * scale)
 
         out = reduce_sum((blocks, block_words, fields), term)
         if bias is not None:

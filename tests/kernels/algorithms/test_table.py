@@ -87,6 +87,7 @@ def problems(target: str) -> dict[str, Problem]:
         models["trees"] = tree_model()
         models |= {f"bits {m}": NBitsProduct(1024, 96).model([m]) for m in (1, 20)}
         models["bits with zeros"] = NBitsProduct(1024, 96, zero="packed").model([1])
+        models["bits of rounded rows"] = NBitsProduct(1024, 96, level=4).model([20])
         settings = [Settings(32, processor=AVX2), Settings(64)]
         settings += [Settings(64, bf16_instructions=name) for name in NEEDED_FEATURES]
         settings += [Settings(64, integer_instructions=name) for name in INTEGER_FEATURES]
