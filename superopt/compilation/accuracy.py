@@ -22,7 +22,7 @@ from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.import_.model import Model
 from superopt.plan.graph.recurrent_layer import is_recurrent
 from superopt.plan.graph.recurrent_unroll import unroll_recurrent
-from superopt.plan.graph.round_operands import round_operands
+from superopt.plan.graph.round_operands import round_int8_levels, round_operands
 from superopt.report.compilation.accuracy import Accuracy, OutputAccuracy
 from superopt.te.eval.domain import Reals
 from superopt.te.expr.dtype import BF16, F16, F32, F64, DType
@@ -49,7 +49,8 @@ def measure_accuracy(
     tolerance, or its error at most 4 times that of the original evaluated entirely in that
     precision, or of quantized values that become their neighbours near ties, or within the
     quantization steps that rounding explains; with `rounds_operands`,
-    the original is evaluated in float32 with the operands of products rounded.
+    the original is evaluated in float32 with the operands of products rounded. The original's
+    MatMulNBits at `accuracy_level` 4 have activations of 8 bits, as in ONNX Runtime.
 
     Outputs that depend on nodes without an expression are skipped, and named.
 
@@ -69,6 +70,7 @@ def measure_accuracy(
     graph = replace(graph, outputs=tuple(kept.values()))
     rounds_operands &= short != F32
     rounded = round_operands(graph, short) if rounds_operands else graph
+    rounded = round_int8_levels(rounded, at)
     is_float32 = rounds_operands or short == F32
     worst: dict[str, Comparison] = {}
     sizes: dict[str, float] = {}

@@ -15,6 +15,7 @@ from superopt.ir.substitute import replace_all
 from superopt.onnx_io.check.int8_saturation import NO_REACH, SaturatingNode, saturating_nodes
 from superopt.onnx_io.import_.model import Model
 from superopt.plan.graph.quantization.products import lower_quantized_products
+from superopt.plan.graph.round_operands import permits_int8_rows
 from superopt.report.compilation.quantization import (
     Exactness,
     ProductCount,
@@ -60,7 +61,9 @@ def _exactness(
     """Return how a product of quantized values is computed, and why; None for other nodes."""
     is_integer = n.op.title in INTEGER_PRODUCTS | CONTRIB_PRODUCTS
     if n.op.title == "MatMulNBits":
-        return ("fallback", "") if is_fallback else ("floats", f"weights of {n.attr('bits')} bits")
+        level = ", accuracy_level 4" if permits_int8_rows(n) else ""
+        why = f"weights of {n.attr('bits')} bits{level}"
+        return ("fallback", "") if is_fallback else ("floats", why)
     dequantized = [_is_dequantized(v) for v in n.inputs[:2]] if _is_float_product(n) else []
     if not is_integer and not any(dequantized):
         return None
