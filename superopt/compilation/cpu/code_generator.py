@@ -94,12 +94,9 @@ class CpuCodeGenerator(CodeGenerator):
         check_window_sizes(c.model, s.nodes, sizes)
         made = self.plan_segment(c, s, sizes)
         specs = tuple((static_shape(v.type, sizes), numpy_dtype(v.type)) for v in s.outputs)
-        constants = c.packed_constants.get(made.identity()) if c.packed_constants else None
         try:
             release = c.model.source.release_pages
-            code = load_program(
-                made, self.machine, self.threads, self.object_folder, constants, release
-            )
+            code = load_program(made, self.machine, self.threads, self.object_folder, release)
         except MemoryError as e:
             needs = made.constant_bytes + made.memory_bytes + self.threads * made.workspace_bytes
             at = ", ".join(f"{k}={n}" for k, n in sizes.items())

@@ -88,7 +88,7 @@ def tuned_compiler(
         given = rewritten_model(given, log, rewrite)
     device = _make_device(threads, precision)
     generator = CpuCodeGenerator(device, machine, objects_folder(), allowed)
-    return make_compiler(given, generator, chosen, {})
+    return make_compiler(given, generator, chosen)
 
 
 def make_target_compiler(
@@ -107,12 +107,12 @@ def load_saved(
     """Return the executable of a saved model. For other vectors kernels are compiled again."""
     machine = machine or host()
     same = saved.vector_bytes == machine.width
-    options, constants = (saved.options, saved.constants) if same else ({}, {})
+    options = saved.options if same else {}
     count = threads or saved.threads
     device = _make_device(count, saved.precision)
     generator = CpuCodeGenerator(device, machine, objects_folder(), saved.allowed)
     given = make_readable(saved.source, count)
-    out = make_compiler(given, generator, options, constants).executable()
+    out = make_compiler(given, generator, options).executable()
     for sizes in saved.sizes:
         out.variant(sizes)
     return out

@@ -136,9 +136,6 @@ class NativeSegment(KernelStep):
     def work_blocks(self) -> Mapping[int, int]:
         return {id(self.code.loaded_program): self.code.own_bytes}
 
-    def packed_constants(self) -> Mapping[str, np.ndarray]:
-        return {self.program.identity(): self.code.constants.concatenate()}
-
 
 def native_call(native: NativeSegment, input_count: int) -> ModelCall:
     """Return the call of a segment that is the whole model, of so many inputs."""

@@ -77,7 +77,7 @@ def tuned_compiler(
     if log is not None and rewrite is not None and allowed.winograd:
         given = rewritten_model(given, log, rewrite)
     generator = CudaCodeGenerator(device, allowed, vendor, streams, own)
-    return make_compiler(given, generator, chosen, {})
+    return make_compiler(given, generator, chosen)
 
 
 def make_target_compiler(

@@ -91,8 +91,8 @@ class Compiler:
     """A model and how it is compiled.
 
     generator: plans and compiles segments for a device. given_model: the model for ONNX Runtime.
-    tuned_options: of problems, by key. packed_constants: of programs, by identity.
-    fallback_reasons: nodes without a kernel, and why. sized_compilers: results of `compiler_for`.
+    tuned_options: of problems, by key. fallback_reasons: nodes without a kernel, and why.
+    sized_compilers: results of `compiler_for`.
     session: runs a model that superopt does not read (`readable_model`). prefer_kernels: use
     kernels even if ONNX Runtime is faster. plan_cache: what the generator remembers of the model.
     if_depth: dynamic Ifs above. is_sized: sizes are static. plans_classes: see `class_compiler`.
@@ -105,7 +105,6 @@ class Compiler:
     given_model: GivenModel
     generator: CodeGenerator
     tuned_options: Mapping[str, Option] = field(default_factory=dict)
-    packed_constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     fallback_reasons: dict[ir_graph.Node, str] = field(default_factory=dict)
     sized_compilers: dict[Sizes, Compiler] = field(default_factory=dict)
     session: ort.Session | None = None
@@ -306,7 +305,7 @@ class Compiler:
         return replace(self, prefer_kernels=True, fallback_reasons=none, sized_compilers={})
 
     def save(self, variants: Mapping[Sizes, Variant], path: Path) -> None:
-        """Write the model, the options of its kernels and packed constants to a file."""
+        """Write the model and the options of its kernels to a file."""
         write_saved_model(saved_model_of(self, variants), path)
 
     def partition(self, sizes: Mapping[str, int]) -> list[Segment]:
@@ -348,7 +347,7 @@ class Compiler:
     def subcompiler(self, source: Source, original: Source) -> Compiler:
         """Return the compiler of a part of the model at an If."""
         given = ReadableModel(source, original)
-        made = make_compiler(given, self.generator, self.tuned_options, self.packed_constants)
+        made = make_compiler(given, self.generator, self.tuned_options)
         return replace(made, if_depth=self.if_depth + 1)
 
     def fallback(self) -> Fallback:
@@ -379,16 +378,15 @@ def make_compiler(
     readable: ReadableModel,
     generator: CodeGenerator,
     tuned_options: Mapping[str, Option],
-    packed_constants: Mapping[str, np.ndarray],
 ) -> Compiler:
     """Return the compiler of a model."""
     model = import_model(readable.source)
     given = GivenModel(readable.original, generator.device.fallback_threads)
     if readable.session is None:
         reasons = integer_product_fallbacks(model, generator.runtime_integer_products)
-        return Compiler(model, given, generator, tuned_options, packed_constants, reasons)
+        return Compiler(model, given, generator, tuned_options, reasons)
     reasons = dict.fromkeys(ir_graph.nodes(model.graph), readable.fallback_reason)
-    return Compiler(model, given, generator, {}, {}, reasons, session=readable.session)
+    return Compiler(model, given, generator, {}, reasons, session=readable.session)
 
 
 # sizes_text: the symbolic sizes

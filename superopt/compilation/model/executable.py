@@ -344,7 +344,7 @@ class Executable(ModelPrograms):
     def save(self, path: str | Path) -> None:
         """Write the compiled model to a file, for `superopt.load`.
 
-        The file holds the model, the option of each kernel, and packed constants for the sizes that
+        The file holds the model, each weight once, and the option of each kernel, for sizes that
         have a program of their own, or of the last calls. Raises UsageError if it is not written.
         """
         with self.exclusive():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def saved_model_of(c: Compiler, variants: Mapping[Sizes, Variant]) -> SavedModel:
-    """Return the model, the options of its kernels and packed constants. Raises UsageError for a
+    """Return the model and the options of its kernels. Raises UsageError for a
     model that runs in ONNX Runtime alone."""
     if c.session is not None:
         raise unsaveable_error(c.model, c.fallback_reasons)
@@ -25,7 +25,6 @@ def saved_model_of(c: Compiler, variants: Mapping[Sizes, Variant]) -> SavedModel
         allowed=c.generator.allowed,
         options={key: o for s in steps for key, o in s.program.options.items()},
         sizes=tuple(map(dict, variants)),
-        constants={key: a for s in steps for key, a in s.packed_constants().items()},
         target=c.device.name,
         **c.generator.saved_fields(),
     )

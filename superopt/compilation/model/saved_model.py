@@ -1,5 +1,5 @@
-"""Compiled models in files: the graph, the options of its kernels, and packed constants. Machine
-code is not saved; it is compiled again or found in the user's cache."""
+"""Compiled models in files: the model, with each weight once, and the options of its kernels.
+Packed constants and machine code are made again, or found in the user's cache."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
-
-import numpy as np
 
 from superopt import __version__
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
@@ -34,15 +32,14 @@ class SavedModel:
     """The contents of a saved model.
 
     vector_bytes: of the vectors that it was compiled for. allowed: the allowed transforms. options:
-    of problems, by key. sizes: the compiled sets of symbolic sizes. constants: packed, as bytes, by
-    program identity. target, precision, vendor, streams: arguments of `compile`.
+    of problems, by key. sizes: the compiled sets of symbolic sizes. target, precision, vendor,
+    streams: arguments of `compile`.
     """
 
     source: Source
     allowed: AllowedTransforms
     options: Mapping[str, Option]
     sizes: tuple[dict[str, int], ...]
-    constants: Mapping[str, np.ndarray]
     threads: int = 1
     vector_bytes: int = 64
     target: str = "cpu"
@@ -68,7 +65,6 @@ def write_saved_model(saved: SavedModel, path: Path) -> None:
         "weights": places,
         "schedules": {key: str(option) for key, option in saved.options.items()},
         "sizes": saved.sizes,
-        "constants": list(saved.constants),
         "target": saved.target,
         "precision": saved.precision,
         "vendor": saved.vendor,
@@ -83,31 +79,20 @@ def write_saved_model(saved: SavedModel, path: Path) -> None:
             copy_blob(blob, file)
             file.write(bytes(-size % WEIGHT_ALIGNMENT_BYTES))
 
-    def held(array: np.ndarray) -> section_file.SectionWriter:
-        def put(file: BinaryIO) -> None:
-            file.write(array.data)
-
-        return put
-
-    section_file.write_sections(path, about, [graph, weights, *map(held, saved.constants.values())])
+    section_file.write_sections(path, about, [graph, weights])
 
 
 def read_saved_model(path: Path) -> SavedModel:
     """Read a saved model. Raises UsageError if the file is not one, or is damaged."""
     about, found = section_file.read_sections(path)
     try:
-        graph, weights, *others = found
+        graph, weights, *_ = found  # format 2 has packed constants, too
         places = [(int(at), int(size)) for at, size in about["weights"]]
-        names = map(str, about["constants"])
         return SavedModel(
             _source(path, str(about["model"]), graph, weights, places),
             AllowedTransforms(str(about["float_class"]), bool(about.get("partial", True))),
             {str(k): Option.parse(str(o)) for k, o in dict(about["schedules"]).items()},
             tuple({str(n): int(v) for n, v in dict(each).items()} for each in about["sizes"]),
-            {
-                name: np.frombuffer(region.view(), np.uint8)
-                for name, region in zip(names, others, strict=True)
-            },
             max(int(about["threads"]), 1),
             int(about["width"]),
             str(about.get("target", "cpu")),

@@ -127,11 +127,6 @@ class KernelStep(MemoryHolder):
         """The number of calls and launches in a run."""
         return len(self.program.calls)
 
-    def packed_constants(self) -> Mapping[str, np.ndarray]:
-        """Return the bytes of its constants as kernels read them, by program identity, to be
-        saved."""
-        return {}
-
 
 Step = Union[KernelStep, "OrtSegment", "RuntimeSizedSegment", "EmptyOutputs", Fallback, ControlFlow]
 

@@ -15,4 +15,4 @@ def make_target_compiler(
 ) -> Compiler:
     """Return the compiler of a model."""
     generator = ReferenceCodeGenerator(device, options.allowed)
-    return make_compiler(make_readable(source, 1), generator, {}, {})
+    return make_compiler(make_readable(source, 1), generator, {})

@@ -23,7 +23,8 @@ from superopt.onnx_io.export.atomic_files import atomic_files
 from superopt.onnx_io.read.mapped_file import Backing, Region, map_file
 
 MAGIC = b"superopt"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (2, 3)
 _HEADER = struct.Struct("<8sIIQ")
 _PAGE_BYTES = 4096
 _CHUNK_BYTES = 8 << 20
@@ -97,10 +98,10 @@ def read_sections(path: Path) -> tuple[dict[str, Any], list[Region]]:
             "name a file that `save` wrote",
         )
     _, number, crc, length = _HEADER.unpack(view[: _HEADER.size])
-    if number != FORMAT_VERSION:
+    if number not in READABLE_VERSIONS:
         raise UsageError(
             f"{path} is of format {number}",
-            f"this version of superopt reads format {FORMAT_VERSION}",
+            f"this version of superopt reads formats {' and '.join(map(str, READABLE_VERSIONS))}",
             "compile the model again, and save it",
         )
     text = bytes(view[_HEADER.size : _HEADER.size + length])

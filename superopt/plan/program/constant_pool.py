@@ -92,14 +92,6 @@ class PackedConstants:
         pointers = [a.ctypes.data for a in self.arrays] or [0]
         object.__setattr__(self, "table", np.array(pointers, np.uintp))
 
-    def concatenate(self) -> np.ndarray:
-        """A copy of all constants, each at its place."""
-        out = aligned_zeros(self.size)
-        for at, a in zip(self.offsets, self.arrays, strict=True):
-            end = min(at + len(a), self.size)
-            out[at:end] = a[: end - at]
-        return out
-
 
 def pool_arrays(writers: Sequence[tuple[int, Writer]]) -> list[tuple[str, np.ndarray]]:
     """Arrays, with their digests, of so many bytes, which are filled.

@@ -27,7 +27,7 @@ from superopt.plan.program.image import (
     load_image,
     pointer_table,
 )
-from superopt.plan.program.pack_constants import constant_numbers, pack_constants, split_constants
+from superopt.plan.program.pack_constants import constant_numbers, pack_constants
 from superopt.plan.program.program import Program
 
 
@@ -36,28 +36,23 @@ def load_program(
     machine: Machine,
     threads: int,
     folder: Path | None,
-    constants: np.ndarray | None = None,
     release: Callable[[], None] | None = None,
 ) -> LoadedProgram:
-    """Return the program as loaded machine code. folder: the cache of object files. constants: the
-    bytes of all packed constants, if known. release: see `pack_constants`."""
+    """Return the program as loaded machine code. folder: the cache of object files. release:
+    see `pack_constants`."""
     made = start_image(program, machine, threads, folder)
-    held = pack_program_constants(program, release, constants)
+    held = pack_program_constants(program, release)
     return load_image(made(), held, machine, lambda: program)
 
 
 def pack_program_constants(
     program: Program,
     release: Callable[[], None] | None = None,
-    data: np.ndarray | None = None,
 ) -> PackedConstants:
-    """Return all constants as kernels read them. release: see `pack_constants`. data: their bytes,
-    if known. Raises NotImplementedError, as for a missing kernel, where a constant does not fit."""
-    size = program.constant_bytes
-    if data is not None and len(data) == size:
-        return split_constants(program.constants, data)
+    """Return all constants as kernels read them. release: see `pack_constants`. Raises
+    NotImplementedError, as for a missing kernel, where a constant does not fit."""
     try:
-        return pack_constants(program.constants, size, release)
+        return pack_constants(program.constants, program.constant_bytes, release)
     except (LookupError, TypeError, ValueError) as e:
         raise NotImplementedError(f"a constant does not fit what its kernel reads: {e}") from e
 

@@ -114,17 +114,6 @@ def pack_constants(
     return _in_table_order(some, size, known)
 
 
-def split_constants(slots: Sequence[ConstantSlot], data: np.ndarray) -> PackedConstants:
-    """The constants whose bytes are known: a copy of all, as `Constants.joined` makes it."""
-
-    def writer(at: int) -> Writer:
-        return lambda out: np.copyto(out, data[at : at + len(out)])
-
-    some = _slots_by_offset(slots)
-    found = pool_arrays([(c.bytes, writer(at)) for at, c in some.items()])
-    return _in_table_order(some, len(data), dict(zip(some, found, strict=True)))
-
-
 def _in_table_order(
     places: Iterable[int], size: int, found: Mapping[int, tuple[str, np.ndarray]]
 ) -> PackedConstants:

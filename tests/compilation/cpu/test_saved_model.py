@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import superopt
 from superopt.compilation.cpu import load_compiler as compile_
@@ -19,7 +20,7 @@ from superopt.compilation.model import saved_model
 from superopt.cost.learned_ranking import FEATURE_ALGORITHMS
 from superopt.errors import ModelError, SuperoptError, UsageError
 from superopt.kernels.runtime.cpu import Machine, host
-from tests.support.compilation.models import net, partly_foreign, picture
+from tests.support.compilation.models import F, model, net, partly_foreign, picture
 
 HEAD = struct.Struct("<8sIIQ")
 
@@ -46,14 +47,46 @@ def test_it_computes_the_same_bits_again(tmp_path: Path) -> None:
     assert again(x=picture(3, 8))["y"].shape == (3, 10)  # and others when they come
 
 
-def test_constants_are_not_packed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exe = superopt.compile(net())
-    exe.run({"x": picture(1, 9)})
+@pytest.mark.parametrize("shapes", [[{"n": 1}], [{"n": 1}, {"n": 6}]], ids=["one", "two"])
+def test_each_weight_is_in_the_file_once(shapes: list[dict[str, int]], tmp_path: Path) -> None:
+    """Also where kernels read it in other layouts, and Winograd's filters of twice its size."""
+    weights = {f"w{k}": np.ones((64, 64, 3, 3), np.float32) * k for k in range(4)}
+    names = ["x", "a", "b", "c", "y"]
+    nodes = [
+        helper.make_node("Conv", [names[k], f"w{k}"], [names[k + 1]], pads=[1] * 4)
+        for k in range(4)
+    ]
+    given = model(nodes, {"x": (F, ["n", 64, 28, 28])}, ["y"], weights)
+    exe = superopt.compile(given, shapes=shapes)
+    packed = exe.variant({"n": 1}).program.constant_bytes
+    assert packed > 1.5 * sum(w.nbytes for w in weights.values())
     exe.save(tmp_path / "m.superopt")
-    monkeypatch.setattr("superopt.plan.program.pack_constants.ConstantSlot.write", None)
+    assert (tmp_path / "m.superopt").stat().st_size < 1.1 * given.ByteSize()
     again = superopt.load(tmp_path / "m.superopt")
-    x = picture(1, 9)
+    x = np.random.default_rng(0).standard_normal((1, 64, 28, 28)).astype(np.float32)
     np.testing.assert_array_equal(again(x=x)["y"], exe(x=x)["y"])
+
+
+def test_a_file_of_the_format_before_is_read(tmp_path: Path) -> None:
+    """Its packed constants are not used. One of an earlier or later format is refused."""
+    exe = superopt.compile(net(9))
+    x = picture(1, 9)
+    exe.run({"x": x})
+    exe.save(tmp_path / "m.superopt")
+    data = (tmp_path / "m.superopt").read_bytes()
+    magic, _, crc, length = HEAD.unpack(data[: HEAD.size])
+    about = json.loads(data[HEAD.size : HEAD.size + length])
+    constants = [len(data), 4096, zlib.crc32(bytes(4096))]
+    about = {**about, "constants": ["identity"], "sections": [*about["sections"], constants]}
+    text = json.dumps(about).encode()
+    begin = HEAD.pack(magic, 2, zlib.crc32(text), len(text)) + text
+    old = tmp_path / "old.superopt"
+    old.write_bytes(begin + data[len(begin) :] + bytes(4096))
+    np.testing.assert_array_equal(superopt.load(old)(x=x)["y"], exe(x=x)["y"])
+    for number in (1, 4):
+        old.write_bytes(HEAD.pack(magic, number, crc, length) + data[HEAD.size :])
+        with pytest.raises(UsageError, match=f"(?s)is of format {number}.*formats 2 and 3"):
+            superopt.load(old)
 
 
 def test_for_other_vectors_all_is_made_again(tmp_path: Path) -> None:
@@ -91,7 +124,7 @@ def test_no_machine_code_is_in_the_file(tmp_path: Path) -> None:
     about = json.loads(data[HEAD.size : HEAD.size + length])
     assert set(about) == {
         "superopt", "model", "threads", "width", "float_class", "partial", "weights", "schedules",
-        "sizes", "constants", "sections", "target", "precision", "vendor", "streams",
+        "sizes", "sections", "target", "precision", "vendor", "streams",
     }  # fmt: skip
     assert {o.split()[0] for o in about["schedules"].values()} <= set(FEATURE_ALGORITHMS)
 
@@ -107,7 +140,7 @@ def _flipped(data: bytes, rng: random.Random) -> bytes:
 
 def _about(change: object) -> bytes:
     text = json.dumps(change).encode()
-    return HEAD.pack(b"superopt", 2, zlib.crc32(text), len(text)) + text
+    return HEAD.pack(b"superopt", 3, zlib.crc32(text), len(text)) + text
 
 
 def test_damage_is_found(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_models(name: str, level: str) -> None:
     m = MODELS[name]()
     given = make_readable(read_model(m), 1)
     generator = ReferenceCodeGenerator(open_device(CompileOptions()), machine=MACHINES[level])
-    exe = make_compiler(given, generator, {}, {}).executable()
+    exe = make_compiler(given, generator, {}).executable()
     near(exe.run(feeds(m)), reference(m, feeds(m)))
     assert any(isinstance(s, ReferenceSegment) for s in exe.variant({}))
 
