@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from superopt import guard
-from superopt.api.event_log import log_events
 from superopt.compilation.frontend.targets import TARGETS, check_target
 from superopt.compilation.model.shape_policy import Shapes, Specialize, check_specialize
 from superopt.errors import OutOfTime, UsageError
@@ -220,6 +219,8 @@ def tune(
     check_float_class(float_class)
     seconds = TARGETS[target].tuning_seconds if budget is None else seconds_("budget", budget)
     with guard.limit_call(seconds, guard.parse_max_memory(max_memory)):
+        from superopt.api.event_log import log_events
+
         return _tune(
             model, threads or 1, as_size_mapping(shapes), seconds,
             GRAPH_BUDGET_FRACTION * seconds * rewrites, _store_path(store),
@@ -264,7 +265,9 @@ def load(
 ) -> Executable:
     """Load a compiled model that `Executable.save` wrote, for a CPU or a GPU.
 
-    Kernels come from the user's cache of machine code and are rebuilt if they are missing.
+    Machine code for this processor is loaded from the file, if `save` wrote it: load only files
+    that you trust. Else kernels come from the user's cache of machine code, and are compiled if
+    they are missing; the log says why code in the file is not used.
 
     Args:
         path: The file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,12 +34,15 @@ def compile_model(
     target: str = "cpu",
     precision: str = "fp32",
     vendor: bool = True,
+    output: str | Path | None = None,
+    aot: Sequence[str] = (),
 ) -> CompilationReport:
     """Compile a model file and return a report of the result.
 
     shapes: values of symbolic dimensions, by name. dump: a folder for the kernels' text after each
     pass: .expressions, .tile, LLVM IR (.ll, .optimized.ll), or Triton source (.triton.py). target,
-    precision, vendor: as in `compile`.
+    precision, vendor: as in `compile`. output: a file for `superopt.load`, and aot: processors
+    whose machine code it holds; see `Executable.save`.
     """
     from superopt.jobs import compile_report
     from superopt.onnx_io.read.source import read_model
@@ -49,7 +52,8 @@ def compile_model(
     options = CompileOptions(target, threads or 1, allowed, precision, vendor)
     folder = None if dump is None else Path(dump)
     sizes = as_size_mapping(shapes)
-    return compile_report.report_compilation(read_model(model), options, sizes, folder)
+    saved = None if output is None else Path(output)
+    return compile_report.report_compilation(read_model(model), options, sizes, folder, saved, aot)
 
 
 def profile(

@@ -207,7 +207,17 @@ def open_saved(path: Path, threads: int | None, specialize: Specialize) -> Execu
     state = entries.file_state(path)
     held = read_saved_model(path)
     check_target(held.target, held.precision, held.vendor)
-    out: Executable = TARGETS[held.target].load("load_compiler").load_saved(held, threads)
+    target, out = TARGETS[held.target], None
+    if held.contents is not None and held.contents.code is not None:
+
+        def load_compiler() -> Compiler:
+            made: Compiler = target.load("load_compiler").saved_compiler(held, threads)
+            return made
+
+        out = target.load("saved_code").open_code(held, threads, load_compiler)
+    if out is None:
+        out = target.load("load_compiler").load_saved(held, threads)
+    assert isinstance(out, Executable)
     out.shape_policy.specialize = specialize
     out.reference = SavedReference(path.absolute(), state, threads, specialize)
     return out

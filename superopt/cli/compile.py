@@ -48,6 +48,18 @@ def _print_passes(context: click.Context, _parameter: click.Parameter, wanted: b
     help="Write the plan after each pass there, and the kernels, as text.",
 )
 @click.option(
+    "-o",
+    "--output",
+    type=options.NEW_FILE,
+    metavar="FILE",
+    help="Save the compiled model there, for superopt.load.",
+)
+@click.option(
+    "--aot", metavar="CPUS",
+    help="Machine code for these processors in --output: native, x86-64-v3, x86-64-v4, .. with"
+    " commas.",
+)  # fmt: skip
+@click.option(
     "--passes",
     is_flag=True,
     is_eager=True,
@@ -67,6 +79,8 @@ def compile_(
     tune: float | None,
     html: Path | None,
     dump: Path | None,
+    output: Path | None,
+    aot: str | None,
     float_class: str,
     target: str,
     precision: str,
@@ -85,7 +99,9 @@ def compile_(
         raise UsageError("--search and --tune", "a search includes tuning", "pass one of them")
     if html is not None and search is None:
         raise UsageError("--html without --search", "it shows what a search found", "add --search")
-    terminal.check_outputs(model, html=html)
+    if aot is not None and output is None:
+        raise UsageError("--aot without --output", "it names code in that file", "add --output")
+    terminal.check_outputs(model, html=html, output=output)
     measured: TuningReport | None = None
     if search is not None or tune is not None:
         with terminal.progress(as_json) as show, terminal.handle_interrupts() as stop:
@@ -105,6 +121,8 @@ def compile_(
         target=target,
         precision=precision,
         vendor=vendor,
+        output=output,
+        aot=tuple(aot.split(",")) if aot else (),
     )
     terminal.print_result(found, compile_report.compilation_text, as_json=as_json)
     if html is not None and measured is not None:

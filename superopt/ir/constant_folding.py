@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -170,18 +169,16 @@ def _folded_constants(
     computed = []
     for v in roots:
         if lazy and _nbytes(v.type) >= MIN_RECOMPUTE_BYTES and reads_stand_in(v):
-            yield v, folded_stand_in(v, partial(_load_root, v, sensitive), _nbytes(v.type))
+            yield v, folded_stand_in(v, FoldedConstant(v, sensitive), _nbytes(v.type))
         else:
             computed.append(v)
     for v, array in _root_arrays(computed, skipped, sensitive):
         n = ir_graph.producer(v)
         assert n is not None
-        again = (
-            (_transposed_view(n, array) or _recomputed_constant(v, array, sensitive))
-            if lazy
-            else None
-        )
-        yield v, again or ir_graph.constant(array)
+        if lazy:
+            yield v, _transposed_view(n, array) or _folded_constant(v, array, sensitive)
+        else:
+            yield v, ir_graph.constant(array)
 
 
 def _root_arrays(
@@ -190,10 +187,18 @@ def _root_arrays(
     sensitive: Set[ir_graph.Value],
 ) -> Iterator[tuple[ir_graph.Value, np.ndarray]]:
     """Yield each root with its array; a node that fails is added to `skipped` and its roots are
-    dropped.
+    dropped."""
+    for v, array in _unrounded_arrays(roots, skipped, sensitive):
+        yield v, _round_to_type(array, v.type)
 
-    Results are dropped after their last use to bound memory.
-    """
+
+def _unrounded_arrays(
+    roots: Sequence[ir_graph.Value],
+    skipped: dict[ir_graph.Node, str],
+    sensitive: Set[ir_graph.Value],
+) -> Iterator[tuple[ir_graph.Value, np.ndarray]]:
+    """Yield each root with its array before it is rounded to its type. Results are dropped after
+    their last use to bound memory."""
     wanted = dict.fromkeys(roots)
     order = ir_graph.nodes(roots)
     uses: dict[ir_graph.Node, int] = {}
@@ -215,7 +220,7 @@ def _root_arrays(
             continue
         for v, array in zip(ir_graph.results(n), held[n], strict=True):
             if v in wanted:
-                yield v, _round_to_type(array, v.type)
+                yield v, array
         if not uses.get(n):
             del held[n]
 
@@ -233,15 +238,36 @@ def _transposed_view(n: ir_graph.Node, array: np.ndarray) -> ir_graph.Constant |
     return ir_graph.constant(type=n.type, key=key, load=lambda: view, nbytes=array.nbytes)
 
 
-def _recomputed_constant(
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class FoldedConstant:
+    """Returns the array of a value that is computed from constants: `array`, or computed again.
+    sensitive: the rounding-sensitive values of its graph."""
+
+    value: ir_graph.Value
+    sensitive: Set[ir_graph.Value]
+    array: np.ndarray | None = None
+
+    def __call__(self) -> np.ndarray:
+        return _load_root(self.value, self.sensitive) if self.array is None else self.array
+
+    def float64_array(self, v: ir_graph.Value) -> np.ndarray:
+        """Return the array of a value that it is computed from, before it is rounded."""
+        return next(_unrounded_arrays([v], {}, self.sensitive))[1]
+
+
+def _folded_constant(
     v: ir_graph.Value, array: np.ndarray, sensitive: Set[ir_graph.Value]
-) -> ir_graph.Constant | None:
-    """Return a large constant that is recomputed from the original's whenever it is read, which is
-    once for each program, when it is packed: memory then does not hold it beside its packed form.
-    """
+) -> ir_graph.Constant:
+    """Return a constant that knows how it is computed. A large one is recomputed from the
+    original's whenever it is read, which is once for each program, when it is packed: memory then
+    does not hold it beside its packed form."""
     if array.nbytes < MIN_RECOMPUTE_BYTES:
-        return None
-    key, load = ir_graph.content_key(array), partial(_load_root, v, sensitive)
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        array.flags.writeable = False
+        load = FoldedConstant(v, sensitive, array)
+    else:
+        load = FoldedConstant(v, sensitive)
+    key = ir_graph.content_key(array)
     return ir_graph.constant(type=v.type, key=key, load=load, nbytes=array.nbytes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,9 +34,11 @@ def report_compilation(
     options: CompileOptions,
     shapes: Mapping[str, int],
     dump_folder: Path | None = None,
+    output: Path | None = None,
+    aot: Sequence[str] = (),
 ) -> CompilationReport:
     """Compile for these sizes, and report the result. dump_folder: write the plan after each pass
-    there, and the texts of the kernels."""
+    there, and the texts of the kernels. output, aot: save it; see `Executable.save`."""
     begin = time.monotonic()
     with dump_passes(dump_folder):
         exe = compile_model(source, options, apply_rewrite_log)
@@ -44,6 +46,8 @@ def report_compilation(
         with explain_default_sizes(exe.model, shapes):
             steps = exe.variant(sizes).kernel_steps
     seconds = time.monotonic() - begin
+    if output is not None:
+        exe.save(output, aot=aot)
     generator = exe.compiler.generator
     if dump_folder is not None:
         for n, s in enumerate(steps):

@@ -29,11 +29,19 @@ def test_compile_says_what_became_of_the_model(
     done = superopt("compile", model, "--threads", 2, "--shape", "n=4", "--dump", tmp_path, api=api)
     assert done.code == 0
     assert api.asked == {
-        "threads": 2, "shapes": {"n": 4}, "dump": tmp_path, "float_class": "E2", **ON
+        "threads": 2, "shapes": {"n": 4}, "dump": tmp_path, "output": None, "aot": (), **ON
     }  # fmt: skip
     golden("compilation.txt", done.out)
     found = json.loads(superopt("compile", model, "--json", api=api).out)
     assert found["foreign"] == [{"node": "TopK best", "why": COMPILATION.foreign[0].why}]
+
+
+def test_compile_saves_machine_code(superopt: Run, model: Path, tmp_path: Path) -> None:
+    api, out = FakeApi(), tmp_path / "m.superopt"
+    done = superopt("compile", model, "-o", out, "--aot", "native,x86-64-v3", api=api)
+    assert done.code == 0
+    assert (api.asked["output"], api.asked["aot"]) == (out, ("native", "x86-64-v3"))
+    assert "add --output" in superopt("compile", model, "--aot", "native", api=FakeApi()).err
 
 
 def test_explain_says_what_a_compiled_model_leaves_to_onnxruntime(

@@ -107,11 +107,11 @@ def schedule_winograd(p: Problem, found: Winograd, option: Option) -> Choice:
     layout = p.layouts.get(p.tensor) or row_major(p.tensor.rank)
     plan = Plan(m, bool(separate), *rest)
     form = winograd.winograd_form(p.tensor, c, convolution, plan, layout, p.lanes, p.threads)
-    transform = partial(_transform_window, convolution.forms(m), convolution.window)
+    transform = partial(transform_window, convolution.forms(m), convolution.window)
     return Choice.of_form(option, form, c.b.tensor, transform)
 
 
-def _transform_window(
+def transform_window(
     forms: tuple[tuple[int, int, int], ...], window: tuple[int, ...], w: np.ndarray
 ) -> np.ndarray:
     """Return the transformed filter. Where no output reads the last columns of the filter, since

@@ -5,7 +5,7 @@ share; small ones follow the program's texts."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ CLASSES_KIND = "classes"  # kind of the entry with the formulas of all classes
 MAX_INLINE_BYTES = 1 << 14  # of a constant that is stored with its program's description
 # of a constant: its offset, digest, length, and the checksum of its file; empty if it is inline
 ConstantEntry = tuple[int, str, int, str]
+WriteConstants = Callable[[PackedConstants], "tuple[list[ConstantEntry], list[bytes], int] | None"]
+ReadConstants = Callable[[list[list[Any]], int, bytes], PackedConstants | None]
 
 
 def read_class_formulas(key: str) -> list[SizeFormulas] | None:

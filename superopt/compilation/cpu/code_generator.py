@@ -12,6 +12,7 @@ from typing import Any
 from superopt.compilation.cpu.device import CpuDevice
 from superopt.compilation.cpu.explain_kernel import explain_kernel
 from superopt.compilation.cpu.export_library import export_library
+from superopt.compilation.cpu.machine_code import compile_ahead
 from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
 from superopt.compilation.cpu.profile import profile
 from superopt.compilation.cpu.segment_program import plan_segment_program
@@ -22,12 +23,14 @@ from superopt.compilation.frontend.graph_ports import (
     numpy_dtype,
     static_shape,
 )
+from superopt.compilation.frontend.input_arrays import Sizes
 from superopt.compilation.model.classes.class_program import plan_class_program, with_planned_sizes
 from superopt.compilation.model.compiler import Compiler, out_of_memory_error
 from superopt.compilation.model.device import CodeGenerator, Progress
 from superopt.compilation.model.executable import Executable
+from superopt.compilation.model.saved_source import WrittenCode
 from superopt.compilation.model.states.segment_states import bind_states, segment_states
-from superopt.compilation.model.steps import KernelStep
+from superopt.compilation.model.steps import KernelStep, Variant
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.ir import graph
@@ -39,6 +42,7 @@ from superopt.kernels.runtime.cpu import Machine, checkable_target, named_machin
 from superopt.kernels.runtime.dump import pass_texts
 from superopt.kernels.runtime.engine import llvm_lock
 from superopt.onnx_io.import_.size_relation import Guards
+from superopt.onnx_io.read.source import Source
 from superopt.plan.graph.partition import Segment
 from superopt.plan.graph.quantization.runtime_products import has_quantized_products
 from superopt.plan.graph.scatter_nodes import has_scatter_kernel
@@ -179,10 +183,10 @@ class CpuCodeGenerator(CodeGenerator):
         quantized = not same and has_quantized_products(exe.compiler.model.graph)
         wanted = target if quantized else machine
         if wanted != self.machine:
-            exe = self._compile_for(wanted, exe)
+            exe = self.compile_for(wanted, exe)
         return export_library(exe, machine, self.object_folder, path, shapes)
 
-    def _compile_for(self, machine: Machine, exe: Executable) -> Executable:
+    def compile_for(self, machine: Machine, exe: Executable) -> Executable:
         """Return the executable of the same model for another machine, at the same sizes."""
         fresh: Any = {"sized_compilers": {}, "plan_cache": {}}
         other = replace(exe.compiler, generator=replace(self, machine=machine), **fresh)
@@ -190,6 +194,15 @@ class CpuCodeGenerator(CodeGenerator):
         for sizes in filter(None, exe.variants):
             made.variant(dict(sizes))
         return made
+
+    def compile_ahead(
+        self,
+        exe: Executable,
+        variants: Mapping[Sizes, Variant],
+        source: Source,
+        names: Sequence[str],
+    ) -> WrittenCode:
+        return compile_ahead(self, exe, variants, source, names)
 
     def saved_fields(self) -> Mapping[str, Any]:
         device = self.device

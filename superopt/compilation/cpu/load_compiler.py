@@ -12,6 +12,7 @@ from superopt.compilation.frontend.input_arrays import has_symbolic_sizes
 from superopt.compilation.model.compiler import Compiler, make_compiler, out_of_memory_error
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.saved_model import SavedModel
+from superopt.compilation.model.saved_source import saved_options, saved_source
 from superopt.cost import tuning_records
 from superopt.cost.cache_folders import objects_folder
 from superopt.cost.store import Store
@@ -105,14 +106,21 @@ def load_saved(
     saved: SavedModel, threads: int | None = None, machine: Machine | None = None
 ) -> Executable:
     """Return the executable of a saved model. For other vectors kernels are compiled again."""
-    machine = machine or host()
-    same = saved.vector_bytes == machine.width
-    options = saved.options if same else {}
-    count = threads or saved.threads
-    device = _make_device(count, saved.precision)
-    generator = CpuCodeGenerator(device, machine, objects_folder(), saved.allowed)
-    given = make_readable(saved.source, count)
-    out = make_compiler(given, generator, options).executable()
+    out = saved_compiler(saved, threads, machine).executable()
     for sizes in saved.sizes:
         out.variant(sizes)
     return out
+
+
+def saved_compiler(
+    saved: SavedModel, threads: int | None = None, machine: Machine | None = None
+) -> Compiler:
+    """Return the compiler of a saved model."""
+    machine = machine or host()
+    same = saved.vector_bytes == machine.width
+    options = saved_options(saved) if same else {}
+    count = threads or saved.threads
+    device = _make_device(count, saved.precision)
+    generator = CpuCodeGenerator(device, machine, objects_folder(), saved.allowed)
+    given = make_readable(saved_source(saved), count)
+    return make_compiler(given, generator, options)

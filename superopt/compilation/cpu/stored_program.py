@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from superopt.compilation.cache.class_entries import read_constants, write_constants
+from superopt.compilation.cache.class_entries import (
+    ReadConstants,
+    WriteConstants,
+    read_constants,
+    write_constants,
+)
 from superopt.cost.disk_cache import record_written
 from superopt.kernels.runtime.engine import Machine
 from superopt.plan.program.constant_pool import PackedConstants
@@ -22,11 +27,11 @@ Description = dict[str, Any]
 
 
 def describe_program(
-    image: ProgramImage, constants: PackedConstants
+    image: ProgramImage, constants: PackedConstants, write: WriteConstants = write_constants
 ) -> tuple[Description, Sequence[bytes]] | None:
     """Write the large constants of a program; return its description and its texts. None if they
-    cannot be written."""
-    written = write_constants(constants)
+    cannot be written. write: writes constants."""
+    written = write(constants)
     if written is None:
         return None
     described, small, size = written
@@ -43,13 +48,17 @@ def describe_program(
 
 
 def load_program(
-    about: Description, texts: bytes, machine: Machine, load_plan: Callable[[], Program]
+    about: Description,
+    texts: bytes,
+    machine: Machine,
+    load_plan: Callable[[], Program],
+    read: ReadConstants = read_constants,
 ) -> LoadedProgram | None:
-    """Return a program that was described; None if its constants are damaged."""
+    """Return a program that was described; None if its constants are damaged. read: reads them."""
     ends = np.cumsum([0, *about["objects"]]).tolist()
     objects = tuple(texts[a:b] for a, b in pairwise(ends))
     image = ProgramImage(objects, about["threads"], about["enters"], *about["bytes"])
-    constants = read_constants(about["constants"], image.constant_bytes, texts[ends[-1] :])
+    constants = read(about["constants"], image.constant_bytes, texts[ends[-1] :])
     if constants is None:
         return None
     return load_image(image, constants, machine, load_plan)

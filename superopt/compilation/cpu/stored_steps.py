@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from superopt.compilation.cache import entries
+from superopt.compilation.cache.class_entries import (
+    ReadConstants,
+    WriteConstants,
+    read_constants,
+    write_constants,
+)
 from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
 from superopt.compilation.cpu.stored_program import Description, describe_program, load_program
 from superopt.compilation.fallback.session_segment import (
@@ -46,9 +52,10 @@ class _NotStoredError(Exception):
 
 @dataclass(slots=True)
 class _Writer:
-    """numbers: of values. texts: bytes that descriptions refer to."""
+    """numbers: of values. texts: bytes that descriptions refer to. write: writes constants."""
 
     numbers: dict[Any, int]
+    write: WriteConstants = write_constants
     texts: list[bytes] = field(default_factory=list)
 
     def add_text(self, text: bytes) -> tuple[int, int]:
@@ -100,11 +107,14 @@ class StoredConstant:
 
 
 def describe_steps(
-    steps: Sequence[SymbolicStep | FixedSegment], inputs: Sequence[Any], outputs: Sequence[Any]
+    steps: Sequence[SymbolicStep | FixedSegment],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    write: WriteConstants = write_constants,
 ) -> tuple[Description, list[bytes]] | None:
     """Return the description and the texts of the steps of a class; None if they cannot be stored.
-    inputs, outputs: of the model."""
-    out = _Writer({v: n for n, v in enumerate(inputs)})
+    inputs, outputs: of the model. write: writes constants."""
+    out = _Writer({v: n for n, v in enumerate(inputs)}, write)
     try:
         described = [_describe_step(s, out) for s in steps]
         given = [_describe_output(v, out) for v in outputs]
@@ -113,13 +123,25 @@ def describe_steps(
     return {"inputs": len(inputs), "steps": described, "outputs": given}, out.texts
 
 
-def load_steps(about: Description, texts: bytes, machine: Machine) -> StoredSteps | None:
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """texts: bytes that descriptions refer to. read: reads constants."""
+
+    texts: bytes
+    machine: Machine
+    read: ReadConstants
+
+
+def load_steps(
+    about: Description, texts: bytes, machine: Machine, read: ReadConstants = read_constants
+) -> StoredSteps | None:
     """Return the steps that were described; None if files that they need are damaged, all of which
-    are removed then."""
+    are removed then. read: reads constants."""
+    given = _Reader(texts, machine, read)
     steps = []
     for each in about["steps"]:
         with suppress(_NotStoredError):
-            steps.append(_load_step(each, texts, machine))
+            steps.append(_load_step(each, given))
     if len(steps) < len(about["steps"]):
         return None
     outputs = tuple(_load_output(each, texts) for each in about["outputs"])
@@ -237,32 +259,32 @@ def _describe_step(s: SymbolicStep | FixedSegment, out: _Writer) -> Description:
     raise _NotStoredError
 
 
-def _load_step(about: Description, texts: bytes, machine: Machine) -> SymbolicStep:
+def _load_step(about: Description, given: _Reader) -> SymbolicStep:
     values = StepValues(tuple(about.get("inputs", ())), tuple(about["outputs"]))
     match about["kind"]:
         case "kernels":
-            return _load_kernels(about, values, texts, machine)
+            return _load_kernels(about, values, given)
         case "fixed kernels":
-            code, binding = _load_code(about, texts, machine)
+            code, binding = _load_code(about, given)
             specs = tuple((tuple(sh), entries.parse_dtype(t)) for sh, t in about["specs"])
             load_segment: Any = lambda: values  # noqa: E731  runs need no more of a segment
             return FixedSegment(NativeSegment(code, specs, load_segment, binding))
     shapes, dtypes = SizeFormulas.from_json(about["shapes"]), _parse_dtypes(about["dtypes"])
     match about["kind"]:
         case "session":
-            part, model = _load_part(about, texts)
+            part, model = _load_part(about, given.texts)
             if (session := model.open_session()) is None:
                 raise _NotStoredError
             unknown = (None,) * len(part.output_names)
             return SymbolicOrtSegment(OrtSegment(part, session, unknown), shapes, dtypes)
         case "runtime sizes":
-            part, _ = _load_part(about["part"], texts)
+            part, _ = _load_part(about["part"], given.texts)
             return RuntimeSizedCode(
                 values,
                 tuple(RuntimeSize(*b) for b in about["bindings"]),
                 shapes,
                 _known(dtypes),
-                tuple(_load_kernels(p, values, texts, machine) for p in about["programs"]),
+                tuple(_load_kernels(p, values, given) for p in about["programs"]),
                 tuple(about["model inputs"]),
                 lambda: part,
             )
@@ -284,10 +306,8 @@ def _describe_kernels(s: Any, out: _Writer) -> Description:
     }  # fmt: skip
 
 
-def _load_kernels(
-    about: Description, values: StepValues, texts: bytes, machine: Machine
-) -> SymbolicSegment:
-    code, binding = _load_code(about, texts, machine)
+def _load_kernels(about: Description, values: StepValues, given: _Reader) -> SymbolicSegment:
+    code, binding = _load_code(about, given)
     formulas = SizeFormulas.from_json(about["formulas"])
     dtypes = _known(_parse_dtypes(about["output dtypes"]))
     load_segment: Any = lambda: values  # noqa: E731  runs need no more of a segment
@@ -300,7 +320,7 @@ def _describe_code(
     binding: ModelBinding | None,
     out: _Writer,
 ) -> Description:
-    made = None if image is None else describe_program(image, constants)
+    made = None if image is None else describe_program(image, constants, out.write)
     if made is None:
         raise _NotStoredError
     about, texts = made
@@ -312,10 +332,9 @@ def _describe_code(
     return {**about, "text": out.add_text(b"".join(texts)), "binding": bound}
 
 
-def _load_code(
-    about: Description, texts: bytes, machine: Machine
-) -> tuple[LoadedProgram, ModelBinding | None]:
-    code = load_program(about, texts[slice(*about["text"])], machine, _no_plan)
+def _load_code(about: Description, given: _Reader) -> tuple[LoadedProgram, ModelBinding | None]:
+    texts = given.texts[slice(*about["text"])]
+    code = load_program(about, texts, given.machine, _no_plan, given.read)
     if code is None:
         raise _NotStoredError
     if about["binding"] is None:

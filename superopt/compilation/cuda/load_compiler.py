@@ -13,6 +13,7 @@ from superopt.compilation.frontend.compile_options import CompileOptions
 from superopt.compilation.model.compiler import Compiler, make_compiler
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.saved_model import SavedModel
+from superopt.compilation.model.saved_source import saved_options, saved_source
 from superopt.cost import tuning_records
 from superopt.cost.store import Store
 from superopt.errors import UsageError
@@ -100,13 +101,13 @@ def make_target_compiler(
 def load_saved(saved: SavedModel, threads: int | None = None) -> Executable:
     """Return the executable of a model that `Executable.save` wrote."""
     compiler = tuned_compiler(
-        saved.source,
+        saved_source(saved),
         precision=saved.precision,
         float_class=saved.allowed.float_class,
         vendor=saved.vendor,
         streams=saved.streams,
     )
-    compiler.tuned_options = {**compiler.tuned_options, **saved.options}
+    compiler.tuned_options = {**compiler.tuned_options, **saved_options(saved)}
     out = compiler.executable("background")
     for sizes in saved.sizes:
         out.variant(sizes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,8 +53,7 @@ from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.compilation.model.device import CodeGenerator, Device, Progress
 from superopt.compilation.model.executable import Executable
 from superopt.compilation.model.notes import log_fallbacks
-from superopt.compilation.model.save_programs import saved_model_of
-from superopt.compilation.model.saved_model import write_saved_model
+from superopt.compilation.model.save_programs import save_executable
 from superopt.compilation.model.shape_policy import ShapePolicy, SizeRanges, Specialize
 from superopt.compilation.model.size_classes import SizeClass, SizeClasses
 from superopt.compilation.model.states.segment_states import state_writes, with_states
@@ -261,6 +259,7 @@ class Compiler:
         return prefers_fixed_sizes(self, sizes)
 
     with_states = with_states
+    save = save_executable
     compile_any_sizes = compile_for_any_sizes
     has_index_out_of_range = has_index_out_of_range
 
@@ -303,10 +302,6 @@ class Compiler:
         """Return a compiler that uses kernels where there are any, even slower ones."""
         none: dict[ir_graph.Node, str] = {}
         return replace(self, prefer_kernels=True, fallback_reasons=none, sized_compilers={})
-
-    def save(self, variants: Mapping[Sizes, Variant], path: Path) -> None:
-        """Write the model and the options of its kernels to a file."""
-        write_saved_model(saved_model_of(self, variants), path)
 
     def partition(self, sizes: Mapping[str, int]) -> list[Segment]:
         known, kind_of = self._known_sizes(sizes), cache(partial(segment_kind, self, sizes=sizes))

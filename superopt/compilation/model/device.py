@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
     from superopt.compilation.model.executable import Executable
+    from superopt.compilation.model.saved_source import WrittenCode
     from superopt.compilation.model.shape_policy import Specialize
     from superopt.compilation.model.size_classes import SizeClass, SymbolicProgram
     from superopt.compilation.model.states.state_programs import StateNames
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from superopt.kernels.loops.option import Option
     from superopt.kernels.loops.tile import Kernel
     from superopt.onnx_io.import_.size_relation import Guards
+    from superopt.onnx_io.read.source import Source
     from superopt.plan.graph.partition import Segment
     from superopt.plan.program.program import Program
     from superopt.report.compilation.compile_report import ExportReport, TuningReport
@@ -275,6 +277,17 @@ class CodeGenerator(ABC):
     ) -> ExportReport:
         """Write the model as a library. See `Executable.export`."""
         raise self.unsupported_error("exported")
+
+    def compile_ahead(
+        self,
+        exe: Executable,
+        variants: Mapping[Sizes, Variant],
+        source: Source,
+        names: Sequence[str],
+    ) -> WrittenCode:
+        """Return machine code of a model's programs for these processors, to be saved with it. See
+        `Executable.save`."""
+        raise self.unsupported_error("saved with machine code")
 
     def saved_fields(self) -> Mapping[str, Any]:
         """Return the fields of `SavedModel` that describe the target and its options."""

@@ -341,16 +341,15 @@ class Executable(ModelPrograms):
         Evaluates the whole model twice for each set, with numpy."""
         return self.compiler.accuracy(self, as_size_mapping(shapes), sets)
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, aot: str | Sequence[str] = ()) -> None:
         """Write the compiled model to a file, for `superopt.load`.
 
-        The file holds the model, each weight once, and the option of each kernel, for sizes that
-        have a program of their own, or of the last calls. Raises UsageError if it is not written.
+        It holds the model, each weight once, and options of kernels, for the sizes with a program
+        of their own, or of the last calls. aot: CPUs whose machine code it holds, too ("native",
+        "x86-64-v3", .. or several with commas). Raises UsageError if it is not written.
         """
         with self.exclusive():
-            own = [key for key, v in self.variants.items() if not v.is_of_class]
-            kept = sorted(own or self.shape_policy.recent_sizes)
-            self.compiler.save({key: self.variant(dict(key)) for key in kept}, Path(path))
+            self.compiler.save(self, Path(path), aot)
 
     def export(
         self, path: str | Path, *, shapes: Mapping[str, int] | None = None, cpu: str | None = None

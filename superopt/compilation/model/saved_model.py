@@ -1,44 +1,54 @@
-"""Compiled models in files: the model, with each weight once, and the options of its kernels.
-Packed constants and machine code are made again, or found in the user's cache."""
+"""Compiled models in files: the model, with each weight once, the options of its kernels, and
+machine code for named processors on request (cpu/machine_code.py). Packed constants are made again.
+Reading a file with code for this processor imports neither the compiler nor ONNX."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
-from superopt import __version__
 from superopt.compilation.frontend.allowed_transforms import AllowedTransforms
 from superopt.errors import SuperoptError
-from superopt.kernels.loops.option import Option
 from superopt.onnx_io.export import section_file
 from superopt.onnx_io.read.mapped_file import Region
-from superopt.onnx_io.read.protos import stored_tensors
-from superopt.onnx_io.read.skeleton import (
-    Skeleton,
-    blob_size,
-    copy_blob,
-    expected_bytes,
-    stub_index,
-)
-from superopt.onnx_io.read.source import Source
 
 WEIGHT_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SavedContents:
+    """What is in a file. graph: the model without large weights. weights: the section of weights,
+    and where each begins and its bytes. code: what JSON says of the machine code; None if there is
+    none. processors: a section for each processor."""
+
+    path: Path
+    graph: Region
+    weights: section_file.Section
+    places: tuple[tuple[int, int], ...]
+    code: Mapping[str, Any] | None
+    processors: tuple[section_file.Section, ...]
+
+    def weight_views(self) -> list[memoryview]:
+        """Return the weights, each with the zeros up to the next one."""
+        view, end = self.weights.region.view(), self.weights.region.size
+        return [view[at : min(at + padded_size(size), end)] for at, size in self.places]
 
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
     """The contents of a saved model.
 
-    vector_bytes: of the vectors that it was compiled for. allowed: the allowed transforms. options:
-    of problems, by key. sizes: the compiled sets of symbolic sizes. target, precision, vendor,
-    streams: arguments of `compile`.
+    label: its name. vector_bytes: of the vectors that it was
+    compiled for. allowed: the allowed transforms. options: of problems, as text, by key. sizes: the
+    compiled sets of symbolic sizes. target, precision, vendor, streams: arguments of `compile`.
+    contents: of the file, if it was read.
     """
 
-    source: Source
+    label: str
     allowed: AllowedTransforms
-    options: Mapping[str, Option]
+    options: Mapping[str, str]
     sizes: tuple[dict[str, int], ...]
     threads: int = 1
     vector_bytes: int = 64
@@ -46,52 +56,29 @@ class SavedModel:
     precision: str = "fp32"
     vendor: bool = True
     streams: int = 4
+    contents: SavedContents | None = None
 
 
-def write_saved_model(saved: SavedModel, path: Path) -> None:
-    """Write the file. Raises UsageError if it cannot be written."""
-    skeleton = saved.source.skeleton
-    places, end = [], 0
-    for blob in skeleton.blobs:
-        places.append((end, blob_size(blob)))
-        end += -(-blob_size(blob) // WEIGHT_ALIGNMENT_BYTES) * WEIGHT_ALIGNMENT_BYTES
-    about = {
-        "superopt": __version__,
-        "model": saved.source.label,
-        "threads": saved.threads,
-        "width": saved.vector_bytes,
-        "float_class": saved.allowed.float_class,
-        "partial": saved.allowed.partial_rules,
-        "weights": places,
-        "schedules": {key: str(option) for key, option in saved.options.items()},
-        "sizes": saved.sizes,
-        "target": saved.target,
-        "precision": saved.precision,
-        "vendor": saved.vendor,
-        "streams": saved.streams,
-    }
-
-    def graph(file: BinaryIO) -> None:
-        file.write(skeleton.data)
-
-    def weights(file: BinaryIO) -> None:
-        for blob, (_, size) in zip(skeleton.blobs, places, strict=True):
-            copy_blob(blob, file)
-            file.write(bytes(-size % WEIGHT_ALIGNMENT_BYTES))
-
-    section_file.write_sections(path, about, [graph, weights])
+def padded_size(size: int) -> int:
+    """Return the bytes that a weight takes in a file."""
+    return -(-size // WEIGHT_ALIGNMENT_BYTES) * WEIGHT_ALIGNMENT_BYTES
 
 
 def read_saved_model(path: Path) -> SavedModel:
-    """Read a saved model. Raises UsageError if the file is not one, or is damaged."""
+    """Read a saved model. Raises UsageError if the file is not one, or its description or its graph
+    is damaged; weights and machine code are checked when they are read."""
     about, found = section_file.read_sections(path)
     try:
-        graph, weights, *_ = found  # format 2 has packed constants, too
-        places = [(int(at), int(size)) for at, size in about["weights"]]
+        graph, weights, *others = found  # format 2 has packed constants, too
+        places = tuple((int(at), int(size)) for at, size in about["weights"])
+        label, region = str(about["model"]), graph.check()
+        for at, size in places:
+            if not 0 <= at <= at + size <= weights.region.size:
+                raise ValueError(f"{size} bytes at {at} are beyond the weights")
         return SavedModel(
-            _source(path, str(about["model"]), graph, weights, places),
+            label,
             AllowedTransforms(str(about["float_class"]), bool(about.get("partial", True))),
-            {str(k): Option.parse(str(o)) for k, o in dict(about["schedules"]).items()},
+            {str(k): str(o) for k, o in dict(about["schedules"]).items()},
             tuple({str(n): int(v) for n, v in dict(each).items()} for each in about["sizes"]),
             max(int(about["threads"]), 1),
             int(about["width"]),
@@ -99,6 +86,7 @@ def read_saved_model(path: Path) -> SavedModel:
             str(about.get("precision", "fp32")),
             bool(about.get("vendor", True)),
             int(about.get("streams", 4)),
+            SavedContents(path, region, weights, places, about.get("code"), tuple(others)),
         )
     except SuperoptError:
         raise
@@ -106,19 +94,3 @@ def read_saved_model(path: Path) -> SavedModel:
         raise section_file.damaged_file_error(
             path, f"its description: {type(e).__name__}: {e}"
         ) from None
-
-
-def _source(
-    path: Path, label: str, graph: Region, weights: Region, places: list[tuple[int, int]]
-) -> Source:
-    blobs = []
-    for at, size in places:
-        if not 0 <= at <= at + size <= weights.size:
-            raise ValueError(f"{size} bytes at {at} are beyond the weights")
-        blobs.append(Region(weights.backing, weights.offset + at, size))
-    skeleton = Skeleton(bytes(graph.view()), tuple(blobs))
-    for tensor, name, _ in stored_tensors(skeleton.shared_proto):
-        index = stub_index(tensor)
-        if index is not None and expected_bytes(tensor) != blobs[index].size:
-            raise ValueError(f"{name} has {blobs[index].size} bytes")
-    return Source(label, path, path.absolute().parent, None, skeleton, graph.size + weights.size)

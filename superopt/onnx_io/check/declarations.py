@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from superopt import guard
 from superopt.errors import ModelError
-from superopt.onnx_io.read.mapped_file import byte_size
 from superopt.onnx_io.read.protos import declared_types, stored_tensors
+from superopt.onnx_io.read.region_tensors import byte_size
 from superopt.onnx_io.read.skeleton import FIXED_SIZE_DTYPES, Blob, blob_size, stub_index
 
 # One tensor: what a processor of today can address at all.

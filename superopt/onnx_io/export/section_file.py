@@ -15,6 +15,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -80,8 +81,27 @@ def is_section_file(path: Path) -> bool:
         return False
 
 
-def read_sections(path: Path) -> tuple[dict[str, Any], list[Region]]:
-    """Return the description and the sections.
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of a file. crc: of its bytes."""
+
+    path: Path
+    region: Region
+    crc: int
+
+    def check(self) -> Region:
+        """Return its bytes. Raises UsageError if they are damaged."""
+        found, size = 0, self.region.size
+        for at in range(0, size, _CHUNK_BYTES):
+            found = zlib.crc32(self.region.view()[at : at + _CHUNK_BYTES], found)
+        if found != self.crc:
+            why = f"the checksum of a section is {found:08x}, not {self.crc:08x}"
+            raise damaged_file_error(self.path, why)
+        return self.region
+
+
+def read_sections(path: Path) -> tuple[dict[str, Any], list[Section]]:
+    """Return the description and the sections, which are not read yet.
 
     Raises UsageError if the file has another format or version, or is damaged.
     """
@@ -112,22 +132,17 @@ def read_sections(path: Path) -> tuple[dict[str, Any], list[Region]]:
         places = [(int(at), int(size), int(crc)) for at, size, crc in about["sections"]]
     except (ValueError, TypeError, KeyError, RecursionError) as e:
         raise damaged_file_error(path, f"its description: {e}") from None
-    return about, [_checked_region(path, backing, *place) for place in places]
+    return about, [_find_section(path, backing, *place) for place in places]
 
 
 def damaged_file_error(path: Path, why: str) -> UsageError:
     return UsageError(f"{path} is damaged", why, "compile the model again, and save it")
 
 
-def _checked_region(path: Path, backing: Backing, offset: int, size: int, crc: int) -> Region:
+def _find_section(path: Path, backing: Backing, offset: int, size: int, crc: int) -> Section:
     if not 0 <= offset <= offset + size <= len(backing.view) or offset % _PAGE_BYTES:
         raise damaged_file_error(path, f"a section of {size} bytes at {offset} is beyond its end")
-    found = 0
-    for begin in range(offset, offset + size, _CHUNK_BYTES):
-        found = zlib.crc32(backing.view[begin : min(begin + _CHUNK_BYTES, offset + size)], found)
-    if found != crc:
-        raise damaged_file_error(path, f"the checksum of a section is {found:08x}, not {crc:08x}")
-    return Region(backing, offset, size)
+    return Section(path, Region(backing, offset, size), crc)
 
 
 def _encode_description(

@@ -15,8 +15,9 @@ from onnx import numpy_helper
 from superopt import guard
 from superopt.ir import graph
 from superopt.onnx_io.import_.dtypes import dtype_of, onnx_dtype
-from superopt.onnx_io.read.mapped_file import Region, region_of, tensor_from_region
+from superopt.onnx_io.read.mapped_file import Region
 from superopt.onnx_io.read.packed_parts import unpack_sparse
+from superopt.onnx_io.read.region_tensors import region_of, tensor_from_region
 from superopt.onnx_io.read.skeleton import stub_index
 from superopt.te.expr.dtype import DType, to_numpy
 from superopt.te.expr.tensor import TensorType

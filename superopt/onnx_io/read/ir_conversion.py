@@ -12,9 +12,10 @@ from superopt import guard
 from superopt.errors import ModelError, OutOfTime
 from superopt.onnx_io.read import wire
 from superopt.onnx_io.read.external_data import open_region
-from superopt.onnx_io.read.mapped_file import Backing, Region, region_of, tensor_from_region
+from superopt.onnx_io.read.mapped_file import Backing, Region
 from superopt.onnx_io.read.packed_parts import pack_unsupported, to_model_proto
 from superopt.onnx_io.read.protos import stored_tensors
+from superopt.onnx_io.read.region_tensors import region_of, tensor_from_region
 from superopt.onnx_io.read.skeleton import (
     MAX_INLINE_BYTES,
     STRIPPABLE_DTYPES,

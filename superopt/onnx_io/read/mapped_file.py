@@ -1,8 +1,10 @@
-"""Tensors whose bytes stay in the file: memory-mapped, paged in on access, never copied.
+"""Bytes that stay in their file: memory-mapped, paged in on access, never copied.
 
 A file is mapped once, when the model is read. The mapping keeps the contents alive even if another
 file is renamed over it, so a model may be written over its own input.
 """
+
+from __future__ import annotations
 
 import hashlib
 import mmap
@@ -12,13 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-import numpy as np
-import onnx_ir as ir
-
 from superopt import guard
 
 _CHUNK_BYTES: Final = 8 << 20
-_META_KEY: Final = "superopt.region"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +46,7 @@ class Backing:
         except OSError:
             return False
 
-    def full_region(self) -> "Region":
+    def full_region(self) -> Region:
         return Region(self, 0, len(self.view))
 
     def release(self, offset: int, size: int) -> None:
@@ -95,7 +93,7 @@ class Region:
         for chunk in self.chunks():
             file.write(chunk)
 
-    def update_hash(self, digest: "hashlib._Hash | hashlib.blake2b") -> None:
+    def update_hash(self, digest: hashlib._Hash | hashlib.blake2b) -> None:
         """Feed a hash in chunks."""
         for chunk in self.chunks():
             digest.update(chunk)
@@ -118,48 +116,3 @@ def map_file(path: Path, descriptor: int) -> Backing:
 
 def _stamp(s: os.stat_result) -> tuple[int, ...]:
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
-
-
-def byte_size(dtype: ir.DataType, dims: tuple[int, ...]) -> int:
-    """Return the size in bytes of a tensor's data as ONNX stores it: sub-byte elements are
-    packed."""
-    elements = 1
-    for dim in dims:
-        elements *= dim
-    return (elements * dtype.bitwidth + 7) // 8
-
-
-def tensor_from_region(
-    region: Region,
-    dtype: ir.DataType,
-    dims: tuple[int, ...],
-    name: str | None,
-    doc_string: str | None = None,
-    metadata: dict[str, str] | None = None,
-) -> ir.TensorProtocol:
-    """Return a read-only tensor over the region's bytes, which are read on access.
-
-    `region_of` returns the region. The array may be unaligned, since protobuf aligns nothing.
-    """
-    tensor: ir.TensorProtocol
-    if dtype.bitwidth < 8:
-        packed = np.frombuffer(region.view(), np.uint8)
-        tensor = ir.PackedTensor(
-            packed,
-            dtype,
-            shape=ir.Shape(dims),
-            name=name,
-            doc_string=doc_string,
-            metadata_props=metadata,
-        )
-    else:
-        array = np.frombuffer(region.view(), dtype.numpy()).reshape(dims)
-        tensor = ir.Tensor(array, dtype, name=name, doc_string=doc_string, metadata_props=metadata)
-    tensor.meta[_META_KEY] = region
-    return tensor
-
-
-def region_of(tensor: ir.TensorProtocol) -> Region | None:
-    """Return the region of a tensor that `tensor_from_region` made, else None."""
-    region = tensor.meta.get(_META_KEY)
-    return region if isinstance(region, Region) else None

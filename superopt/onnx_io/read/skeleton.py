@@ -17,8 +17,9 @@ from superopt import guard
 from superopt.errors import ModelError
 from superopt.onnx_io.read import wire
 from superopt.onnx_io.read.external_data import external_entries, open_region
-from superopt.onnx_io.read.mapped_file import Backing, Region, byte_size
+from superopt.onnx_io.read.mapped_file import Backing, Region
 from superopt.onnx_io.read.protos import first_non_utf8, stored_tensors
+from superopt.onnx_io.read.region_tensors import byte_size
 
 # Up to this many bytes a tensor stays in the skeleton: shape inference reads the small ones.
 MAX_INLINE_BYTES: Final = 16 << 10

@@ -84,7 +84,7 @@ class TransformedConstants:
         for n, (x, (source, make)) in enumerate(choice.derived_constants.items()):
             recipe = self._recipe(key, choice, n, source)
             if recipe not in self.transformed:
-                self.transformed[recipe] = _transformed_loader(self.constants[source], make)
+                self.transformed[recipe] = TransformedConstant(self.constants[source], make)
             self.constants[x] = self.transformed[recipe]
 
     def _recipe(self, key: str, choice: Choice, number: int, source: Tensor) -> object:
@@ -118,5 +118,12 @@ class TransformedConstants:
         return source
 
 
-def _transformed_loader(load: Load, make: Callable[[np.ndarray], np.ndarray]) -> Load:
-    return lambda: make(load())
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class TransformedConstant:
+    """Returns what `make` makes of a constant."""
+
+    load: Load
+    make: Callable[[np.ndarray], np.ndarray]
+
+    def __call__(self) -> np.ndarray:
+        return self.make(self.load())

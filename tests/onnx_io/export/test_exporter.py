@@ -265,7 +265,7 @@ def test_extra_outputs() -> None:
 
 def test_renamed_weights_stay_in_their_file() -> None:
     """A large initializer under another name is still the bytes of the file, read when written."""
-    from superopt.onnx_io.read.mapped_file import region_of
+    from superopt.onnx_io.read.region_tensors import region_of
 
     made = model(
         [helper.make_node("Add", ["x", "w"], ["y"])],

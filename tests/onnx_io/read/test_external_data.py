@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 
 from superopt.errors import ModelError
 from superopt.onnx_io.check.validate import validate
-from superopt.onnx_io.read.mapped_file import region_of
+from superopt.onnx_io.read.region_tensors import region_of
 from superopt.onnx_io.read.source import read_model
 from tests.support.onnx_io.models import attention, large_weights, save_external
 

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from superopt.errors import ModelError
 from superopt.onnx_io.check.validate import validate
 from superopt.onnx_io.read import skeleton
-from superopt.onnx_io.read.mapped_file import region_of
+from superopt.onnx_io.read.region_tensors import region_of
 from superopt.onnx_io.read.source import Source, read_model
 from tests.support.children import peak_rss_of
 from tests.support.onnx_io.files import big_external

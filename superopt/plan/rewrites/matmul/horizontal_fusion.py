@@ -170,21 +170,23 @@ class _ConcatenatedConstants(dict[tuple[int, tuple[Tensor, ...]], Tensor]):
             total = sum(n for t in tensors if isinstance(n := t.shape[d], int))
             shape = (*first.shape[:d], total, *first.shape[d + 1 :])
             made = self[key] = Tensor(f"{first.name}_beside", first.dtype, shape)
-            self.constants[made] = _concatenated_loader(
-                [self.constants[t] for t in tensors], tensors, d
-            )
+            loads = tuple(self.constants[t] for t in tensors)
+            shapes = tuple(tuple(n for n in t.shape if isinstance(n, int)) for t in tensors)
+            self.constants[made] = ConcatenatedConstant(loads, shapes, d)
         return self[key]
 
 
-def _concatenated_loader(
-    loaders: Sequence[Callable[[], np.ndarray]], tensors: Sequence[Tensor], d: int
-) -> Callable[[], np.ndarray]:
-    def load() -> np.ndarray:
-        shapes = [[n for n in t.shape if isinstance(n, int)] for t in tensors]
-        arrays = [x().reshape(shape) for x, shape in zip(loaders, shapes, strict=True)]
-        return np.concatenate(arrays, axis=d)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class ConcatenatedConstant:
+    """Returns constants of these shapes, concatenated along an axis."""
 
-    return load
+    loads: tuple[Callable[[], np.ndarray], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    axis: int
+
+    def __call__(self) -> np.ndarray:
+        some = [x().reshape(shape) for x, shape in zip(self.loads, self.shapes, strict=True)]
+        return np.concatenate(some, axis=self.axis)
 
 
 def _redirect_loads(e: Expr, places: Mapping[Tensor, tuple[Tensor, int, int]]) -> Expr:
