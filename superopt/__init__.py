@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from superopt.api.functions import bench, compile, derive, doctor, load, optimize, tune, verify
     from superopt.api.onnxruntime import export_for_onnxruntime, ort_provider, ort_register
     from superopt.api.optimized import Optimized
+    from superopt.api.simplification import simplify
     from superopt.compilation.model.executable import Executable
     from superopt.errors import (
         Aborted,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Undecided,
         UsageError,
     )
+    from superopt.optimization.simplified import Simplified
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,7 @@ _MODULE_OF = {
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
     "Optimized": "superopt.api.optimized",
+    "Simplified": "superopt.optimization.simplified",
     "SuperoptError": "superopt.errors",
     "Undecided": "superopt.errors",
     "UsageError": "superopt.errors",
@@ -52,6 +55,7 @@ _MODULE_OF = {
     "optimize": "superopt.api.optimization",
     "ort_provider": "superopt.api.onnxruntime",
     "ort_register": "superopt.api.onnxruntime",
+    "simplify": "superopt.api.simplification",
     "tune": "superopt.api.compilation",
     "verify": "superopt.api.functions",
 }
@@ -63,6 +67,7 @@ __all__ = [
     "ExitCode",
     "ModelError",
     "Optimized",
+    "Simplified",
     "SuperoptError",
     "Undecided",
     "UsageError",
@@ -76,6 +81,7 @@ __all__ = [
     "optimize",
     "ort_provider",
     "ort_register",
+    "simplify",
     "tune",
     "verify",
 ]

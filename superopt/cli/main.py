@@ -22,6 +22,7 @@ from superopt.cli.export import export
 from superopt.cli.maintenance import cache, doctor
 from superopt.cli.optimize import optimize
 from superopt.cli.rules import rules
+from superopt.cli.simplify import simplify
 from superopt.cli.supervise import Process
 from superopt.errors import Aborted, ExitCode, ModelError, SuperoptError, UsageError
 
@@ -61,6 +62,7 @@ def cli(log_level: str) -> None:
 
 for command in (
     optimize,
+    simplify,
     compile_,
     tune,
     run_,

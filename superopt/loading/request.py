@@ -65,6 +65,7 @@ class Request:
     timers: CompiledTimers | None = None  # for the targets "cpu" and "cuda"
     precision: str = "fp32"  # for the target "cuda"
     exact_integers: bool = False  # see OrtSession; not in timed sessions
+    runtime_level: str = "all"  # of ONNX Runtime's graph optimizations, in checks
     ablation_seconds: float = 0.0  # beyond the budget, to time the result without each part
 
     @property

@@ -178,7 +178,7 @@ def bisect_rounding(
             write_graph(original.model, folded, path)
         except ExportError:
             return False
-        with OrtSession(path, original.session.threads) as held:
+        with OrtSession(path, original.session.threads, original.session.level) as held:
             second = ComparedModel("the model after a step", original.model.source, folded, held)
             found = compare_outputs(
                 original, ref, second, tolerance_part=ACCEPTED_TOLERANCE_PART, compare_float64=False
@@ -248,7 +248,7 @@ def runtime_comparison(
             write_graph(original.model, folded, path)
         except (UnmatchedOpaqueNode, ExportError):
             return ()
-        with OrtSession(path, threads) as held:
+        with OrtSession(path, threads, original.session.level) as held:
             got = held.run(ref.feed)
         path.unlink()
         if isinstance(got, ort.Failure):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx_ir as oir
+
 from superopt.check.numeric_check import CheckOutcome
 from superopt.ir import graph as ir_graph
-from superopt.ir.constant_folding import fold_constants
+from superopt.ir.constant_folding import FoldResult, fold_constants
 from superopt.loading.request import Deadline
 from superopt.onnx_io.export.exporter import ExportError, export_with_names
 from superopt.onnx_io.export.model_file import write_model
@@ -50,6 +52,20 @@ def write_graph(model: Model, graph: ir_graph.Graph, path: Path) -> dict[ir_grap
     return names
 
 
+# Returns the model of a variant, given its folded graph, and the names of its values.
+ExportVariant = Callable[
+    [Model, Variant, ir_graph.Graph], tuple[oir.Model, dict[ir_graph.Value, str]]
+]
+
+
+def export_variant(
+    model: Model, variant: Variant, folded: ir_graph.Graph
+) -> tuple[oir.Model, dict[ir_graph.Value, str]]:
+    """Return the ONNX model of a folded variant, and the names of its values. Raises ExportError if
+    it cannot be expressed."""
+    return export_with_names(model, folded)
+
+
 def find_node_names(
     graph: ir_graph.Graph, folded: ir_graph.Graph, names: Mapping[ir_graph.Value, str]
 ) -> dict[ir_graph.Node, str]:
@@ -69,17 +85,25 @@ def find_node_names(
 
 
 def examine_variant(
-    original: Original, variant: Variant, folder: Path, threads: int, deadline: Deadline
+    original: Original,
+    variant: Variant,
+    folder: Path,
+    threads: int,
+    deadline: Deadline,
+    fold: Callable[[ir_graph.Graph], FoldResult] = fold_constants,
+    export: ExportVariant = export_variant,
 ) -> Candidate | RejectedCandidate | WrongResult:
     """Fold, write and check a variant. Its files are in `folder`, which is removed unless the
     result is a Candidate."""
     path = folder / "model.onnx"
-    session = OrtSession(path, threads)
+    session = OrtSession(path, threads, original.session.level)
     kept = False
     try:
-        folded = fold_constants(variant.graph)
+        folded = fold(variant.graph)
         try:
-            names = write_graph(original.model, folded.graph, path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made, names = export(original.model, variant, folded.graph)
+            write_model(made, path, original=original.model.source)
         except ExportError as e:
             return RejectedCandidate(f"it cannot be written: {e}")
         found = check_candidate(original, variant.graph, folded.graph, session, deadline)

@@ -12,10 +12,8 @@ from superopt.cost.graph_cost import GraphCosts
 from superopt.cost.machine import Machine
 from superopt.cost.speedup import SpeedupInterval
 from superopt.cost.store import Times
-from superopt.ir.constant_folding import fold_constants
 from superopt.loading.cost_clock import CostClock
 from superopt.loading.request import Request
-from superopt.onnx_io.export.exporter import export_model
 from superopt.onnx_io.export.model_file import copy_unchanged, write_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source, read_model
@@ -62,21 +60,20 @@ class OptimizationResult:
 
 def save_model(result: OptimizationResult, path: Path) -> Certificate | None:
     """Write the checked file by an atomic rename, or a byte-identical copy of the input. Return the
-    file's certificate; None for a copy.
+    file's certificate; None for a copy, and for a model that has none.
 
     A model with external data is written again: its data file is named after the model file.
     """
     if result.winner is None:
         copy_unchanged(result.source, path)
         return None
-    assert result.winner.certificate is not None
+    certificate = result.winner.certificate
     made = read_model(result.winner.path)
     if not made.has_external_data:
         copy_unchanged(made, path)
-        return result.winner.certificate
-    folded = fold_constants(result.winner.variant.graph)
-    write_model(export_model(result.model, folded.graph), path, original=result.source)
-    return replace(result.winner.certificate, optimized=read_model(path).sha256)
+        return certificate
+    write_model(made.model, path, original=result.source)
+    return certificate and replace(certificate, optimized=read_model(path).sha256)
 
 
 def decision_log(result: OptimizationResult) -> str:

@@ -98,7 +98,7 @@ def check_candidate(
     elif file.path == session.path:
         found = check.run(file, session)
     else:
-        with OrtSession(file.path, session.threads) as held:
+        with OrtSession(file.path, session.threads, session.level) as held:
             found = check.run(file, held)
     return found or check.outcome()
 

@@ -184,7 +184,7 @@ def prepare_original(model: Model, request: Request, folder: Path, add_note: Add
     path = original_file(model.source, folder)
     session = OrtSession(
         path, request.threads, timeout_s=max(MAX_RUN_PART * request.budget, MIN_RUN_TIMEOUT_S),
-        exact_integers=request.exact_integers,
+        exact_integers=request.exact_integers, level=request.runtime_level,
     )  # fmt: skip
     try:
         return _run_original(model, request, folder, add_note, session, path)

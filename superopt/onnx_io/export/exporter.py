@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import onnx_ir as oir
 
@@ -41,12 +42,22 @@ def export_model(
 
 
 def export_with_names(
-    model: Model, graph: ir_graph.Graph, extra_outputs: Sequence[ir_graph.Value] = ()
+    model: Model,
+    graph: ir_graph.Graph,
+    extra_outputs: Sequence[ir_graph.Value] = (),
+    constant_bases: Mapping[ir_graph.Constant, str] = MappingProxyType({}),
+    keep_constant_nodes: bool = True,
 ) -> tuple[oir.Model, dict[ir_graph.Value, str]]:
-    """Return what `export_model` does, and the name in the file of each result in `graph`."""
+    """Return what `export_model` does, and the name in the file of each result in `graph`.
+
+    constant_bases: names for constants that the model does not have. keep_constant_nodes: False:
+        Constant nodes become initializers, where the IR version allows.
+    """
     theirs = model.source.model
     top = theirs.graph
-    target = _export_target(model, graph)
+    target = replace(_export_target(model, graph), constant_bases=constant_bases)
+    if not keep_constant_nodes:
+        target = replace(target, constant_nodes={})
     if extra_outputs:
         graph = ir_graph.Graph(graph.inputs, (*graph.outputs, *extra_outputs))
     whole = graph

@@ -45,7 +45,8 @@ class ExportTarget:
 
     origins, replaced_origins: the file's node of each node, and of each node that replaces another
     one (only name and documentation are kept). initializer_names, value_info_names: names of the
-    file's initializers, and of values in its value_info. The rest is as in `Model`.
+    file's initializers, and of values in its value_info. constant_bases: the name of a constant
+    without a name, to which a number is added if it is taken. The rest is as in `Model`.
     """
 
     opset: int
@@ -59,6 +60,7 @@ class ExportTarget:
     size_producers: Mapping[str, ir_graph.Node] = field(default_factory=dict)
     initializer_names: frozenset[str] = frozenset()
     value_info_names: frozenset[str] = frozenset()
+    constant_bases: Mapping[ir_graph.Constant, str] = field(default_factory=dict)
 
 
 def copy_value(v: oir.Value, name: str | None = None) -> oir.Value:
@@ -205,7 +207,8 @@ class GraphWriter:
         if made is None:
             if not isinstance(v, ir_graph.Constant):
                 raise ExportError(f"{self._target.names.get(v, v)} is not a value of the graph")
-            made = self._write_constant(v, self._result_value(v, "weight"))
+            base = self._target.constant_bases.get(v, "weight")
+            made = self._write_constant(v, self._result_value(v, base))
             self._written[v] = made
         return made
 
