@@ -90,16 +90,16 @@ def examine_variant(
     folder: Path,
     threads: int,
     deadline: Deadline,
-    fold: Callable[[ir_graph.Graph], FoldResult] = fold_constants,
+    fold: Callable[[ir_graph.Graph], FoldResult] | None = None,
     export: ExportVariant = export_variant,
 ) -> Candidate | RejectedCandidate | WrongResult:
     """Fold, write and check a variant. Its files are in `folder`, which is removed unless the
-    result is a Candidate."""
+    result is a Candidate. fold: of constants, by default `fold_constants`."""
     path = folder / "model.onnx"
     session = OrtSession(path, threads, original.session.level)
     kept = False
     try:
-        folded = fold(variant.graph)
+        folded = (fold or fold_constants)(variant.graph)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             made, names = export(original.model, variant, folded.graph)

@@ -131,11 +131,14 @@ def _export_target(model: Model, graph: ir_graph.Graph) -> ExportTarget:
     """Return the names and documentation for `graph`, whose nodes may replace nodes of the
     model."""
     names, doubles, origins = dict(model.names), dict[ir_graph.Node, Origin](), dict(model.origins)
+    declared = dict(model.declared_values)
     if graph is not model.graph:
         found = trace_provenance(model.graph, graph)
         for new, old in found.values.items():
             if old in model.names:
                 names.setdefault(new, model.names[old])
+            if old in model.declared_values:
+                declared.setdefault(new, model.declared_values[old])
         for n, m in found.nodes.items():
             if m in model.origins:
                 same = not n.op.opaque and has_same_attributes(n, m)
@@ -149,7 +152,7 @@ def _export_target(model: Model, graph: ir_graph.Graph) -> ExportTarget:
         doubles,
         model.tensors,
         model.constant_nodes,
-        model.declared_values,
+        declared,
         model.size_producers,
         frozenset(theirs.graph.initializers),
         value_info_names(model.source),
