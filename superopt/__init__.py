@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Undecided,
         UsageError,
     )
-    from superopt.optimization.simplified import Simplified
+    from superopt.optimization.simplification.simplified import Simplified
 
 __version__ = "0.1.0"
 
@@ -42,7 +42,7 @@ _MODULE_OF = {
     "ExitCode": "superopt.errors",
     "ModelError": "superopt.errors",
     "Optimized": "superopt.api.optimized",
-    "Simplified": "superopt.optimization.simplified",
+    "Simplified": "superopt.optimization.simplification.simplified",
     "SuperoptError": "superopt.errors",
     "Undecided": "superopt.errors",
     "UsageError": "superopt.errors",

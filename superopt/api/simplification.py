@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from superopt.onnx_io.read.source import ModelLike
-    from superopt.optimization.simplified import Simplified
+    from superopt.optimization.simplification.simplified import Simplified
 
 
 def simplify(
@@ -80,10 +80,10 @@ def simplify(
     from superopt.loading.rule_library import load_library
     from superopt.onnx_io.read.source import read_model
     from superopt.onnx_io.transform.input_shapes import with_input_shapes
-    from superopt.optimization import simplify as simplify_
     from superopt.optimization.report.optimization_report import make_report
-    from superopt.optimization.simplified import Simplified
-    from superopt.optimization.simplify_rules import select_rules
+    from superopt.optimization.simplification import simplify as simplify_
+    from superopt.optimization.simplification.node_count_rules import select_rules
+    from superopt.optimization.simplification.simplified import Simplified
 
     with guard.limit_call(float(budget), memory, begin=begin), raise_gc_thresholds():
         source = read_model(model)

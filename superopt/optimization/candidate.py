@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx_ir as oir
-
 from superopt.check.numeric_check import CheckOutcome
 from superopt.ir import graph as ir_graph
 from superopt.ir.constant_folding import FoldResult, fold_constants
 from superopt.loading.request import Deadline
-from superopt.onnx_io.export.exporter import ExportError, export_with_names
+from superopt.onnx_io.export.exporter import ExportedModel, ExportError, export_with_names
 from superopt.onnx_io.export.model_file import write_model
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
@@ -53,14 +51,10 @@ def write_graph(model: Model, graph: ir_graph.Graph, path: Path) -> dict[ir_grap
 
 
 # Returns the model of a variant, given its folded graph, and the names of its values.
-ExportVariant = Callable[
-    [Model, Variant, ir_graph.Graph], tuple[oir.Model, dict[ir_graph.Value, str]]
-]
+ExportVariant = Callable[[Model, Variant, ir_graph.Graph], ExportedModel]
 
 
-def export_variant(
-    model: Model, variant: Variant, folded: ir_graph.Graph
-) -> tuple[oir.Model, dict[ir_graph.Value, str]]:
+def export_variant(model: Model, variant: Variant, folded: ir_graph.Graph) -> ExportedModel:
     """Return the ONNX model of a folded variant, and the names of its values. Raises ExportError if
     it cannot be expressed."""
     return export_with_names(model, folded)

@@ -14,7 +14,7 @@ import superopt
 from superopt.cli.simplify import repeat_list_options
 from superopt.errors import UsageError
 from superopt.loading.rule_library import load_library
-from superopt.optimization.simplify_rules import select_rules, simplifying_rules
+from superopt.optimization.simplification.node_count_rules import select_rules, simplifying_rules
 from tests.support.preservation import BASE, POINTS, PreservationPoint, removes_identity
 
 # Known differences: sparse weights become dense ones, training information is left out with a note.

@@ -20,6 +20,8 @@ from superopt.onnx_io.import_.schema import schema
 from superopt.onnx_io.import_.type_inference import value_info_names
 from superopt.te.expr.tensor import TensorType
 
+ExportedModel = tuple[oir.Model, dict[ir_graph.Value, str]]  # and the names of its values
+
 
 def is_expressible(op: Op, opset: int) -> bool:
     """True if `op` exists in `opset` of its domain."""
@@ -47,7 +49,7 @@ def export_with_names(
     extra_outputs: Sequence[ir_graph.Value] = (),
     constant_bases: Mapping[ir_graph.Constant, str] = MappingProxyType({}),
     keep_constant_nodes: bool = True,
-) -> tuple[oir.Model, dict[ir_graph.Value, str]]:
+) -> ExportedModel:
     """Return what `export_model` does, and the name in the file of each result in `graph`.
 
     constant_bases: names for constants that the model does not have. keep_constant_nodes: False:

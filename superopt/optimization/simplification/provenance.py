@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import onnx_ir as oir
-
 from superopt.ir import graph as ir_graph
-from superopt.onnx_io.export.exporter import export_with_names
+from superopt.onnx_io.export.exporter import ExportedModel, export_with_names
 from superopt.onnx_io.import_.model import Model
 from superopt.optimization.candidate import find_node_names
 from superopt.optimization.report.graph_change import trace_steps
@@ -19,9 +17,7 @@ RULES_KEY = "superopt.rules"  # in metadata_props
 NODE_METADATA_SINCE_IR_VERSION = 10
 
 
-def export_with_provenance(
-    model: Model, variant: Variant, folded: ir_graph.Graph
-) -> tuple[oir.Model, dict[ir_graph.Value, str]]:
+def export_with_provenance(model: Model, variant: Variant, folded: ir_graph.Graph) -> ExportedModel:
     """Return the ONNX model of a folded variant, with provenance, and the names of its values."""
     bases = _folded_weight_names(model, variant.graph, folded)
     made, names = export_with_names(model, folded, constant_bases=bases, keep_constant_nodes=False)

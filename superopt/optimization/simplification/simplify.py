@@ -25,8 +25,8 @@ from superopt.optimization.certificate import make_certificate
 from superopt.optimization.check_variants import VariantCheck
 from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.scratch_folder import ScratchFolder
-from superopt.optimization.simplify_provenance import export_with_provenance
-from superopt.optimization.simplify_rules import NodeCounts, node_counts
+from superopt.optimization.simplification.node_count_rules import NodeCounts, node_counts
+from superopt.optimization.simplification.provenance import export_with_provenance
 from superopt.report.data.report import Event
 from superopt.rules.lang.rule import Rule
 from superopt.search.backtrack import StopReason

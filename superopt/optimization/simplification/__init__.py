@@ -1,0 +1,1 @@
+"""`simplify`: folding and the rules that remove nodes, without a search."""
