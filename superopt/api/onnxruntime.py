@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from superopt.onnx_io.read.source import ModelLike, Source
     from superopt.report.compilation.compile_report import ContextReport
 
-REGISTERED_NAME = "superopt"
-_registered: list[Any] = []  # the compiler of this process, once there is one
+REGISTERED_NAME = "superopt_compiler"  # programs register exported providers by other names
+_registered: dict[str, Any] = {}  # the devices and the compiler of this process, once there are any
 
 
 def ort_provider() -> Path:
@@ -75,11 +75,13 @@ def ort_register(*, threads: int | None = None, float_class: str = "E2") -> list
     from superopt.ort_plugin.library import PROVIDER_NAME
 
     path = ort_provider()
-    devices = register_provider(REGISTERED_NAME, path, PROVIDER_NAME)
+    if "devices" not in _registered:
+        _registered["devices"] = register_provider(REGISTERED_NAME, path, PROVIDER_NAME)
     options = CompileOptions("cpu", threads or usable_processors(), AllowedTransforms(float_class))
     compiler = SessionCompiler(load_library(path), options, _part_opener(options))
     compiler.install()
-    _registered[:] = [compiler]
+    _registered["compiler"] = compiler
+    devices: list[Any] = _registered["devices"]
     return devices
 
 
@@ -129,6 +131,11 @@ def export_for_onnxruntime(
     Raises:
         ModelError: The model is invalid.
         UsageError: No node has a kernel; there is no C compiler; or a file cannot be written.
+
+    Example:
+        >>> report = superopt.export_for_onnxruntime("model.onnx", "out")
+        >>> report.files[0][0]
+        'out/model_ctx.onnx'
     """
     check_threads(threads)
     check_float_class(float_class)

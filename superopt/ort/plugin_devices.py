@@ -12,7 +12,8 @@ FIRST_VERSION = "1.23"  # with providers that compile
 
 
 def register_provider(name: str, library: Path, provider: str) -> list[Any]:
-    """Register a library under a name, unless it is; return the devices of its provider.
+    """Register a library under a name; return the devices of its provider. Others may have
+    registered a library of the same provider: its devices come first.
 
     Raises UsageError if onnxruntime is missing, too old, or refuses the library.
     """
@@ -23,12 +24,12 @@ def register_provider(name: str, library: Path, provider: str) -> list[Any]:
     def devices() -> list[Any]:
         return [d for d in ort.get_ep_devices() if d.ep_name == provider]
 
-    if not devices():
-        try:
-            ort.register_execution_provider_library(name, str(library))
-        except Exception as e:
-            raise _refusal(ort.__version__, str(e)) from None
-    return devices()
+    before = len(devices())
+    try:
+        ort.register_execution_provider_library(name, str(library))
+    except Exception as e:
+        raise _refusal(ort.__version__, str(e)) from None
+    return devices()[before:]
 
 
 def _refusal(version: str, reason: str) -> UsageError:

@@ -137,4 +137,17 @@ def test_the_provider_is_of_this_version() -> None:
     (device, *_) = superopt.ort_register()
     assert (device.ep_name, device.ep_vendor) == ("SuperoptExecutionProvider", "superopt")
     assert device.ep_metadata["version"] == superopt.__version__
-    assert onnxruntime.get_ep_devices().count(device) <= 1
+
+
+def test_a_library_of_the_same_provider_may_be_registered(tmp_path: Path) -> None:
+    m = net()
+    path, _ = export(m, tmp_path)
+    copy = path.parent / "libsuperopt_ort.so"
+    onnxruntime.register_execution_provider_library("exported", str(copy))
+    try:
+        session = open_session(m.SerializeToString())
+        near(run_session(session, {"x": picture(2, 9)}), reference(m, {"x": picture(2, 9)}))
+        assert "SuperoptExecutionProvider" in session.get_providers()
+        del session
+    finally:
+        onnxruntime.unregister_execution_provider_library("exported")

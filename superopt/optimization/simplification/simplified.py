@@ -20,6 +20,10 @@ class Simplified(OptimizedModel):
         changed: Whether the model differs from the input.
         seconds: How long it took.
         has_new_input_shapes: Whether input shapes were given.
+
+    Example:
+        >>> superopt.simplify("model.onnx").report.nodes_before
+        4
     """
 
     seconds: float
