@@ -112,8 +112,11 @@ class SessionCompiler:
             proto, nodes = GraphReader(table).model(graph)
             compiler = make_compiler(read_model(proto), self.options, open_device(self.options))
             parts, left = choose_parts(compiler, {})
-        except (SuperoptError, NotImplementedError) as e:
+        except SuperoptError as e:
             LOGGER.info("onnxruntime runs the model: %s", e)
+            return
+        except Exception:  # it must not prevent the session
+            LOGGER.warning("onnxruntime runs the model: an error in superopt", exc_info=True)
             return
         for count, why in left:
             LOGGER.info("onnxruntime runs %d nodes: %s", count, why)

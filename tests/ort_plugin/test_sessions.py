@@ -151,3 +151,16 @@ def test_a_library_of_the_same_provider_may_be_registered(tmp_path: Path) -> Non
         del session
     finally:
         onnxruntime.unregister_execution_provider_library("exported")
+
+
+def test_an_error_in_superopt_leaves_the_model_to_onnxruntime(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr("superopt.ort_plugin.host_compiler.choose_parts", fail)
+    m = net()
+    session = open_session(m.SerializeToString())
+    near(run_session(session, {"x": picture(2, 9)}), reference(m, {"x": picture(2, 9)}))
+    assert "an error in superopt" in caplog.text

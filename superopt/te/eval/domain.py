@@ -21,7 +21,7 @@ import numpy as np
 
 from superopt import guard
 from superopt.te.eval.blas import matmul
-from superopt.te.expr.dtype import BOOL, F32, DType, to_numpy
+from superopt.te.expr.dtype import BOOL, F32, I2, I4, U2, U4, DType, to_numpy
 from superopt.te.expr.functions import scalar_function
 from superopt.te.expr.node import Number
 from superopt.te.expr.tensor import TensorType
@@ -191,17 +191,17 @@ class Reals:
         raise TypeError(f"cannot draw random elements of {type.dtype}")
 
 
+# Computed in int16 and wrapped when stored: ml_dtypes 0.7 does not wrap floats any more.
+NARROW_INTEGERS = tuple(map(to_numpy, (I4, U4, I2, U2)))
+
+
 def compute_dtype(stored: np.dtype) -> np.dtype:
     """Return the dtype for arithmetic on `stored` elements: float32 for smaller floats."""
     if stored.kind == "f" and stored.itemsize < 4:
         return np.dtype(np.float32)
     if stored.kind in "fiubcO":
         return stored
-    try:
-        np.iinfo(stored)
-    except ValueError:
-        return np.dtype(np.float32)
-    return np.dtype(np.int16)  # 4-bit and 2-bit integers: wrapped when stored
+    return np.dtype(np.int16 if stored in NARROW_INTEGERS else np.float32)
 
 
 def wrap(value: int, dtype: DType) -> int:

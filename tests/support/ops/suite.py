@@ -8,12 +8,15 @@ wherever they can.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 from unittest.mock import patch
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx.backend.test.case import base
@@ -75,6 +78,7 @@ class Runnable:
     expected: tuple[np.ndarray, ...]
     rtol: float
     atol: float
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,7 @@ def prepare(case: TestCase) -> Runnable | LeftOut:
     if model.opaque_reasons:
         return LeftOut(reason(case), "; ".join(f"{n}: {why}" for n, why in model.opaque_reasons))
     rest = {n: v for n, v in feeds.items() if n not in bound}
-    return Runnable(model, bound, rest, expected, case.rtol, case.atol)
+    return Runnable(model, bound, rest, expected, case.rtol, case.atol, case.name)
 
 
 def run(case: Runnable) -> None:
@@ -156,6 +160,8 @@ def run(case: Runnable) -> None:
             assert [str(e) for e in got.flat] == [str(e) for e in wanted.flat]
             continue
         assert got.dtype == wanted.dtype
+        defined = defined_elements(case.name, [*case.feeds.values()], wanted)
+        got, wanted = got[defined], wanted[defined]
         if wanted.dtype.kind in "biu" or is_small_integer(wanted.dtype):
             np.testing.assert_array_equal(got, wanted)
         elif wanted.dtype.kind == "c":
@@ -169,6 +175,19 @@ def run(case: Runnable) -> None:
 def is_small_integer(dtype: np.dtype) -> bool:
     """Is this one of ml_dtypes' integers of 2 or 4 bits?"""
     return dtype.name in ("int2", "uint2", "int4", "uint4")
+
+
+def defined_elements(name: str, inputs: Sequence[np.ndarray], wanted: np.ndarray) -> Any:
+    """Return the index of a case's elements that ONNX defines: of floats cast to few bits those in
+    the range. What onnx expects of others depends on the version of ml_dtypes: 0.7 has 0, earlier
+    ones wrap."""
+    if not re.match(r"test_cast(like)?_FLOAT(16)?_to_U?INT[24]", name):
+        return ...
+    info = ml_dtypes.iinfo(wanted.dtype)
+    whole = np.trunc(inputs[0].astype(np.float64))
+    found: np.ndarray = (info.min <= whole) & (whole <= info.max)
+    assert found.any()
+    return found
 
 
 def array_of(value: object) -> np.ndarray:
