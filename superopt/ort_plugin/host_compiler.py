@@ -19,7 +19,7 @@ import numpy as np
 from superopt.compilation.model.compile_model import make_compiler, open_device
 from superopt.errors import SuperoptError
 from superopt.onnx_io.import_.dtypes import dtype_of
-from superopt.onnx_io.read.source import Source, read_model
+from superopt.onnx_io.read.source import Source
 from superopt.ort_plugin import ort_table as slots
 from superopt.ort_plugin.context_model import Part
 from superopt.ort_plugin.export import choose_parts
@@ -109,8 +109,8 @@ class SessionCompiler:
         self.claimed.pop(threading.get_ident(), None)
         table = OrtTable(api)
         try:
-            proto, nodes = GraphReader(table).model(graph)
-            compiler = make_compiler(read_model(proto), self.options, open_device(self.options))
+            source, nodes = GraphReader(table).model(graph)
+            compiler = make_compiler(source, self.options, open_device(self.options))
             parts, left = choose_parts(compiler, {})
         except SuperoptError as e:
             LOGGER.info("onnxruntime runs the model: %s", e)

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from superopt.onnx_io.read.skeleton import MAX_INLINE_BYTES
+from superopt.onnx_io.read.source import Source, read_parts
 from superopt.ort_plugin import ort_table as slots
 from superopt.ort_plugin.ort_table import Handle, OrtTable
 
@@ -23,7 +25,7 @@ class GraphReader:
 
     api: OrtTable
 
-    def model(self, graph: Handle) -> tuple[onnx.ModelProto, list[Handle]]:
+    def model(self, graph: Handle) -> tuple[Source, list[Handle]]:
         """Return the graph as a model with copies of its constant initializers, and its nodes in
         the model's order. A node with subgraphs has another domain: it is not described."""
         api = self.api
@@ -46,7 +48,8 @@ class GraphReader:
             for v in api.handles(slots.INITIALIZER_COUNT, slots.INITIALIZERS, graph)
             if api.number(slots.IS_CONSTANT_INITIALIZER, v)
         }
-        tensors = [self._initializer(name, v) for name, v in constants.items()]
+        large: dict[str, bytes] = {}
+        tensors = [self._initializer(name, v, large) for name, v in constants.items()]
         made = helper.make_graph(
             nodes, "graph",
             [self._value(v) for v in inputs if self._name(v) not in constants],
@@ -63,7 +66,7 @@ class GraphReader:
             ir_version=max(api.number(slots.IR_VERSION, graph, c_int64), 4),
             opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()],
         )
-        return model, handles
+        return read_parts(model, large), handles
 
     def names(self, node: Handle, outputs: bool = False) -> list[str]:
         """Return the names of a node's inputs or outputs."""
@@ -114,7 +117,9 @@ class GraphReader:
         if kind == TENSOR:
             tensor = api.handle(slots.ATTRIBUTE_TENSOR, c_void_p(handle))
             try:
-                return helper.make_attribute(name, self._tensor("", tensor))
+                value, content = self._tensor("", tensor)
+                value.raw_data = content
+                return helper.make_attribute(name, value)
             finally:
                 api.release(slots.RELEASE_VALUE, tensor)
         data = api.attribute_bytes(handle, kind)
@@ -160,11 +165,18 @@ class GraphReader:
         # Without axes it is a scalar, or its shape is unknown: its readers decide.
         return helper.make_tensor_value_info(name, element, shape or None)
 
-    def _initializer(self, name: str, value: Handle) -> onnx.TensorProto:
-        return self._tensor(name, self.api.handle(slots.INITIALIZER_VALUE, c_void_p(value)))
+    def _initializer(self, name: str, value: Handle, large: dict[str, bytes]) -> onnx.TensorProto:
+        """Return an initializer; if it is large, without its data, which is added to `large`."""
+        tensor = self.api.handle(slots.INITIALIZER_VALUE, c_void_p(value))
+        made, data = self._tensor(name, tensor)
+        if len(data) > MAX_INLINE_BYTES:
+            large[name] = data
+        else:
+            made.raw_data = data
+        return made
 
-    def _tensor(self, name: str, value: Handle) -> onnx.TensorProto:
-        """Return a copy of a tensor."""
+    def _tensor(self, name: str, value: Handle) -> tuple[onnx.TensorProto, bytes]:
+        """Return a tensor's name, type and shape, and a copy of its data."""
         api = self.api
         info = api.handle(slots.SHAPE_OF_VALUE, c_void_p(value))
         try:
@@ -178,4 +190,4 @@ class GraphReader:
             raise NotImplementedError(f"{name} is a tensor of strings")
         at = api.handle(slots.TENSOR_DATA, c_void_p(value))
         data = string_at(at, api.size(slots.TENSOR_BYTES, value)) if at else b""
-        return onnx.TensorProto(name=name, dims=dims[:rank], data_type=kind, raw_data=data)
+        return onnx.TensorProto(name=name, dims=dims[:rank], data_type=kind), data

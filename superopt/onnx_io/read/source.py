@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,10 @@ from superopt.onnx_io.read.skeleton import (
     PROTOBUF_LIMIT,
     Skeleton,
     blob_size,
+    complete_skeleton,
     skeleton_from_bytes,
     skeleton_from_proto,
+    stub_fields,
 )
 
 # What people give by mistake, by how it begins.
@@ -163,6 +166,18 @@ def read_model(source: ModelLike) -> Source:
             )
         case _:
             return _make_source("the model", None, None, skeleton_from_model(source, "the model"))
+
+
+def read_parts(model: onnx.ModelProto, large: Mapping[str, bytes]) -> Source:
+    """Read a model whose initializers of these names have their data in `large`, by name, which is
+    not copied. `model` is changed. Raises ModelError as `read_model` does."""
+    label, blobs = "the model", list[Region]()
+    for tensor in model.graph.initializer:
+        if (data := large.get(tensor.name)) is not None:
+            tensor.MergeFromString(stub_fields(len(blobs)))
+            blobs.append(Backing(label, memoryview(data)).full_region())
+    skeleton = complete_skeleton(model.SerializeToString(), model, blobs, None, label)
+    return _make_source(label, None, None, skeleton)
 
 
 def _read_file(path: Path) -> Source:
