@@ -17,7 +17,6 @@ number that the ticket is old, whichever number of chunks it has read.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
 from superopt.kernels.llvm.calls import PARAMETERS, Call, Loop, load_word, words_pointer
@@ -107,19 +106,36 @@ def word_pointer(name: str, index: int) -> str:
     return f"  %{name} = getelementptr i64, ptr %state, i64 {index}"
 
 
-def _pause(processor: str) -> str:
-    return f"  call void {_PAUSES[_is_x86(processor)]}"
+def _pause(system: str) -> str:
+    return f"  call void {_PAUSES[_is_x86(system)]}"
 
 
-def _is_x86(processor: str) -> bool:
-    return processor.startswith(("x86", "i386", "i686", "amd64"))
+def _is_x86(system: str) -> bool:
+    return system.startswith("x86_64-")
 
 
-def pause_declaration(processor: str) -> str:
-    return _PAUSES[_is_x86(processor)].replace("i32 1", "i32")
+def system_declarations(system: str) -> Iterator[str]:
+    """Yield the declarations of the functions of a system. system: as "x86_64-linux"."""
+    yield f"declare void {_PAUSES[_is_x86(system)].replace('i32 1', 'i32')}"
+    if _is_windows(system):
+        yield "declare i32 @SwitchToThread()"
+        yield "declare i32 @WaitOnAddress(ptr, ptr, i64, i32)"
+        yield "declare void @WakeByAddressAll(ptr)"
+        return
+    yield "declare i32 @sched_yield()"
+    yield "declare i64 @syscall(i64, ...)"
 
 
 _PAUSES = {True: "@llvm.x86.sse2.pause()", False: "@llvm.aarch64.hint(i32 1)"}
+
+
+def _is_windows(system: str) -> bool:
+    return system.endswith("-windows")
+
+
+def _yield_processor(name: str, system: str) -> str:
+    function = "SwitchToThread" if _is_windows(system) else "sched_yield"
+    return f"  %{name} = call i32 @{function}()"
 
 
 def _load_count(symbolic: bool) -> Iterator[str]:
@@ -221,7 +237,7 @@ def drain_function(n: int, parts: int, symbolic: bool) -> Iterator[str]:
     yield "end:\n  ret void\n}"
 
 
-def share_function(processor: str, parts: int, symbolic: bool) -> Iterator[str]:
+def share_function(system: str, parts: int, symbolic: bool) -> Iterator[str]:
     """Yield `share`: let all threads run the chunks of kernel number %k."""
     yield "define private void @share(i64 %k, i64 %base, ptr %workspace, ptr %state) {\nentry:"
     yield word_pointer("number", NUMBER_WORD)
@@ -241,7 +257,7 @@ def share_function(processor: str, parts: int, symbolic: bool) -> Iterator[str]:
     yield "  br i1 %some, label %rouse, label %left"
     yield "rouse:"
     yield "  %told = atomicrmw add ptr %wake, i64 1 seq_cst"
-    yield from _futex(processor, "i64 1, i64 2147483647")
+    yield _wake(system)
     yield "  br label %left"
     yield "left:"
     yield "  call void @drain(i64 0, ptr %state, ptr %workspace)"
@@ -255,26 +271,46 @@ def share_function(processor: str, parts: int, symbolic: bool) -> Iterator[str]:
     yield f"  %long = icmp ugt i64 %tries, {SPINS_BEFORE_YIELD}"
     yield "  br i1 %long, label %give, label %spin"
     yield "give:"
-    yield "  %ignored = call i32 @sched_yield()"
+    yield _yield_processor("ignored", system)
     yield "  br label %wait"
     yield "spin:"
-    yield _pause(processor)
+    yield _pause(system)
     yield "  %again = add i64 %tries, 1"
     yield "  br label %wait"
     yield "end:\n  ret void\n}"
 
 
-def _futex(processor: str, arguments: str) -> Iterator[str]:
-    """Yield the futex call on Linux; elsewhere a yield of the processor."""
-    if sys.platform != "linux":
-        yield "  %none = call i32 @sched_yield()"
-        return
-    number = 202 if _is_x86(processor) else 98
-    yield f"  %woken = call i64 (i64, ...) @syscall(i64 {number}, ptr %wake, {arguments}, ptr null)"
+def _wake(system: str) -> str:
+    """Return the call that wakes all threads which sleep on %wake; only Linux and Windows have such
+    sleep."""
+    if _is_windows(system):
+        return "  call void @WakeByAddressAll(ptr %wake)"
+    return _futex(system, "i64 1, i64 2147483647")
 
 
-def worker_function(processor: str) -> Iterator[str]:
+def _sleep(system: str) -> Iterator[str]:
+    """Yield the call that sleeps until %wake is woken, if its lower half is %low."""
+    if _is_windows(system):
+        yield "  store i32 %low, ptr %low.at"
+        yield "  %woken = call i32 @WaitOnAddress(ptr %wake, ptr %low.at, i64 4, i32 -1)"
+    else:
+        yield _futex(system, "i64 0, i32 %low")
+
+
+def _futex(system: str, arguments: str) -> str:
+    """Return the futex call on Linux; elsewhere a yield of the processor."""
+    if not system.endswith("-linux"):
+        return _yield_processor("none", system)
+    number = 202 if _is_x86(system) else 98
+    return (
+        f"  %woken = call i64 (i64, ...) @syscall(i64 {number}, ptr %wake, {arguments}, ptr null)"
+    )
+
+
+def worker_function(system: str) -> Iterator[str]:
     yield "define void @work(ptr %state, ptr %workspace) {\nentry:"
+    if _is_windows(system):
+        yield "  %low.at = alloca i32"
     for name, at in (
         ("number", NUMBER_WORD),
         ("wake", WAKE_WORD),
@@ -300,7 +336,7 @@ def worker_function(processor: str) -> Iterator[str]:
     yield "  %other = icmp ne i64 %now, %seen"
     yield "  br i1 %other, label %look, label %tire"
     yield "tire:"
-    yield _pause(processor)
+    yield _pause(system)
     yield "  %more = add i64 %tries, 1"
     yield f"  %tired = icmp ugt i64 %more, {SPINS_BEFORE_SLEEP}"
     yield "  br i1 %tired, label %sleep, label %spin"
@@ -319,7 +355,7 @@ def worker_function(processor: str) -> Iterator[str]:
     yield "  %stay = or i1 %leave, %new"
     yield "  br i1 %stay, label %up, label %rest"
     yield "rest:"
-    yield from _futex(processor, "i64 0, i32 %low")
+    yield from _sleep(system)
     yield "  br label %up"
     yield "up:"
     yield "  %one.less = atomicrmw sub ptr %sleepers, i64 1 seq_cst"

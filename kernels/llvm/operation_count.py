@@ -18,7 +18,14 @@ from superopt.te.expr.tensor import Tensor
 
 _UNCOUNTED = frozenset(("select", "cast", "bitcast"))
 _LANES = 16  # typical vector length
-_WEIGHTS = (("llvm.fma", 2), (" fadd ", 1), (" fsub ", 1), (" fmul ", 1), (" fdiv ", 1))
+_WEIGHTS = (
+    ("llvm.fmuladd", 2),
+    ("llvm.fma.", 2),
+    (" fadd ", 1),
+    (" fsub ", 1),
+    (" fmul ", 1),
+    (" fdiv ", 1),
+)
 
 
 def count_operations(t: Tensor, tables: Mapping[Tensor, np.ndarray] | None = None) -> int:

@@ -36,8 +36,8 @@ from superopt.kernels.llvm.chunk_threads import (
     chunk_group_function,
     count_stores,
     drain_function,
-    pause_declaration,
     share_function,
+    system_declarations,
     word_pointer,
     worker_function,
 )
@@ -48,13 +48,14 @@ CLOCK_BYTES = 16
 def program_text(
     calls: Sequence[Call | Loop],
     threads: int = 1,
-    processor: str = "x86_64",
+    system: str = "x86_64-linux",
     timed: bool = False,
     table: Mapping[int, int] | None = None,
     words_argument: int = 0,
 ) -> str:
-    """Return the LLVM text of the functions; without `work` for one thread. words_argument: the
-    argument that has the words of symbolic sizes.
+    """Return the LLVM text of the functions; without `work` for one thread. system: as
+    "x86_64-linux" (`host_system`). words_argument: the argument that has the words of symbolic
+    sizes.
 
     table: index in the pointer table of each constant, by its offset; None if constants are one
     block of memory.
@@ -72,7 +73,7 @@ def program_text(
     if threads == 1:
         lines += _single_thread_run(calls, timed, words_argument)
     else:
-        lines += _multithreaded_functions(calls, processor, threads, timed, words_argument)
+        lines += _multithreaded_functions(calls, system, threads, timed, words_argument)
     return "\n".join([*lines, ""])
 
 
@@ -135,26 +136,24 @@ def _single_thread_run(
 
 
 def _multithreaded_functions(
-    calls: Sequence[Call | Loop], processor: str, threads: int, timed: bool, words_argument: int
+    calls: Sequence[Call | Loop], system: str, threads: int, timed: bool, words_argument: int
 ) -> Iterator[str]:
     n = len(calls)
     symbolic = any(c.chunk_word is not None for c in calls)
     groups = [chunk_group_function(k, c, threads, words_argument) for k, c in enumerate(calls)]
     for _, lines in groups:
         yield from lines
-    yield "declare i32 @sched_yield()"
-    yield "declare i64 @syscall(i64, ...)"
-    yield f"declare void {pause_declaration(processor)}"
+    yield from system_declarations(system)
     if not symbolic:
         numbers = ", ".join(f"i64 {c}" for c, _ in groups)
         yield f"@chunks = private constant [{n} x i64] [{numbers}]"
     yield from chunk_dispatch(calls)
     parts = min(threads, MAX_PARTS)
     yield from drain_function(n, parts, symbolic)
-    yield from share_function(processor, parts, symbolic)
+    yield from share_function(system, parts, symbolic)
     stores = list(count_stores(calls, [c for c, _ in groups], threads, words_argument))
     yield from _multithreaded_run(calls, timed, stores if symbolic else ())
-    yield from worker_function(processor)
+    yield from worker_function(system)
 
 
 def _multithreaded_run(

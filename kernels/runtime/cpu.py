@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +23,7 @@ from superopt.kernels.runtime.engine import Machine as Machine
 from superopt.kernels.runtime.engine import host as host
 from superopt.kernels.runtime.engine import link_objects as link_objects
 from superopt.kernels.runtime.engine import named_machine as named_machine
+from superopt.kernels.runtime.feature_checks import X86_BITS
 from superopt.kernels.runtime.memory_limit import require_address_space
 from superopt.te.expr.dtype import to_numpy
 
@@ -29,31 +31,23 @@ from superopt.te.expr.dtype import to_numpy
 # takes time and finds nothing.
 LLVM_PASSES = ("sroa", "simplify_cfg", "instruction_combine")
 WORKSPACE_ALIGNMENT = 64
-# Features of every x86-64 processor; those that C code can test (__builtin_cpu_supports); and those
-# that imply others.
-BASELINE_FEATURES = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
-CHECKABLE_FEATURES = (
-    "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "fma", "bmi", "bmi2", "gfni",
-    "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi",
-    "avx512vbmi2", "avx512vnni", "avx512bitalg", "avx512vpopcntdq", "avx512bf16",
-)  # fmt: skip
-IMPLIED_FEATURES = {"f16c": "avx2"}
+BASELINE_FEATURES = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")  # of every x86-64
+SVE_UNIT_BYTES = 16  # a register of SVE has a whole number of these
+FUNCTION_HEAD = re.compile(r"^(define [^{]*?) \{", re.MULTILINE)
 
 
 def checkable_target(machine: Machine) -> tuple[Machine, tuple[str, ...]]:
-    """Return an x86-64 machine, as `host` gives it, reduced to features that C code can test at run
-    time, and the features to be tested."""
+    """Return a machine reduced to features that C code can test at run time, and the features to be
+    tested."""
+    if machine.triple and "+sse2" not in machine.features.split(","):  # a CPU of a table: all are
+        return machine, tuple(f[1:] for f in machine.features.split(","))
     there = {f[1:] for f in machine.features.split(",") if f.startswith("+")}
-    needs = tuple(f for f in CHECKABLE_FEATURES if f in there)
-    kept = {
-        *BASELINE_FEATURES,
-        *needs,
-        *(f for f, other in IMPLIED_FEATURES.items() if other in needs),
-    } & there
+    needs = tuple(f for f in X86_BITS if f in there)
+    kept = {*BASELINE_FEATURES, *needs} & there
     names = [f[1:] for f in machine.features.split(",")]
     # disabled features come last: LLVM then also disables what implies them
     features = [*(f"+{f}" for f in names if f in kept), *(f"-{f}" for f in names if f not in kept)]
-    return Machine(machine.cpu, ",".join(features), machine.width), needs
+    return replace(machine, features=",".join(features)), needs
 
 
 def object_code(
@@ -91,7 +85,15 @@ def _cached_object_code(
 ) -> bytes:
     kind = ("shared",) if shared else ()
     key_text = "\0".join(
-        (key_text, machine.cpu, machine.features, LLVMLITE_VERSION, *LLVM_PASSES, *kind)
+        (
+            key_text,
+            machine.cpu,
+            machine.features,
+            machine.triple,
+            LLVMLITE_VERSION,
+            *LLVM_PASSES,
+            *kind,
+        )
     )
     key = blake2b(key_text.encode(), digest_size=20).hexdigest()
     found = file_cache.read(folder, key)
@@ -112,9 +114,14 @@ def _optimized_module(text: str, machine: Machine, shared: bool = False) -> tupl
     if "half" in text and not converts_float16(machine):
         raise MissingFloat16("this processor has no float16 conversions (F16C)")
     require_address_space(len(text))
+    if "+sve" in machine.features.split(","):  # vectors of a known length, in registers of SVE
+        units = machine.width // SVE_UNIT_BYTES
+        text = FUNCTION_HEAD.sub(rf"\1 vscale_range({units},{units}) {{", text)
     module = llvm.parse_assembly(text)
     module.verify()
     made = create_target_machine(machine, shared)
+    if machine.triple:  # whose pointers may have another size
+        module.triple, module.data_layout = machine.triple, str(made.target_data)
     _run_passes(module, made, LLVM_PASSES)
     return module, made
 

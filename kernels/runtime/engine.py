@@ -13,8 +13,9 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from superopt.errors import UsageError
-from superopt.kernels.processor import AVX2, XEON, ZEN4, ZEN5, Processor
+from superopt.kernels.processor import AARCH64, AVX2, WASM, XEON, ZEN4, ZEN5, Processor
 from superopt.kernels.runtime.memory_limit import require_address_space
+from superopt.kernels.runtime.systems import System, host_system
 from superopt.kernels.runtime.target_cpu import (
     LEVELS,
     VARIABLE,
@@ -28,21 +29,33 @@ LLVMLITE_VERSION: str = llvmlite.__version__
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What code is compiled for: LLVM's CPU and feature strings, and the bytes of a vector."""
+    """What code is compiled for: LLVM's CPU and feature strings, the bytes of a vector, and LLVM's
+    target triple; empty for this system."""
 
     cpu: str
     features: str
     width: int
+    triple: str = ""
+
+    @property
+    def system(self) -> str:
+        """The operating system on an architecture, as "x86_64-linux"."""
+        if not self.triple:
+            return host_system()
+        architecture, _, name, *_ = self.triple.split("-")
+        return f"{architecture}-{name}"
 
     @property
     def processor(self) -> Processor:
         """The kind of processor, whose costs decide. All with 512-bit vectors that AMD did not make
         are taken for a Xeon: LLVM names virtual ones by chance."""
         features = self.features.split(",")
+        if "+simd128" in features:
+            return WASM
         if self.width == AVX512_BYTES:
             found = AMD_PROCESSORS.get(self.cpu, ZEN5 if self.cpu.startswith("znver") else XEON)
             return replace(found, permutes_bytes=True) if "+avx512vbmi" in features else found
-        return ZEN5 if "+neon" in features else AVX2
+        return AARCH64 if "+neon" in features else AVX2
 
 
 AMD_PROCESSORS = {"znver4": ZEN4}  # by LLVM's name
@@ -65,18 +78,27 @@ def psabi_machine(name: str) -> Machine:
     return Machine(name, ",".join(f"+{f}" for f in level.features), level.width)
 
 
-def named_machine(name: str) -> Machine:
-    """Return the machine of "native", this processor, or of a level of the x86-64 psABI.
+def named_machine(name: str, system: System | None = None) -> Machine:
+    """Return the machine of "native", this processor, or of a CPU of a system, by default of a
+    level of the x86-64 psABI.
 
     Raises UsageError for another name.
     """
-    if name != "native" and name not in LEVELS:
+    is_here = system is None or system.name == host_system()
+    cpus = LEVELS if system is None else system.cpus
+    if is_here and name == "native":
+        return native_machine()
+    if name not in cpus:
         raise UsageError(
             f"unknown processor {name!r}",
-            f"it must be native or one of {', '.join(LEVELS)}",
+            f"it must be {'native or ' * is_here}one of {', '.join(cpus)}",
             "name one of these",
         )
-    return native_machine() if name == "native" else psabi_machine(name)
+    if system is None or is_here:
+        return psabi_machine(name)
+    level = cpus[name]
+    features = ",".join(f"+{f}" for f in level.features)
+    return Machine(level.cpu or name, features, level.width, system.triple)
 
 
 @cache
@@ -103,11 +125,20 @@ def initialize_llvm() -> None:
 
 def create_target_machine(machine: Machine, shared: bool = False) -> Any:
     """Return an LLVM target machine. shared: for a shared object instead of this process."""
-    initialize_llvm()
     kind = {"reloc": "pic", "codemodel": "default"} if shared else {"jit": True}
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=machine.cpu, features=machine.features, opt=3, **kind
-    )
+    if machine.triple:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+        target = llvm.Target.from_triple(machine.triple)
+    else:
+        initialize_llvm()
+        target = llvm.Target.from_default_triple()
+    return target.create_target_machine(cpu=machine.cpu, features=machine.features, opt=3, **kind)
+
+
+def can_link(machine: Machine) -> bool:
+    """True if this process can run code for the machine."""
+    return not machine.triple and not missing_features(machine.features, native_machine().features)
 
 
 def link_objects(objects: Sequence[bytes], machine: Machine) -> Any:

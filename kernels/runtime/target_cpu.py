@@ -16,11 +16,12 @@ VARIABLE = "SUPEROPT_TARGET_CPU"
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of the psABI. features: LLVM's names of all its features; width: of a vector,
-    bytes."""
+    """A level of the psABI, or another kind of processors. features: LLVM's names of all its
+    features; width: of a vector, bytes. cpu: LLVM's name, if that is another one."""
 
     features: tuple[str, ...]
     width: int
+    cpu: str = ""
 
 
 _SSE2 = ("64bit", "cmov", "cx8", "fxsr", "mmx", "sse", "sse2")

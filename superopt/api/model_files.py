@@ -115,15 +115,17 @@ def export_model(
     shapes: Mapping[str, int] | None = None,
     float_class: str = "E2",
     cpu: str | None = None,
+    target: str | None = None,
 ) -> ExportReport:
     """Compile a model file, or load a saved compiled model, and write a shared object with a C
-    header and weights; see `Executable.export`.
+    header and weights, or a module of WebAssembly; see `Executable.export`.
 
     output: a folder, or the files' base name. shapes: values of symbolic dimensions; calls in C
-    pass the others. float_class: as in `compile`; a saved model has its own. cpu: the processor.
+    pass the others. float_class: as in `compile`; a saved model has its own. cpu, target: the
+    processor and the system.
     """
     exe = _open_executable(Path(model), threads, float_class=float_class)
-    return exe.export(output, shapes=shapes, cpu=cpu)
+    return exe.export(output, shapes=shapes, cpu=cpu, target=target)
 
 
 def run_model(

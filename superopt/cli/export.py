@@ -30,11 +30,18 @@ from superopt.errors import ExitCode, UsageError
     "--embed", is_flag=True, help="With --ort: one file, which holds libraries and weights."
 )
 @click.option(
+    "--target",
+    metavar="SYSTEM",
+    help="The system: x86_64-linux, aarch64-linux, x86_64-windows or wasm.  [default: this one, or "
+    "the CPU's]",
+)
+@click.option(
     "--cpu",
+    "--target-cpu",
     "cpus",
     metavar="NAME,...",
-    help="The processor: native, or a level as x86-64-v3; with --ort several, of which a host uses "
-    "the first that it can run.  [default: native]",
+    help="The processor: native, a level as x86-64-v3, armv8-a, neoverse-n1 or neoverse-v1; with "
+    "--ort several, of which a host uses the first that it can run.  [default: native]",
 )
 @options.threads
 @options.sizes_option("Values of symbolic dimensions; calls pass the others.")
@@ -47,6 +54,7 @@ def export(
     output: Path,
     for_onnxruntime: bool,
     embed: bool,
+    target: str | None,
     cpus: str | None,
     threads: int | None,
     shapes: Mapping[str, int],
@@ -58,6 +66,9 @@ def export(
     C programs link with it and need no Python. MODEL may also be a file that `Executable.save`
     wrote. Needs a C compiler ($CC, cc, gcc, clang, or the Python package ziglang).
 
+    With --target for another system: AArch64 and Windows link by a cross-compiler ($CC) or ziglang;
+    wasm is an ES module with WebAssembly (simd128, one thread) and TypeScript declarations.
+
     With --ort a folder gets MODEL_ctx.onnx, the libraries that compute it, and the execution
     provider by which programs that use onnxruntime 1.23 or later run it.
     """
@@ -65,6 +76,12 @@ def export(
     from superopt.report.compilation import compile_report
 
     names = None if cpus is None else [name for name in cpus.split(",") if name]
+    if for_onnxruntime and target is not None:
+        raise UsageError(
+            "--ort with --target",
+            "the execution provider is for Linux on x86-64",
+            "leave out one of them",
+        )
     if for_onnxruntime:
         from superopt.api import onnxruntime
 
@@ -92,6 +109,7 @@ def export(
         shapes=shapes,
         float_class=float_class,
         cpu=None if names is None else names[0],
+        target=target,
     )
     terminal.print_result(found, compile_report.export_text, as_json=as_json)
     return ExitCode.OK

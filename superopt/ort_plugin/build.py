@@ -8,7 +8,7 @@ LIBRARY_NAME = "libsuperopt_ort.so"
 SOURCES = ("provider.c", "partition.c", "context_file.c", "host_compiler.c")
 HEADERS = (
     "ort_api.h", "partition.h", "context_file.h", "host_compiler.h",
-    "../report/model_interface.h",
+    "../report/export/model_interface.h",
 )  # fmt: skip
 BUILD_FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-Wl,-z,noexecstack")
 

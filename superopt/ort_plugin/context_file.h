@@ -2,7 +2,7 @@
 #ifndef SUPEROPT_CONTEXT_FILE_H
 #define SUPEROPT_CONTEXT_FILE_H
 
-#include "../report/model_interface.h"
+#include "../report/export/model_interface.h"
 #include "ort_api.h"
 
 /* A library that is loaded and the handle of its weights. */

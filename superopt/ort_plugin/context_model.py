@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from superopt import __version__
-from superopt.compilation.cpu.export_library import LibraryNames
+from superopt.compilation.cpu.library.export_library import LibraryNames
 from superopt.onnx_io.import_.importer import OVERRIDABLE_SINCE_IR_VERSION
 from superopt.onnx_io.read.protos import replace_nodes
 from superopt.onnx_io.read.source import Source

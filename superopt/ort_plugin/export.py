@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from superopt.compilation.cpu.export_library import LibraryNames, c_identifier
+from superopt.compilation.cpu.library.export_library import LibraryNames, c_identifier
 from superopt.compilation.model.compile_model import make_compiler, open_device
 from superopt.errors import SuperoptError, UsageError
 from superopt.loading.representative_sizes import representative_sizes

@@ -285,22 +285,6 @@ static OrtStatus *model_error(const partition *p, const handle *h, int error)
     return fail(ORT_INVALID_ARGUMENT, "%s", text);
 }
 
-static OrtStatus *create_outputs(const partition *p, handle *h, OrtKernelContext *context)
-{
-    const superopt_interface *about = p->opened.interface;
-    for (int n = 0; n < about->output_count; n++) {
-        int64_t shape[MAX_RANK];
-        size_t bytes;
-        OrtValue *value;
-        int error = about->output_shape(n, h->sizes, shape, &bytes);
-        if (error != 0)
-            return model_error(p, h, error);
-        TRY(ort_output(context, p->output_numbers[n], shape, (size_t)about->outputs[n].rank, &value));
-        TRY(ort_tensor_data(value, &h->outputs[n]));
-    }
-    return NULL;
-}
-
 /* onnxruntime's threads as those of a pooled model. */
 static void run_parallel(void *context, void (*f)(void *, size_t), size_t count, void *data)
 {
@@ -310,6 +294,24 @@ static void run_parallel(void *context, void (*f)(void *, size_t), size_t count,
     ort_release_status(status);
     for (size_t n = 0; n < count; n++)
         f(data, n);
+}
+
+static OrtStatus *create_outputs(const partition *p, handle *h, OrtKernelContext *context)
+{
+    const superopt_interface *about = p->opened.interface;
+    for (int n = 0; n < about->output_count; n++) {
+        int64_t shape[MAX_RANK];
+        size_t bytes;
+        OrtValue *value;
+        if (about->output_shape(n, h->sizes, shape, &bytes) != 0) {
+            /* the same sizes are an error of a run, which keeps the reason in the handle */
+            int error = about->run(h->model, h->inputs, h->outputs, h->sizes, run_parallel, context);
+            return model_error(p, h, error);
+        }
+        TRY(ort_output(context, p->output_numbers[n], shape, (size_t)about->outputs[n].rank, &value));
+        TRY(ort_tensor_data(value, &h->outputs[n]));
+    }
+    return NULL;
 }
 
 static OrtStatus *run_handle(const partition *p, handle *h, OrtKernelContext *context)

@@ -147,7 +147,14 @@ def test_export_says_what_was_written(
     )  # fmt: skip
     assert done.code == 0
     sizes = {"n": 4, "s": 9}
-    own = {"output": tmp_path, "threads": 2, "shapes": sizes, "float_class": "E2", "cpu": None}
+    own = {
+        "output": tmp_path,
+        "threads": 2,
+        "shapes": sizes,
+        "float_class": "E2",
+        "cpu": None,
+        "target": None,
+    }
     assert api.asked == own
     golden("exported.txt", done.out)
     found = json.loads(superopt("export", model, "-o", tmp_path, "--json", api=api).out)

@@ -35,7 +35,7 @@ def compile_c(folder: Path, bodies: list[str]) -> list[ctypes._NamedFuncPointer]
     """Return functions of an array of sizes and a pointer to their result, which return whether it
     is right."""
     text = "#include <stdint.h>\n"
-    text += files("superopt.report").joinpath("export_formulas.c").read_text("utf-8")
+    text += files("superopt.report").joinpath("export/formulas.c").read_text("utf-8")
     for n, body in enumerate(bodies):
         text += f"int f{n}(const int64_t s[], int64_t *out)\n"
         text += f"{{ int bad[1] = {{0}}; (void)s; *out = {body}; return !*bad; }}\n"

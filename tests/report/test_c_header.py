@@ -16,6 +16,7 @@ from superopt.report.compilation.exported_library import (
 
 SHAPES = ("2", "10"), ("0", "4")
 PLACES = (0, 0), (0, 1)
+SYSTEM = "libsmall.so", "Linux on x86-64", "linux"
 ARGUMENTS = BufferRef("INPUT", 0), BufferRef("OUTPUT", 0)
 
 
@@ -23,7 +24,8 @@ def test_a_library_for_fixed_sizes(golden: Callable[[str, str], None]) -> None:
     ports = Port("image", "float32", (2, 3, 8, 8), 1536), Port("scale", "float16", (), 2)
     program = ExportedProgram((), "4096", "0", (), SHAPES, ARGUMENTS, (0,), True, 64)
     x = ExportedLibrary(
-        *("0.1", "small.onnx", "small", "small", {"batch": 2}, (), (), ("avx2", "fma"), 2, ports),
+        *("0.1", "small.onnx", "small", "small", *SYSTEM, {"batch": 2}, (), ()),
+        *(("avx2", "fma"), ("has_bit(7, 0, 1, 5)", "has_bit(1, 0, 2, 12)"), 2, ports),
         (Port("logits */", "float32", (2, 10), 80), Port("n", "int64", (0, 4), 0)),
         *((("2", "3", "8", "8"), ()), SHAPES, (ExportedLimit(0, "-8", "7", "within 8"),)),
         *({1: 128}, (program,), ((1, BufferRef("HELD", 64)),)),
@@ -51,9 +53,11 @@ def test_a_library_for_symbolic_sizes(golden: Callable[[str, str], None]) -> Non
             "small.onnx",
             "small",
             "small",
+            *SYSTEM,
             {"batch": 2},
             ("seq len", "n"),
             PLACES,
+            (),
             (),
             2,
             *ports,

@@ -14,7 +14,7 @@ import pytest
 
 import superopt
 from scripts.decoder_models import growing_decoder
-from superopt.compilation.cpu import library_code
+from superopt.compilation.cpu.library import library_code
 from superopt.errors import UsageError
 from tests.support.compilation.concurrent_calls import in_threads
 from tests.support.compilation.decoders import (

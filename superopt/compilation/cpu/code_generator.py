@@ -11,7 +11,7 @@ from typing import Any
 
 from superopt.compilation.cpu.device import CpuDevice
 from superopt.compilation.cpu.explain_kernel import explain_kernel
-from superopt.compilation.cpu.export_library import export_library
+from superopt.compilation.cpu.library.export_library import export_library
 from superopt.compilation.cpu.machine_code import compile_ahead
 from superopt.compilation.cpu.native_segment import NativeSegment, SymbolicSegment
 from superopt.compilation.cpu.profile import profile
@@ -40,7 +40,8 @@ from superopt.kernels.loops.tile import Kernel
 from superopt.kernels.runtime.amx import bf16_instructions, integer_instructions
 from superopt.kernels.runtime.cpu import Machine, checkable_target, named_machine
 from superopt.kernels.runtime.dump import pass_texts
-from superopt.kernels.runtime.engine import llvm_lock
+from superopt.kernels.runtime.engine import can_link, llvm_lock
+from superopt.kernels.runtime.systems import find_system, host_system
 from superopt.onnx_io.import_.size_relation import Guards
 from superopt.onnx_io.read.source import Source
 from superopt.plan.graph.partition import Segment
@@ -175,23 +176,36 @@ class CpuCodeGenerator(CodeGenerator):
         return chosen, TuningReport(kernels, sum(part.seconds for part in parts))
 
     def export(
-        self, exe: Executable, path: Path, shapes: Mapping[str, int], cpu: str | None = None
+        self,
+        exe: Executable,
+        path: Path,
+        shapes: Mapping[str, int],
+        cpu: str | None = None,
+        target: str | None = None,
     ) -> ExportReport:
-        machine = self.machine if cpu is None else named_machine(cpu)
-        target, _ = checkable_target(machine)
-        same = integer_instructions(target) == integer_instructions(machine)
+        system = find_system(target, cpu)
+        if cpu is None and system.name != host_system():
+            cpu = next(iter(system.cpus))
+        machine = self.machine if cpu is None else named_machine(cpu, system)
+        reduced, _ = checkable_target(machine)
+        same = integer_instructions(reduced) == integer_instructions(machine)
         quantized = not same and has_quantized_products(exe.compiler.model.graph)
-        wanted = target if quantized else machine
+        wanted = reduced if quantized else machine
+        called = [dict(sizes) for sizes in filter(None, exe.variants)]
         if wanted != self.machine:
             exe = self.compile_for(wanted, exe)
-        return export_library(exe, machine, self.object_folder, path, shapes)
+        folder, name = self.object_folder, cpu or ""
+        return export_library(exe, machine, system, folder, path, shapes, called, name)
 
     def compile_for(self, machine: Machine, exe: Executable) -> Executable:
-        """Return the executable of the same model for another machine, at the same sizes."""
+        """Return the executable of the same model for another machine; at the same sizes, if this
+        process can run its code."""
         fresh: Any = {"sized_compilers": {}, "plan_cache": {}}
+        if not can_link(machine):
+            fresh["tuned_options"] = {}  # they were measured here
         other = replace(exe.compiler, generator=replace(self, machine=machine), **fresh)
         made = other.executable(exe.shape_policy.specialize)
-        for sizes in filter(None, exe.variants):
+        for sizes in filter(None, exe.variants if can_link(machine) else ()):
             made.variant(dict(sizes))
         return made
 

@@ -273,7 +273,12 @@ class CodeGenerator(ABC):
         raise self.unsupported_error("tuned")
 
     def export(
-        self, exe: Executable, path: Path, shapes: Mapping[str, int], cpu: str | None = None
+        self,
+        exe: Executable,
+        path: Path,
+        shapes: Mapping[str, int],
+        cpu: str | None = None,
+        target: str | None = None,
     ) -> ExportReport:
         """Write the model as a library. See `Executable.export`."""
         raise self.unsupported_error("exported")

@@ -352,21 +352,22 @@ class Executable(ModelPrograms):
             self.compiler.save(self, Path(path), aot)
 
     def export(
-        self, path: str | Path, *, shapes: Mapping[str, int] | None = None, cpu: str | None = None
-    ) -> ExportReport:
-        """Write the model as a shared object that C can call, with its header and weights.
+        self, path: str | Path, *, shapes: Mapping[str, int] | None = None,
+        cpu: str | None = None, target: str | None = None,
+    ) -> ExportReport:  # fmt: skip
+        """Write the model as a library that C can call, with its header and weights.
 
-            exe.export("out/resnet")  # out/libresnet.so, out/resnet.h, out/resnet.weights
+        path: a folder, for files named after the model, or the files' name. shapes: symbolic sizes;
+        calls pass those that are missing (all are needed if the model has no programs for classes
+        of sizes). target: "x86_64-linux", "aarch64-linux", "x86_64-windows", "wasm" (an ES module),
+        or this system. cpu: "native", or one of the target's, as "x86-64-v3" or "neoverse-n1".
 
-        path: a folder, for files named after the model, or the files' name. shapes: symbolic sizes.
-        Calls in C pass those that are missing: the library has programs for classes of sizes. If it
-        has none, all are needed, or one call before. cpu: "native", or a level as "x86-64-v3".
-
-        Raises UsageError for other targets, nodes that run in ONNX Runtime, and missing sizes.
+        Raises UsageError for nodes that run in ONNX Runtime, missing sizes, and a missing linker.
         """
         with self.exclusive():
             self.shape_policy.fallback_reasons.clear()  # compile it, whichever is faster
-            return self.compiler.generator.export(self, Path(path), as_size_mapping(shapes), cpu)
+            sizes = as_size_mapping(shapes)
+            return self.compiler.generator.export(self, Path(path), sizes, cpu, target)
 
     def tune(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -153,5 +152,5 @@ def _object_compilers(
         yield kernel_compiler(k, machine, folder)
     table = constant_numbers(program.constants)
     words = program.symbolic.argument if program.symbolic is not None else 0
-    text = program_text(program.calls, threads, platform.machine().lower(), timed, table, words)
+    text = program_text(program.calls, threads, machine.system, timed, table, words)
     yield partial(object_code, text, machine, folder)

@@ -1,5 +1,5 @@
 """Tables of what an exported model checks in C: the guards of its programs, the dimensions of its
-inputs, and the values of integer inputs. export_checks.c reads them."""
+inputs, and the values of integer inputs. export/checks.c reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RELATIONS = {  # by comparison and whether it holds: of the left side to the ri
     (ast.Eq, True): ("equal to", "equal to"),
     (ast.Eq, False): ("different from", "different from"),
 }
-_ORDERS = {ast.Lt: 0, ast.LtE: 1, ast.Eq: 2}  # as in export_checks.c
+_ORDERS = {ast.Lt: 0, ast.LtE: 1, ast.Eq: 2}  # as in export/checks.c
 
 
 def check_definitions(x: ExportedLibrary) -> Iterator[str]:

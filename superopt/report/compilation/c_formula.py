@@ -1,7 +1,7 @@
 """Formulas of sizes in C: texts of Python expressions over s0, s1, ... as expressions over s[0],
 s[1], ...; t0, t1, ... are variables.
 
-The functions are those of export_formulas.c: they divide as Python does, and set `*bad` where a
+The functions are those of export/formulas.c: they divide as Python does, and set `*bad` where a
 value is not an int64_t or a divisor is 0.
 """
 

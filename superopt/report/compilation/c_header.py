@@ -32,6 +32,12 @@ def header_text(x: ExportedLibrary) -> str:
     return "\n".join([*_header_comment(x), text])
 
 
+def model_functions(x: ExportedLibrary) -> tuple[str, ...]:
+    """Return the names of the functions of the header, without the prefix."""
+    sizes = ("infer_sizes", "input_shape", "output_shape", "memory", "reserve")
+    return ("open", "clone", "run", "close", "error", "message", *(sizes if x.symbols else ()))
+
+
 def _numbers(x: ExportedLibrary) -> dict[str, int]:
     """Return the numbers that the header defines."""
     out = {"INPUTS": len(x.inputs), "OUTPUTS": len(x.outputs), "THREADS": x.threads}
@@ -49,7 +55,7 @@ def _header_comment(x: ExportedLibrary) -> Iterator[str]:
     needs = f", on processors with {', '.join(x.cpu_features)}" if x.cpu_features else ""
     yield f"/* {c_comment(x.model)} as machine code, compiled by superopt {x.superopt_version}."
     yield ""
-    yield c_paragraph(f"For Linux on x86-64{needs}. Link with lib{x.file_name}.so.")
+    yield c_paragraph(f"For {x.system}{needs}. Link with {x.library_file}.")
     if x.fixed_sizes:
         sizes = ", ".join(f"{k} = {n}" for k, n in x.fixed_sizes.items())
         yield c_paragraph(f"Compiled for {sizes}.")

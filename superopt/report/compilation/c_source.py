@@ -18,19 +18,22 @@ from superopt.report.compilation.exported_library import (
 
 def source_text(x: ExportedLibrary) -> str:
     """Return the C source; it includes the header as model.h."""
-    parts = files("superopt.report")
-    interface, formulas, checks, code = (
-        parts.joinpath(name).read_text("utf-8")
-        for name in ("model_interface.h", "export_formulas.c", "export_checks.c", "export.c")
-    )
+    folder = files("superopt.report").joinpath("export")
+    interface, formulas, *rest = (
+        folder.joinpath(name).read_text("utf-8")
+        for name in ("model_interface.h", "formulas.c", "checks.c", "weights.c", "x86.c",
+                     f"{x.platform}.c", "model.c", "interface.c")
+    )  # fmt: skip
     own = *_formulas(x), *check_definitions(x), *_tables(x)
-    return "\n".join([*_definitions(x), interface, formulas, *own, "", checks, code])
+    return "\n".join([*_definitions(x), interface, formulas, *own, "", *rest])
 
 
 def _definitions(x: ExportedLibrary) -> Iterator[str]:
     yield "#define _GNU_SOURCE"
     yield '#include "model.h"'
-    yield from (f"#include <{name}.h>" for name in ("inttypes", "limits", "stdio", "string"))
+    yield from (
+        f"#include <{name}.h>" for name in ("inttypes", "limits", "stdio", "stdlib", "string")
+    )
     yield f"#define NAME(x) {x.name}_##x"
     yield f"#define CODE(x) {x.name.upper()}_##x"
     numbers = {
@@ -46,7 +49,7 @@ def _definitions(x: ExportedLibrary) -> Iterator[str]:
         "COPIES": len(x.copies), "WEIGHTS": x.weights, **x.pool,
         "SUM": f"UINT64_C({x.checksums[0]})", "SUMS": f"UINT64_C({x.checksums[1]})",
         "NONE": "SIZE_MAX",
-        "FITS": " && ".join(["1", *(f'__builtin_cpu_supports("{f}")' for f in x.cpu_features)]),
+        "FITS": " && ".join(["1", *x.feature_checks]),
         "NEEDS": c_literal(", ".join(x.cpu_features)),
     }  # fmt: skip
     yield from (f"#define {k} {v}" for k, v in numbers.items())

@@ -151,7 +151,8 @@ class ExportReport:
 
     name: the prefix of all C names; needs: CPU features; files: the library, its header and its
     weights, with their bytes; symbols: the sizes that calls pass; classes: the number of programs
-    for classes of these sizes, 0 if all sizes are fixed.
+    for classes of these sizes, 0 if all sizes are fixed. system: what they are for; cpu: the
+    named processor; linker: the command that linked them, if that is not this system's compiler.
     """
 
     model: str
@@ -163,6 +164,9 @@ class ExportReport:
     files: tuple[tuple[str, int], ...]
     symbols: tuple[str, ...] = ()
     classes: int = 0
+    system: str = ""
+    cpu: str = ""
+    linker: str = ""
 
 
 def compilation_text(c: CompilationReport) -> str:
@@ -261,10 +265,11 @@ def tuning_text(t: TuningReport) -> str:
 def export_text(e: ExportReport) -> str:
     """Return the text of `superopt export`."""
     threads = phrases.count_text(e.threads, "thread")
-    lines = [
-        f"{phrases.printable(e.model)}: {e.name}_run in C, on {threads}, for processors with the "
-        "features of this one"
-    ]
+    cpu = f" ({e.cpu})" if e.cpu else ", processors with the features of this one"
+    how = "an ES module" if e.files[0][0].endswith(".wasm") else f"{e.name}_run in C"
+    lines = [f"{phrases.printable(e.model)}: {how}, on {threads}, for {e.system}{cpu}"]
+    if e.linker:
+        lines.append(f"  linked by {phrases.printable(e.linker)}")
     if e.symbols:
         names = ", ".join(map(phrases.printable, e.symbols))
         classes = phrases.count_text(e.classes, "class", "classes")

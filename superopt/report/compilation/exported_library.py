@@ -66,25 +66,31 @@ class ExportedLimit:
 class ExportedLibrary:
     """The contents of the generated texts.
 
-    name: a C identifier, the prefix of all names; file_name: the files' base name, as in
-    libNAME.so. fixed_sizes: of dimensions of the model, by name. symbols: names of the sizes that
-    `run` takes, s0, s1, ... in formulas. places: of each, the numbers of an input and of an axis.
-    cpu_features: as in `__builtin_cpu_supports`. input_dimensions: formulas, of each input;
-    output_dimensions: of each output, of a library without programs. limits: of values. defaults:
-    the offset in the weights of each optional input, by its index. programs: the first that has the
-    sizes is run. copies: to outputs that no kernel writes, by their indices. weights: bytes, a
-    multiple of 64. digest: of the weights; checksums: the sum of their 64-bit words modulo 2^64,
-    and the sum of these sums. pool: the offsets of words in `run`'s state.
+    name: a C identifier, the prefix of all names; file_name: the files' base name; library_file:
+    the library's name, as libNAME.so; system: what it is for; platform: the C file of what it needs
+    of that (export/linux.c). fixed_sizes: of dimensions of the model, by name. symbols: names of
+    the sizes that `run` takes, s0, s1, ... in formulas. places: of each, the numbers of an input
+    and of an axis. cpu_features: LLVM's names; feature_checks: C conditions that the processor has
+    them. input_dimensions: formulas, of each input; output_dimensions: of each output, of a library
+    without programs. limits: of values. defaults: the offset in the weights of each optional input,
+    by its index. programs: the first that has the sizes is run. copies: to outputs that no kernel
+    writes, by their indices. weights: bytes, a multiple of 64. digest: of the weights; checksums:
+    the sum of their 64-bit words modulo 2^64, and the sum of these sums. pool: the offsets of words
+    in `run`'s state.
     """
 
     superopt_version: str
     model: str
     name: str
     file_name: str
+    library_file: str
+    system: str
+    platform: str
     fixed_sizes: Mapping[str, int]
     symbols: tuple[str, ...]
     places: tuple[tuple[int, int], ...]
     cpu_features: tuple[str, ...]
+    feature_checks: tuple[str, ...]
     threads: int
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]

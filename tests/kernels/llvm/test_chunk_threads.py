@@ -42,7 +42,7 @@ def test_each_chunk_runs_once_and_after_the_kernel_before(threads: int, chunks: 
     a, b, last = (Ref("argument", n) for n in range(3))
     calls = [Call("add_one", (a,), chunks), Call("add_mirrored", (a, b, last), chunks)] * 2
     machine = host()
-    text = program_text(calls, threads, machine.cpu if "arm" in machine.cpu else "x86_64")
+    text = program_text(calls, threads, machine.system)
     engine = link_objects([object_code(x, machine) for x in (KERNELS, text)], machine)
     run = ctypes.CFUNCTYPE(None, *[POINTER] * 5)(engine.get_function_address("run"))
     work = ctypes.CFUNCTYPE(None, POINTER, POINTER)(engine.get_function_address("work"))

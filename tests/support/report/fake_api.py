@@ -89,6 +89,7 @@ EXPORTED = ExportReport(
     (Port("x", "float32", (1, 3, 224, 224), 602_112),),
     (Port("logits", "float32", (1, 1000), 4000), Port("n", "int64", (), 8)),
     (("out/libmodel.so", 63_624), ("out/model.h", 3004), ("out/model.weights", 46_810_000)),
+    system="Linux on x86-64",
 )
 STEP = DerivedStep("r", True, "Relu(x)", "A", "E1")
 

@@ -32,7 +32,7 @@ from superopt.te.expr.tensor import Tensor, cast
 TILE_ROWS = 6  # of a register tile: 24 accumulators in 4 vectors, 12 in 2
 UNIT = 64  # keys that a mask bounds at a time
 MIN_ROWS = 24  # of queries, from which on blocks of rows pay
-MAX_VALUE_VECTORS = {16: 2, 32: 4}  # of a register tile, by vector registers
+MAX_VALUE_VECTORS = {True: 2, False: 4}  # of a register tile, for few registers or many
 # Rows of a block and of a strip, and keys of a step, best first: on a Xeon (family 6, model 167)
 # they take equal time within 4 % for 1024 keys of 64 elements.
 BLOCKS = ((48, 24, 256), (96, 24, 256), (96, 48, 128), (48, 12, 256), (96, 24, 512), (48, 24, 128))
@@ -99,7 +99,7 @@ def predict_streaming(p: Problem, a: OnlineAttention) -> Prediction:
 
 def kernel_blocks(p: Problem, a: OnlineAttention, o: Option) -> Blocks:
     """Return the blocks of an option."""
-    most = MAX_VALUE_VECTORS[p.processor.vector_registers]
+    most = MAX_VALUE_VECTORS[p.processor.has_few_registers]
     vectors = a.d.size // p.lanes
     return Blocks(
         rows=o["rows"],

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 import re
-import sys
+import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,24 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from superopt import __version__
-from superopt.compilation.cpu.c_compiler import find_c_compiler, link_shared_object
-from superopt.compilation.cpu.library_code import (
+from superopt.compilation.cpu.library.library_code import (
     LibraryCode,
     LibraryProgram,
     ObjectBuilder,
     compile_library,
 )
-from superopt.compilation.cpu.weight_file import WeightFile, align_up
+from superopt.compilation.cpu.library.linker import LinkerInput, find_linker, link_library
+from superopt.compilation.cpu.library.weight_file import WeightFile, align_up
 from superopt.compilation.frontend.value_limits import model_ports
 from superopt.errors import UsageError
 from superopt.ir import graph
 from superopt.kernels.llvm.chunk_threads import STATE_BYTES, STOP_WORD, WAKE_WORD
 from superopt.kernels.runtime.cpu import Machine, checkable_target
+from superopt.kernels.runtime.feature_checks import feature_check, feature_title
+from superopt.kernels.runtime.systems import System, host_system
 from superopt.onnx_io.export.atomic_files import NewFile, atomic_files, resolve_target
 from superopt.onnx_io.import_.model import Model
 from superopt.plan.graph.partition import supports_dtype
 from superopt.plan.program.formula_text import formula_text
-from superopt.report.compilation.c_header import header_text
+from superopt.report.compilation.c_header import header_text, model_functions
 from superopt.report.compilation.c_source import source_text
 from superopt.report.compilation.compile_report import ExportReport, Port
 from superopt.report.compilation.exported_library import (
@@ -39,6 +40,7 @@ from superopt.report.compilation.exported_library import (
     ExportedLimit,
     ExportedProgram,
 )
+from superopt.report.compilation.wasm_module import declarations_text, module_text
 from superopt.te.expr import index
 from superopt.te.expr.dtype import to_numpy
 from superopt.te.expr.node import Dim, Expr, Size
@@ -55,27 +57,37 @@ RESERVED_PREFIXES = ("f", "mq", "r", "sem", "shm", "superopt", "w", "x")
 
 @dataclass(frozen=True, slots=True)
 class LibraryNames:
-    """The names of the files, and the prefix of the symbols in them."""
+    """The names of the files, and the prefix of the symbols in them. library: the file's name, for
+    a stem."""
 
     folder: Path
     file_stem: str
     prefix: str
+    library: str = "lib{}.so"
 
     @property
     def files(self) -> tuple[Path, Path, Path]:
         """The library, its header and its weights."""
-        names = (f"lib{self.file_stem}.so", f"{self.file_stem}.h", f"{self.file_stem}.weights")
-        return tuple(self.folder / n for n in names)  # type: ignore[return-value]
+        library, header, weights, *_ = self.all_files(False)
+        return library, header, weights
+
+    def all_files(self, is_wasm: bool) -> list[Path]:
+        """Return the library, what declares its interface, and its weights."""
+        stem = self.file_stem
+        texts = (f"{stem}.mjs", f"{stem}.d.mts") if is_wasm else (f"{stem}.h",)
+        names = (self.library.format(stem), *texts, f"{stem}.weights")
+        return [self.folder / name for name in names]
 
 
-def library_names(path: Path, label: str) -> LibraryNames:
+def library_names(path: Path, label: str, system: System) -> LibraryNames:
     """Return the names of the files of a library.
 
     path: a folder, for files named after the model; or the files' name in a folder.
     """
     within = path.is_dir()
     folder, file = (path, Path(label).stem) if within else (path.parent, path.name)
-    if not within and (done := re.fullmatch(r"(?:lib)?(.+)\.so|(.+)\.(?:h|weights)", file)):
+    endings = r"(?:lib)?(.+)\.so|(.+)\.(?:h|weights|dll|wasm|mjs)"
+    if not within and (done := re.fullmatch(endings, file)):
         file = done[1] or done[2]
     if not folder.is_dir():
         raise UsageError(
@@ -83,8 +95,8 @@ def library_names(path: Path, label: str) -> LibraryNames:
             f"there is no folder {folder}",
             "create it, or name another",
         )
-    out = LibraryNames(folder, file, c_identifier(file))
-    for each in out.files:
+    out = LibraryNames(folder, file, c_identifier(file), system.library)
+    for each in out.all_files(system.platform == "wasm"):
         resolve_target(each)
     return out
 
@@ -100,41 +112,43 @@ def c_identifier(file_stem: str) -> str:
 def export_library(
     exe: Executable,
     machine: Machine,
+    system: System,
     object_folder: Path | None,
     path: Path,
     shapes: Mapping[str, int],
+    called: Sequence[Mapping[str, int]] = (),
+    cpu: str = "",
 ) -> ExportReport:
-    """Write the files; see `Executable.export`. object_folder: the cache of object files."""
-    here = f"{sys.platform} on {platform.machine()}"
-    if here != "linux on x86_64":
-        raise UsageError(
-            "shared objects are unsupported here", f"this is {here}", "use Linux on x86-64"
-        )
+    """Write the files; see `Executable.export`. object_folder: the cache of object files. called:
+    sizes of calls before. cpu: the machine's name, if it has one."""
     if exe.precision != "fp32":
         raise UsageError(
             f"a shared object in {exe.precision}",
             "its code cannot ask the system for AMX's registers",
             'compile with precision="fp32" to export',
         )
-    where, cc = library_names(path, exe.compiler.model.source.label), find_c_compiler()
+    is_wasm = system.platform == "wasm"
+    where = library_names(path, exe.compiler.model.source.label, system)
+    linker = find_linker(system)
     target, needs = checkable_target(machine)
-    code = compile_library(
-        exe, shapes, ObjectBuilder(target, exe.device.kernel_threads, object_folder)
-    )
-    library, weights = _describe_library(code, where, needs)
+    threads = min(exe.device.kernel_threads, system.max_threads or exe.device.kernel_threads)
+    code = compile_library(exe, shapes, ObjectBuilder(target, threads, object_folder), called)
+    library, weights = _describe_library(code, where, needs, system)
     objects = [*code.objects().values()]
-    text = header_text(library)
+    header = header_text(library)
+    texts = (module_text(library), declarations_text(library)) if is_wasm else (header,)
     with tempfile.TemporaryDirectory() as temporary:
-        texts = text, source_text(library)
-        made = link_shared_object(
-            cc, Path(temporary), texts, objects, where.prefix, where.file_stem
-        )
-    about = (made, text.encode(), library.weights_header.encode())
+        sources = header, source_text(library)
+        functions = model_functions(library)
+        parts = LinkerInput(sources, objects, where.prefix, functions, library.library_file)
+        made = link_library(linker, system, Path(temporary), parts)
+    about = (made, *(t.encode() for t in texts), library.weights_header.encode())
+    names = where.all_files(is_wasm)
     with atomic_files() as new:
-        *_, last = [_write(new(f), data) for f, data in zip(where.files, about, strict=True)]
+        *_, last = [_write(new(f), data) for f, data in zip(names, about, strict=True)]
         for part in weights.chunks():
             last.write(part.data)
-    files = tuple((str(f), f.stat().st_size) for f in where.files)
+    files = tuple((str(f), f.stat().st_size) for f in names)
     return ExportReport(
         library.model,
         where.prefix,
@@ -145,6 +159,9 @@ def export_library(
         files,
         library.symbols,
         len(code.programs) if library.symbols else 0,
+        system.title,
+        cpu,
+        "" if system.name == host_system() else shlex.join(linker),
     )
 
 
@@ -154,7 +171,7 @@ def _write(new: NewFile, data: bytes) -> BinaryIO:
 
 
 def _describe_library(
-    library: LibraryCode, where: LibraryNames, needs: tuple[str, ...]
+    library: LibraryCode, where: LibraryNames, needs: tuple[str, ...], system: System
 ) -> tuple[ExportedLibrary, WeightFile]:
     """Return the contents of the library's texts, and its weights."""
     weights = WeightFile()
@@ -190,10 +207,14 @@ def _describe_library(
         model.source.label,
         where.prefix,
         where.file_stem,
+        where.library.format(where.file_stem),
+        system.title,
+        system.platform,
         {theirs.get(our, our): n for our, n in library.given_sizes.items()},
         tuple(symbols.values()),
         tuple(places),
-        needs,
+        tuple(map(feature_title, needs)),
+        tuple(feature_check(f, system.architecture) for f in needs),
         max((p.threads for p in codes), default=1),
         ports[: len(inputs)],
         ports[len(inputs) :],

@@ -13,8 +13,8 @@ import pytest
 from onnx import helper
 
 import superopt
-from superopt.compilation.cpu import library_code
-from superopt.compilation.cpu.library_code import class_examples
+from superopt.compilation.cpu.library import library_code
+from superopt.compilation.cpu.library.class_examples import class_examples
 from superopt.errors import UsageError
 from tests.support.compilation.exporting import (
     CC,

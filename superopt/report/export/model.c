@@ -1,21 +1,8 @@
 /* A model around its programs. The model's own definitions precede this text. */
 
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#define HEAD (sizeof head - 1)
-#define FILE_SIZE (HEAD + (size_t)WEIGHTS)
-#define LARGE ((size_t)4 << 20)
 #define ALIGNMENT 64
 /* What all handles of a model share. */
 typedef struct {
@@ -27,7 +14,7 @@ typedef struct {
 typedef struct {
     void *state, *workspace;
     void (*work)(void *state, void *workspace);
-    pthread_t thread;
+    system_thread thread;
 } helper;
 
 /* The other threads of a program. */
@@ -53,52 +40,6 @@ struct NAME(model) {
     team teams[PROGRAMS + 1];
 };
 
-/* Sums of words and of these sums: the second kind detects moved words. */
-static int whole(const unsigned char *weights)
-{
-    uint64_t sum = 0, sums = 0;
-    for (size_t at = HEAD; at < FILE_SIZE; at += sizeof(uint64_t)) {
-        uint64_t word;
-        memcpy(&word, weights + at, sizeof word);
-        sum += word;
-        sums += sum;
-    }
-    return sum == SUM && sums == SUMS;
-}
-
-static int mapped(shared_data *shared, const char *path)
-{
-    int error = CODE(NO_FILE), file = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat about;
-    char found[HEAD];
-    if (file < 0)
-        return error;
-    ssize_t count = pread(file, found, HEAD, 0);
-    if (count >= 0 && (count < (ssize_t)HEAD || memcmp(found, head, HEAD) != 0))
-        error = CODE(OTHER_FILE);
-    else if (count >= 0 && fstat(file, &about) == 0) {
-        if ((uint64_t)about.st_size != FILE_SIZE)
-            error = CODE(DAMAGED);
-        else {
-            void *at = mmap(NULL, FILE_SIZE, PROT_READ, MAP_PRIVATE, file, 0);
-            if (at != MAP_FAILED) {
-                shared->weights = at;
-                error = whole(at) ? CODE(OK) : CODE(DAMAGED);
-            }
-        }
-    }
-    int kept = errno;
-    close(file);
-    errno = kept;
-    return error;
-}
-
-static void *new_pages(size_t bytes)
-{
-    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return at == MAP_FAILED ? NULL : at;
-}
-
 static unsigned char *workspace(const struct NAME(model) * model, int thread)
 {
     return model->memories + model->memory + (size_t)thread * model->workspace;
@@ -109,7 +50,7 @@ static void stop_work(void *state)
     _Atomic int64_t *words = state;
     atomic_store(&words[STOP], 1);
     atomic_fetch_add(&words[WAKE], 1); /* threads that read the word before do not sleep on it */
-    syscall(SYS_futex, &words[WAKE], FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    wake_threads(&words[WAKE]);
 }
 
 static void end_team(team *t)
@@ -118,15 +59,14 @@ static void end_team(team *t)
         return;
     stop_work(t->helpers[1].state);
     for (int n = 1; n <= t->started; n++)
-        pthread_join(t->helpers[n].thread, NULL);
+        join_thread(t->helpers[n].thread);
     t->started = 0;
 }
 
-static void *helping(void *given)
+static void help(void *given)
 {
     helper *own = given;
     own->work(own->state, own->workspace);
-    return NULL;
 }
 
 /* Start the threads of a program, unless they run. */
@@ -134,22 +74,18 @@ static int start_team(struct NAME(model) * model, const struct program *p)
 {
     team *t = &model->teams[p - programs];
     void *state = model->states + (size_t)(p - programs) * STATE_BYTES;
-    sigset_t all, before;
     if (model->is_pooled || p->work == NULL || t->started == THREADS - 1)
         return CODE(OK);
     memset(state, 0, STATE_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's threads handle signals */
     for (int n = 1; n < THREADS; n++) {
         helper *h = &t->helpers[n];
         h->state = state;
         h->workspace = workspace(model, n);
         h->work = p->work;
-        if (pthread_create(&h->thread, NULL, helping, h) != 0)
+        if (!start_thread(&h->thread, help, h))
             break;
         t->started++;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (t->started == THREADS - 1)
         return CODE(OK);
     end_team(t);
@@ -162,15 +98,17 @@ static void release(struct NAME(model) * model)
     for (int n = 0; n < PROGRAMS; n++)
         end_team(&model->teams[n]);
     if (model->memories != NULL)
-        munmap(model->memories, model->memory + THREADS * model->workspace);
+        free_pages(model->memories, model->memory + THREADS * model->workspace);
     model->memories = NULL;
     model->memory = model->workspace = 0;
 }
 
-/* Compute the bytes of both, aligned; 0 if there is no such memory. */
+/* Compute the bytes of both, aligned. */
 static size_t total(int64_t memory, int64_t workspace, int *bad)
 {
-    return (size_t)add(memory, mul(THREADS, workspace, bad), bad);
+    int64_t bytes = add(memory, mul(THREADS, workspace, bad), bad);
+    *bad |= (uint64_t)bytes > SIZE_MAX / 2;
+    return (size_t)bytes;
 }
 
 static int64_t aligned(int64_t bytes, int *bad)
@@ -195,8 +133,6 @@ static int grow(struct NAME(model) * model, int64_t memory, int64_t workspace)
     void *at = *bad ? NULL : new_pages(bytes);
     if (at == NULL)
         return CODE(NO_MEMORY);
-    if (bytes >= LARGE)
-        madvise(at, bytes, MADV_HUGEPAGE); /* faster, if the system supports them */
     model->memories = at;
     model->memory = (size_t)memory;
     model->workspace = (size_t)workspace;
@@ -277,7 +213,7 @@ static shared_data *open_weights(const char *path, int *error)
         *error = CODE(NO_MEMORY);
         return NULL;
     }
-    *error = mapped(shared, path);
+    *error = map_weights(path, &shared->weights);
     for (int n = 0; n < CONSTANTS && *error == CODE(OK); n++)
         shared->constants[n] = shared->weights + HEAD + constants[n];
     return shared;
@@ -288,7 +224,7 @@ static void leave(shared_data *shared)
     if (shared == NULL || atomic_fetch_sub(&shared->users, 1) > 1)
         return;
     if (shared->weights != NULL)
-        munmap((void *)shared->weights, FILE_SIZE);
+        unmap_weights(shared->weights);
     free(shared);
 }
 
@@ -310,9 +246,7 @@ static struct NAME(model) * new_handle(shared_data *shared, int is_pooled, int *
         *error = prepare(model, no_sizes);
     if (*error == CODE(OK))
         return model;
-    int kept = errno;
     NAME(close)(model);
-    errno = kept;
     return NULL;
 }
 
@@ -320,8 +254,7 @@ static struct NAME(model) * open_model(const char *weights, int is_pooled, int *
 {
     int ignored;
     error = error == NULL ? &ignored : error;
-    __builtin_cpu_init();
-    *error = FITS ? weights == NULL ? CODE(NO_TENSOR) : CODE(OK) : CODE(NO_PROCESSOR);
+    *error = fits_processor() ? weights == NULL ? CODE(NO_TENSOR) : CODE(OK) : CODE(NO_PROCESSOR);
     if (*error != CODE(OK))
         return NULL;
     shared_data *shared = open_weights(weights, error);
@@ -551,7 +484,7 @@ void NAME(close)(struct NAME(model) * model)
         return;
     release(model);
     if (model->states != NULL)
-        munmap(model->states, PROGRAMS * (size_t)STATE_BYTES);
+        free_pages(model->states, PROGRAMS * (size_t)STATE_BYTES);
     leave(model->shared);
     free(model);
 }
@@ -597,72 +530,3 @@ const char *NAME(error)(int error)
         return "no error of this model";
     }
 }
-
-/* The interface that is the same for all models: see model_interface.h. */
-
-static void *interface_open(const char *weights, int is_pooled, int *error)
-{
-    return open_model(weights, is_pooled, error);
-}
-
-static void *interface_clone(const void *model, int *error)
-{
-    return NAME(clone)(model, error);
-}
-
-static int interface_infer_sizes(void *model, const int64_t *const shapes[], int64_t sizes[])
-{
-#if SIZES > 0
-    return NAME(infer_sizes)(model, shapes, sizes);
-#else
-    (void)model, (void)shapes, (void)sizes;
-    return CODE(OK);
-#endif
-}
-
-static int interface_output_shape(int n, const int64_t sizes[], int64_t shape[], size_t *bytes)
-{
-#if SIZES > 0
-    return NAME(output_shape)(n, sizes, shape, bytes);
-#else
-    (void)sizes;
-    memcpy(shape, NAME(outputs)[n].shape, (size_t)NAME(outputs)[n].rank * sizeof *shape);
-    *bytes = NAME(outputs)[n].bytes;
-    return CODE(OK);
-#endif
-}
-
-static int interface_run(void *given, const void *const inputs[], void *const outputs[],
-                         const int64_t sizes[], superopt_parallel_for *parallel, void *context)
-{
-    struct NAME(model) *model = given;
-    model->failure = (failure){0};
-    int error = prepare(model, sizes);
-    return failed(model, error == CODE(OK) ? compute(model, inputs, outputs, parallel, context)
-                                           : error);
-}
-
-static void interface_close(void *model) { NAME(close)(model); }
-
-static int interface_message(const void *model, char text[], size_t size)
-{
-    return NAME(message)(model, text, size);
-}
-
-const superopt_interface NAME(interface) = {
-    .version = SUPEROPT_INTERFACE_VERSION,
-    .input_count = INPUTS,
-    .output_count = OUTPUTS,
-    .size_count = SIZES,
-    .threads = THREADS,
-    .inputs = (const superopt_tensor *)NAME(inputs),
-    .outputs = (const superopt_tensor *)NAME(outputs),
-    .open = interface_open,
-    .clone = interface_clone,
-    .infer_sizes = interface_infer_sizes,
-    .output_shape = interface_output_shape,
-    .run = interface_run,
-    .close = interface_close,
-    .error = NAME(error),
-    .message = interface_message,
-};

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +37,7 @@ def shared_objects(
     table = constant_numbers(program.constants)
     words = program.symbolic.argument if program.symbolic is not None else 0
     calls = _rename_kernels(program.calls, names)
-    text = program_text(calls, threads, platform.machine().lower(), False, table, words)
+    text = program_text(calls, threads, machine.system, False, table, words)
     made[f"run{number}"] = object_code(number_entry_points(text, number), machine, folder, True)
     return made
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import superopt
+from superopt.compilation.cpu.library.shared_objects import shared_objects
 from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.compilation.cpu.shared_objects import shared_objects
 from superopt.kernels.runtime.cpu import host
 from tests.support.compilation.exporting import floats, node
 from tests.support.compilation.models import F, model

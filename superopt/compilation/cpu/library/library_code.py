@@ -6,45 +6,47 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, product, zip_longest
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from superopt.compilation.cpu.library.class_examples import more_examples
+from superopt.compilation.cpu.library.shared_objects import shared_objects
 from superopt.compilation.cpu.native_segment import NativeSegment
-from superopt.compilation.cpu.shared_objects import shared_objects
 from superopt.compilation.frontend.decode_sizes import decode_sizes, prefill_sizes
 from superopt.compilation.frontend.static_sizes import with_given_sizes
 from superopt.compilation.model.classes.class_program import (
     plan_class_program,
     with_planned_sizes,
 )
-from superopt.compilation.model.classes.class_steps import compile_if_supported
+from superopt.compilation.model.classes.class_steps import (
+    compile_if_supported,
+    unsupported_reasons,
+)
 from superopt.compilation.model.classes.related_class import related_formulas
 from superopt.compilation.model.compile_class import (
     class_candidates,
     class_compiler,
-    level_examples,
 )
 from superopt.compilation.model.control_flow.dynamic_if import ControlFlow
 from superopt.compilation.runtime import background_worker
 from superopt.errors import SuperoptError, UsageError
 from superopt.ir import graph
 from superopt.kernels.runtime.cpu import Machine
+from superopt.kernels.runtime.engine import can_link
 from superopt.loading.representative_sizes import DEFAULT_SIZE, representative_sizes
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.import_.size_relation import SizeRelation, consistent_sizes
-from superopt.plan.graph.partition import Segment
+from superopt.plan.graph.partition import NO_KERNEL_ERRORS, Segment
 from superopt.plan.program.constant_pool import PackedConstants
 from superopt.plan.program.execute import pack_program_constants, used_threads
 from superopt.plan.program.program import Program
 from superopt.plan.program.size_formulas import SizeFormulas
-from superopt.te.expr.symbolic_int import SIZE_LEVELS
 
 if TYPE_CHECKING:
     from superopt.compilation.model.compiler import Compiler
     from superopt.compilation.model.executable import Executable
 
-LARGE_SIZES = tuple(1 << n for n in range(8, 21))
 SMALL_SIZES = (DEFAULT_SIZE, 2)  # where a model does not run at representative ones
 MAX_CLASS_COMPILES = 32  # of a library, after the first
 
@@ -99,9 +101,13 @@ class ObjectBuilder:
 
 
 def compile_library(
-    exe: Executable, shapes: Mapping[str, int], build: ObjectBuilder
+    exe: Executable,
+    shapes: Mapping[str, int],
+    build: ObjectBuilder,
+    called: Sequence[Mapping[str, int]],
 ) -> LibraryCode:
     """Return the programs for these symbolic sizes, and for all values of those that are missing.
+    called: sizes of calls before.
 
     Raises UsageError if nodes run in ONNX Runtime, and if a size must be given.
     """
@@ -117,11 +123,11 @@ def compile_library(
         return _compile_at_sizes(exe, sizes, build)
     given = {name: n for name, n in sizes.items() if name not in missing.values()}
     if exe.shape_policy.specialize != "eager":
-        made = _compile_at_all_sizes(exe, given, build)
+        made = _compile_at_all_sizes(exe, given, build, called)
         if made is not None:
             return made
-    if not given and len(exe.variants) == 1:
-        return _compile_at_sizes(exe, dict(*exe.variants), build)
+    if not given and len(called) == 1:
+        return _compile_at_sizes(exe, called[0], build)
     first, *_ = names = sorted(missing)
     raise UsageError(
         f"{model.source.label}: no value for {', '.join(names)}",
@@ -134,6 +140,8 @@ def _compile_at_sizes(
     exe: Executable, sizes: Mapping[str, int], build: ObjectBuilder
 ) -> LibraryCode:
     """Return the program for these sizes alone."""
+    if not can_link(build.machine):
+        return _plan_at_sizes(exe.compiler, sizes, build)
     if exe.compiler.fallback_nodes(sizes):
         # these nodes may have kernels that are slower than ONNX Runtime
         exe = exe.compiler.with_kernels_only().executable()
@@ -142,16 +150,52 @@ def _compile_at_sizes(
     if (other := exe.executable_for(sizes)) is not exe:
         exe, key = other, {}
     native = _native_segment(exe, key)
-    made = []
-    if native is not None:
-        p = native.program
-        formulas = SizeFormulas((), (), (), str(p.memory_bytes), str(p.workspace_bytes), ())
-        objects, threads = build.objects(p, ()), build.threads_of(p)
-        constants = native.code.constants
-        model, as_is = exe.compiler.model, SizeRelation.of_sizes(sizes)
-        segment = native.segment
-        made.append(LibraryProgram(model, as_is, segment, p, formulas, constants, threads, objects))
-    return LibraryCode(exe.compiler.model, tuple(made), sizes, sizes)
+    model = exe.compiler.model
+    if native is None:
+        return LibraryCode(model, (), sizes, sizes)
+    p, constants = native.program, native.code.constants
+    made = _library_program(model, sizes, native.segment, p, constants, build)
+    return LibraryCode(model, (made,), sizes, sizes)
+
+
+def _plan_at_sizes(
+    compiler: Compiler, sizes: Mapping[str, int], build: ObjectBuilder
+) -> LibraryCode:
+    """Return the program for these sizes, which this processor need not be able to run."""
+    own, key = compiler.with_kernels_only(), sizes
+    if (other := own.compiler_for(sizes)) is not own:
+        own, key = other, {}
+    model = own.model
+    if own.control_flow() is not None:
+        raise _control_flow_error(model.source.label)
+    _require_kernels(model, own.fallback_nodes(key))
+    parts = own.partition(key)
+    if not parts:
+        return LibraryCode(model, (), sizes, sizes)
+    (segment,) = parts
+    try:
+        program = own.plan_segment(segment, key)
+    except NO_KERNEL_ERRORS as e:
+        _require_kernels(model, unsupported_reasons(own, segment, key, e).items())
+        raise
+    constants = pack_program_constants(program, model.source.release_pages)
+    made = _library_program(model, sizes, segment, program, constants, build)
+    return LibraryCode(model, (made,), sizes, sizes)
+
+
+def _library_program(
+    model: Model,
+    sizes: Mapping[str, int],
+    segment: Segment,
+    p: Program,
+    constants: PackedConstants,
+    build: ObjectBuilder,
+) -> LibraryProgram:
+    """Return a program for these sizes alone."""
+    formulas = SizeFormulas((), (), (), str(p.memory_bytes), str(p.workspace_bytes), ())
+    objects, threads = build.objects(p, ()), build.threads_of(p)
+    as_is = SizeRelation.of_sizes(sizes)
+    return LibraryProgram(model, as_is, segment, p, formulas, constants, threads, objects)
 
 
 def _native_segment(exe: Executable, sizes: Mapping[str, int]) -> NativeSegment | None:
@@ -159,13 +203,17 @@ def _native_segment(exe: Executable, sizes: Mapping[str, int]) -> NativeSegment 
     label = exe.compiler.model.source.label
     steps = exe.variants.get(tuple(sorted(sizes.items())), ())
     if any(isinstance(s, ControlFlow) for s in steps):
-        raise UsageError(
-            f"{label} cannot be exported",
-            "a library is one program, and a condition of an If is known only at run time",
-            "export one model for each branch",
-        )
+        raise _control_flow_error(label)
     _require_kernels(exe.compiler.model, exe.fallback_nodes(sizes))
     return next((s for s in exe.variant(sizes) if isinstance(s, NativeSegment)), None)
+
+
+def _control_flow_error(label: str) -> UsageError:
+    return UsageError(
+        f"{label} cannot be exported",
+        "a library is one program, and a condition of an If is known only at run time",
+        "export one model for each branch",
+    )
 
 
 def _require_kernels(model: Model, fallback_nodes: Iterable[tuple[graph.Node, str]]) -> None:
@@ -184,7 +232,10 @@ def _require_kernels(model: Model, fallback_nodes: Iterable[tuple[graph.Node, st
 
 
 def _compile_at_all_sizes(
-    exe: Executable, given: Mapping[str, int], build: ObjectBuilder
+    exe: Executable,
+    given: Mapping[str, int],
+    build: ObjectBuilder,
+    called: Sequence[Mapping[str, int]],
 ) -> LibraryCode | None:
     """Return the programs for all values of the sizes that are not given; None if the model has
     no program for several sizes."""
@@ -195,19 +246,21 @@ def _compile_at_all_sizes(
             return None
         compiler = compiler.with_model(model)
     model = compiler.model
-    bases = [*_example_sizes(exe, compiler)]
+    bases = [*_example_sizes(called, compiler)]
     _require_kernels(model, compiler.fallback_nodes(bases[-1]))
     with background_worker.compile_lock():
         programs = _compile_classes(compiler, bases, build)
     return LibraryCode(model, programs, given, {}) if programs else None
 
 
-def _example_sizes(exe: Executable, compiler: Compiler) -> Iterator[Mapping[str, int]]:
+def _example_sizes(
+    called: Sequence[Mapping[str, int]], compiler: Compiler
+) -> Iterator[Mapping[str, int]]:
     """Yield the sizes of calls before, those of a decoder's other calls, and representative
     ones."""
     model = compiler.model
     names = sorted(model.size_bindings)
-    complete = (sizes for sizes in map(dict, exe.variants) if {*names} <= sizes.keys())
+    complete = (sizes for sizes in called if {*names} <= sizes.keys())
     called = [{n: sizes[n] for n in names} for sizes in complete]
     found = _runnable_sizes(compiler)
     yield from called
@@ -246,43 +299,12 @@ def _compile_classes(
     first = next((n for n, base in enumerate(bases) if add_class(base)), len(bases))
     others = (
         example
-        for example in _more_examples(bases[first:], made)
+        for example in more_examples(bases[first:], made)
         if not any(p.formulas.admits(example) for p in made)
     )
     for example in islice(others, MAX_CLASS_COMPILES if made else 0):
         add_class(example)
     return tuple(made)
-
-
-def _more_examples(
-    bases: Sequence[Mapping[str, int]], made: Sequence[LibraryProgram]
-) -> Iterator[Mapping[str, int]]:
-    """Yield bases, and examples around each in turn, in which sizes are related as there. made: the
-    programs before; it grows."""
-    yield from bases
-    around = [_related_examples(base, p.relation) for base in bases for p in made
-              if p.formulas.admits(base)]  # fmt: skip
-    for examples in zip_longest(*around):
-        yield from (each for each in examples if each is not None)
-
-
-def _related_examples(
-    base: Mapping[str, int], relation: SizeRelation
-) -> Iterator[Mapping[str, int]]:
-    for new in class_examples(relation.example(base)):
-        sizes = relation.model_sizes(new)
-        yield {name: sizes[name] for name in base}  # formulas number sizes in this order
-
-
-def class_examples(base: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
-    """Yield these sizes, those with one of another level, with all of other levels, and with a
-    large one: kernels may differ where buffers exceed a cache."""
-    yield base
-    yield from level_examples(base)
-    for values in product(*[SIZE_LEVELS[::-1]] * len(base)):
-        yield dict(zip(base, values, strict=True))
-    for value in LARGE_SIZES:
-        yield from ({**base, name: value} for name in base)
 
 
 def _compile_class(

@@ -1,0 +1,1 @@
+"""Libraries for other systems."""

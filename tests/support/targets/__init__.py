@@ -1,0 +1,1 @@
+"""Emulators of other systems, and models for them."""
