@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from math import lcm
+from math import lcm, prod
 
 import numpy as np
 
@@ -161,19 +161,27 @@ def error_amplification(m: int, r: int, stride: int = 1) -> float:
 def transform_kernel(forms: Sequence[tuple[int, int, int]], w: np.ndarray) -> np.ndarray:
     """Return u[x, z, k, c] of w[k, c, i, j], for tiles of these (side, taps, stride), computed in
     float64 and rounded once. w[k, c, i] has one column; w[k, c, d, i, j] gives u[x, z, k, d, c]."""
-    if w.ndim == 3:
-        return transform_kernel(forms, w[..., None])
-    if w.ndim == 5:
-        k, c, d = w.shape[:3]
-        slices = np.moveaxis(w, 2, 1).reshape(k * d, c, *w.shape[3:])
-        u = transform_kernel(forms, slices)
-        return u.reshape(*u.shape[:2], k, d, c)
-    g, h = (to_array(transform_matrices(*form)[1][: distinct_rows(*form)]) for form in forms)
-    both = np.kron(g, h)
-    k, c = w.shape[:2]
-    filters = w.reshape(k * c, both.shape[1])
-    out = np.empty((len(both), k * c), w.dtype)
+    both, filters = kernel_matrix(forms), filter_rows(w)
+    out = np.empty((len(both), len(filters)), w.dtype)
     some = max(MULTIPLIES_PER_CHUNK // both.size, 1)
-    for at in range(0, k * c, some):  # as much as stays in a cache
+    for at in range(0, len(filters), some):  # as much as stays in a cache
         out[:, at : at + some] = both @ filters[at : at + some].astype(np.float64).T
-    return out.reshape(len(g), len(h), k, c)
+    sides = (distinct_rows(*form) for form in forms)
+    k, c, *slices = w.shape[: w.ndim - 2] if w.ndim > 3 else w.shape[:2]
+    return out.reshape(*sides, k, *slices, c)
+
+
+def kernel_matrix(forms: Sequence[tuple[int, int, int]]) -> np.ndarray:
+    """Return the matrix by which a filter's elements are multiplied, for tiles of these (side,
+    taps, stride), in float64."""
+    g, h = (to_array(transform_matrices(*form)[1][: distinct_rows(*form)]) for form in forms)
+    return np.kron(g, h)
+
+
+def filter_rows(w: np.ndarray) -> np.ndarray:
+    """Return the filters w[k, c, ...] as rows of their elements, those of slices w[k, c, d, i, j]
+    in the order k, d, c."""
+    if w.ndim == 5:
+        w = np.moveaxis(w, 2, 1)
+    filters = prod(w.shape[: max(w.ndim - 2, 2)])
+    return w.reshape(filters, -1)

@@ -72,6 +72,11 @@ def _slots_by_offset(slots: Sequence[ConstantSlot]) -> dict[int, ConstantSlot]:
     return dict(sorted(out.items()))
 
 
+def ordered_slots(slots: Sequence[ConstantSlot]) -> list[ConstantSlot]:
+    """Return the constants in the order of the table of pointers."""
+    return [*_slots_by_offset(slots).values()]
+
+
 def constant_numbers(slots: Sequence[ConstantSlot]) -> dict[int, int]:
     """The number of each constant in the table of pointers, by its place."""
     return {at: n for n, at in enumerate(_slots_by_offset(slots))}

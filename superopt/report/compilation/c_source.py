@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from itertools import accumulate
 
 from superopt.report.compilation.c_checks import check_definitions
 from superopt.report.compilation.c_formula import c_condition, c_formula
@@ -13,6 +14,7 @@ from superopt.report.compilation.exported_library import (
     ELEMENT_TYPES,
     ExportedLibrary,
     ExportedProgram,
+    MadeConstant,
 )
 
 
@@ -22,7 +24,7 @@ def source_text(x: ExportedLibrary) -> str:
     interface, formulas, *rest = (
         folder.joinpath(name).read_text("utf-8")
         for name in ("model_interface.h", "formulas.c", "checks.c", "weights.c", "x86.c",
-                     f"{x.platform}.c", "model.c", "interface.c")
+                     f"{x.platform}.c", "constants.c", "model.c", "interface.c")
     )  # fmt: skip
     own = *_formulas(x), *check_definitions(x), *_tables(x)
     return "\n".join([*_definitions(x), interface, formulas, *own, "", *rest])
@@ -102,8 +104,7 @@ def _used_names(formulas: Sequence[str], shared: Sequence[str]) -> set[str]:
 
 
 def _tables(x: ExportedLibrary) -> Iterator[str]:
-    constants = (at for p in x.programs for at in p.constants)
-    yield f"static const size_t constants[] = {initializer(constants, '0')};"
+    yield from _constants(x)
     for n, p in enumerate(x.programs):
         yield f"void run{n}(void **, void *, const void *const *, void *, void *);"
         if p.uses_threads:
@@ -134,6 +135,44 @@ def _tables(x: ExportedLibrary) -> Iterator[str]:
     if x.symbols:
         names = initializer(map(c_literal, x.symbols), "NULL")
         yield f"const char *const {x.name}_sizes[] = {names};"
+
+
+def _constants(x: ExportedLibrary) -> Iterator[str]:
+    """Yield where the constants of programs are, and how those that are not stored are made."""
+    places = [at for p in x.programs for at in p.constants]
+    made = [*dict.fromkeys(at for at in places if isinstance(at, MadeConstant))]
+    firsts = [*accumulate((m.bytes for m in made), initial=0)]
+    begins = dict(zip(made, firsts, strict=False))
+    yield f"#define MADE_BYTES ((size_t){firsts[-1]})"
+    rows = (
+        f"{{1, {begins[at]}}}" if isinstance(at, MadeConstant) else f"{{0, {at}}}" for at in places
+    )
+    yield "static const struct { int is_made; size_t at; } constants[] = " + initializer(
+        rows, "{0}"
+    ) + ";"  # fmt: skip
+    matrices = {m: n for n, m in enumerate(dict.fromkeys(m.matrix for m in made))}
+    for matrix, n in matrices.items():
+        values = ", ".join(x.hex() for row in matrix for x in row)
+        yield f"static const double matrix{n}[] = {{{values}}};"
+    for n, m in enumerate(made):
+        yield f"static const int64_t made_shape{n}[] = {initializer(m.shape, '0')};"
+        yield f"static const int64_t made_strides{n}[] = {initializer(m.strides, '0')};"
+    yield f"#define MADE {len(made)}"
+    rows = (
+        f"{{{m.filters}, {m.count}, {len(m.matrix)}, {len(m.matrix[0])}, {len(m.shape)}, "
+        f"matrix{matrices[m.matrix]}, made_shape{n}, made_strides{n}, {m.first}, {begins[m]}}}"
+        for n, m in enumerate(made)
+    )
+    yield (
+        "static const struct made {\n"
+        "    size_t filters; /* their offset in the weights */\n"
+        "    size_t count;\n"
+        "    int rows, taps, rank;\n"
+        "    const double *matrix;\n"
+        "    const int64_t *shape, *strides;\n"
+        "    size_t first, at; /* in the products; the offset of the constant */\n"
+        f"}} made[] = {initializer(rows, '{0}')};"
+    )
 
 
 def _program_rows(programs: Iterable[ExportedProgram]) -> Iterator[str]:

@@ -29,13 +29,32 @@ class BufferRef:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeConstant:
+    """A constant that is made when the model is opened: the products of a matrix and of filters, in
+    the order in which kernels read them (export/constants.c).
+
+    filters: the offset of `count` of these in the weights; matrix: its rows. shape, strides, first:
+    of the constant in elements of the products, which are [row][filter]. bytes: a multiple of 64.
+    """
+
+    filters: int
+    count: int
+    matrix: tuple[tuple[float, ...], ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    first: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExportedProgram:
     """A program of a library, for all sizes for which its guards hold.
 
     guards, shared, memory, workspace, words: formulas (c_formula.py); shared: those of t0, t1, ...;
     memory, workspace: bytes, the latter for each thread; words: the values that it reads.
     output_dimensions: formulas, of each output. arguments: of `run`. constants: their offsets in
-    the weights. uses_threads: it has `work`. state: bytes that threads share, a multiple of 64.
+    the weights, or how they are made. uses_threads: it has `work`. state: bytes that threads share,
+    a multiple of 64.
     """
 
     guards: tuple[str, ...]
@@ -44,7 +63,7 @@ class ExportedProgram:
     words: tuple[str, ...]
     output_dimensions: tuple[tuple[str, ...], ...]
     arguments: tuple[BufferRef, ...]
-    constants: tuple[int, ...]
+    constants: tuple[int | MadeConstant, ...]
     uses_threads: bool
     state: int
     shared: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from typing import Any
 from superopt.report.compilation.c_header import model_functions
 from superopt.report.compilation.c_text import c_comment
 from superopt.report.compilation.compile_report import Port
-from superopt.report.compilation.exported_library import ExportedLibrary
+from superopt.report.compilation.exported_library import HEADER_BYTES, ExportedLibrary
 
 ARRAY_TYPES = {
     "float32": "Float32Array", "float64": "Float64Array", "int8": "Int8Array",
@@ -42,6 +42,7 @@ def _describe_model(x: ExportedLibrary) -> dict[str, Any]:
         "model": x.model,
         "name": x.name,
         "files": {"wasm": f"./{x.library_file}", "weights": f"./{x.file_name}.weights"},
+        "weightsBytes": HEADER_BYTES + x.weights,
         "functions": [*model_functions(x), "allocate", "free"],
         "sizes": [*x.symbols],
         "inputs": [

@@ -36,9 +36,13 @@ export class Model {
                                  weights.byteLength);
     this.#tables = this.#allocate(8 * (MODEL.inputs.length + MODEL.outputs.length + 2)
                                   + 8 * (MODEL.sizes.length + 64) + 1024);
-    this.#weights = this.#allocate(bytes.byteLength);
-    new Uint8Array(this.#exports.memory.buffer).set(bytes, this.#weights);
+    this.#weights = this.#allocate(MODEL.weightsBytes);
+    new Uint8Array(this.#exports.memory.buffer)
+      .set(bytes.subarray(0, MODEL.weightsBytes), this.#weights);
     this.#handle = this.#functions.open(this.#weights, this.#tables);
+    if (this.#handle !== 0 && bytes.length !== MODEL.weightsBytes)
+      throw new Error(`${MODEL.model}: the weights have ${bytes.length} bytes, and must have `
+                      + `${MODEL.weightsBytes}`);
     if (this.#handle === 0) {
       const code = new DataView(this.#exports.memory.buffer).getInt32(this.#tables, true);
       const text = this.#text(this.#functions.error(code));

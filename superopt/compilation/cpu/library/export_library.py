@@ -11,6 +11,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+import numpy as np
+
 from superopt import __version__
 from superopt.compilation.cpu.library.library_code import (
     LibraryCode,
@@ -19,6 +21,7 @@ from superopt.compilation.cpu.library.library_code import (
     compile_library,
 )
 from superopt.compilation.cpu.library.linker import LinkerInput, find_linker, link_library
+from superopt.compilation.cpu.library.made_constants import describe_made_constant
 from superopt.compilation.cpu.library.weight_file import WeightFile, align_up
 from superopt.compilation.frontend.value_limits import model_ports
 from superopt.errors import UsageError
@@ -31,6 +34,7 @@ from superopt.onnx_io.export.atomic_files import NewFile, atomic_files, resolve_
 from superopt.onnx_io.import_.model import Model
 from superopt.plan.graph.partition import supports_dtype
 from superopt.plan.program.formula_text import formula_text
+from superopt.plan.program.pack_constants import ordered_slots
 from superopt.report.compilation.c_header import header_text, model_functions
 from superopt.report.compilation.c_source import source_text
 from superopt.report.compilation.compile_report import ExportReport, Port
@@ -39,6 +43,7 @@ from superopt.report.compilation.exported_library import (
     ExportedLibrary,
     ExportedLimit,
     ExportedProgram,
+    MadeConstant,
 )
 from superopt.report.compilation.wasm_module import declarations_text, module_text
 from superopt.te.expr import index
@@ -242,7 +247,11 @@ def _describe_program(
     arguments += [BufferRef("OUTPUT", outputs.index(v)) for v in p.segment.outputs]
     symbolic = p.program.symbolic
     assert symbolic is None or symbolic.argument == len(arguments)
-    f = p.formulas
+    f, slots = p.formulas, ordered_slots(p.program.constants)
+
+    def describe(n: int, packed: np.ndarray) -> MadeConstant | None:
+        return describe_made_constant(slots[n], packed, weights)
+
     computed = dict(zip(p.segment.outputs, f.output_shapes, strict=False))
     return ExportedProgram(
         f.guards,
@@ -251,7 +260,7 @@ def _describe_program(
         f.words,
         tuple(computed.get(v, own) for v, own in zip(outputs, output_dims, strict=True)),
         tuple(arguments),
-        weights.add_constants(p.constants),
+        weights.add_constants(p.constants, describe),
         p.threads > 1,
         align_up(STATE_BYTES + 8 * len(p.program.calls)),
         f.shared,

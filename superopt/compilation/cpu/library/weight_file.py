@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -10,25 +10,32 @@ import numpy as np
 
 from superopt.plan.program.call_context import ALIGNMENT_BYTES
 from superopt.plan.program.constant_pool import PackedConstants
+from superopt.report.compilation.exported_library import MadeConstant
 
 _WORDS_PER_CHUNK = 1 << 20  # of a prefix sum
+# Returns how a constant is made, by its number and its bytes; None if it is stored.
+Describe = Callable[[int, np.ndarray], MadeConstant | None]
 
 
 @dataclass(slots=True)
 class WeightFile:
-    """Arrays at offsets that are multiples of 64 bytes. offsets: by digest of packed constants,
-    each of which is there once, whatever programs read it."""
+    """Arrays at offsets that are multiples of 64 bytes. places: by digest of packed constants, each
+    of which is there once, whatever programs read it: its offset, or how it is made."""
 
     arrays: list[np.ndarray] = field(default_factory=list)
     size: int = 0
-    offsets: dict[str, int] = field(default_factory=dict)
+    places: dict[str, int | MadeConstant] = field(default_factory=dict)
 
-    def add_constants(self, constants: PackedConstants) -> tuple[int, ...]:
-        """Add those that are not there; return the offset of each."""
-        for digest, array in zip(constants.digests, constants.arrays, strict=True):
-            if digest not in self.offsets:
-                self.offsets[digest] = self.add(array)
-        return tuple(self.offsets[digest] for digest in constants.digests)
+    def add_constants(
+        self, constants: PackedConstants, describe: Describe
+    ) -> tuple[int | MadeConstant, ...]:
+        """Add those that are not there; return the place of each. describe: see `Describe`."""
+        for n, digest in enumerate(constants.digests):
+            if digest not in self.places:
+                array = constants.arrays[n]
+                made = describe(n, array)
+                self.places[digest] = self.add(array) if made is None else made
+        return tuple(self.places[digest] for digest in constants.digests)
 
     def add(self, array: np.ndarray) -> int:
         """Add an array; return its offset."""

@@ -16,6 +16,7 @@ import superopt
 from superopt.compilation.cpu.library import library_code
 from superopt.compilation.cpu.library.class_examples import class_examples
 from superopt.errors import UsageError
+from superopt.te.expr.symbolic_int import SIZE_LEVELS
 from tests.support.compilation.exporting import (
     CC,
     HERE,
@@ -77,6 +78,14 @@ def with_all_classes(exe: superopt.Executable, base: Mapping[str, int]) -> super
             assert made is not None
             exe.size_classes.add(made)
     return exe
+
+
+def test_examples_that_are_alike_come_first() -> None:
+    """A batch of one image of each level, before larger batches."""
+    found = [*class_examples({"batch": 1, "height": 224, "width": 224})]
+    alike = [found.index({"batch": 1, "height": n, "width": n}) for n in SIZE_LEVELS]
+    others = [k for k, sizes in enumerate(found) if sizes["batch"] > 1 and sizes["height"] < 64]
+    assert max(alike) < min(others)
 
 
 MAIN = """

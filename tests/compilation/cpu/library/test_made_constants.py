@@ -1,0 +1,41 @@
+"""Winograd's transforms, which a library makes when it is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import superopt
+from tests.support.compilation.exporting import HERE, InC
+from tests.support.targets.models import drawn, model, node, wide_convolution
+
+pytestmark = pytest.mark.skipif(not HERE, reason="the library is for Linux on x86-64")
+
+
+def test_weights_hold_filters_once(tmp_path: Path) -> None:
+    m, feeds, _ = wide_convolution()
+    exe = superopt.compile(m)
+    e = exe.export(tmp_path / "m")
+    filters = 4 * 32 * 32 * 9
+    (segment,) = exe.variant({}).kernel_steps
+    assert segment.program.constant_bytes > 1.5 * filters  # the transform
+    assert filters < (tmp_path / "m.weights").stat().st_size < 1.01 * filters + 512
+    o = InC(e)
+    np.testing.assert_array_equal(o.run(feeds)["y"], exe.run(feeds)["y"])
+    o.close()
+
+
+@pytest.mark.parametrize("shape", [(24, 16, 3, 3), (16, 16, 5, 5), (16, 24, 3), (20, 12, 3, 3, 3)])
+def test_forms_of_filters(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Whatever the algorithm is, the library's results are those of this process."""
+    sides = [28 if len(shape) < 5 else 12] * (len(shape) - 2)
+    pads = [1] * (2 * len(sides))
+    m = model([node("Conv", ["x", "w"], ["y"], pads=pads)],
+              {"x": (1, [1, shape[1], *sides])}, ["y"], {"w": drawn(*shape) / 10})  # fmt: skip
+    x = drawn(1, shape[1], *sides)
+    exe = superopt.compile(m)
+    o = InC(exe.export(tmp_path / "m"))
+    np.testing.assert_allclose(o.run({"x": x})["y"], exe(x=x)["y"], rtol=1e-6, atol=1e-6)
+    o.close()
