@@ -66,6 +66,7 @@ PARTS = set(BELOW)
 BELOW["api"] = PARTS
 BELOW["backend"] = PARTS | {"api"}
 BELOW["cli"] = PARTS | {"api"}
+BELOW["torch_backend"] = PARTS | {"api"}
 BELOW["__main__"] = {"cli"}
 BELOW["__init__"] = PARTS | {"api"}
 
@@ -77,7 +78,7 @@ OWNERS: dict[str, set[str]] = {
     "z3": {"verifier"},
     "llvmlite": {"kernels"},
     "triton": {"kernels"},
-    "torch": {"kernels", "baselines"},
+    "torch": {"kernels", "baselines", "torch_backend"},
     "onnx2torch": {"baselines"},
     "lightgbm": {"cost"},
     "ray": {"generate"},
