@@ -19,7 +19,9 @@ from superopt.cost.roofline import NODE_OVERHEAD_US
 from superopt.ir import graph as ir_graph
 from superopt.ir.concrete_graph import concrete_graph
 from superopt.ir.op import InferError
+from superopt.ir.stand_ins import shrink_tables
 from superopt.onnx_io.export.exporter import ExportError, export_graph
+from superopt.onnx_io.export.stand_in_file import StandInFile
 from superopt.onnx_io.read.packed_parts import to_model_proto
 from superopt.onnx_io.runtime_nodes import (
     RuntimeNode,
@@ -29,7 +31,8 @@ from superopt.onnx_io.runtime_nodes import (
 )
 
 UNOPTIMIZED = "disable"  # the level at which an optimized model is loaded: it is not changed again
-MAX_PLANNED_BYTES = 256 << 20  # of the weights of a graph that is planned
+MAX_PLANNED_BYTES = 512 << 20  # of the weights of a graph that is planned as a whole
+MAX_TABLE_BYTES = 32 << 20  # of a table in a plan of which only rows are read
 PLAN_LIMIT_SECONDS = 30.0  # of planning one graph
 COMPARED_SECONDS, COMPARED_ROUNDS = 0.1, 15  # of nodes before and after a rewrite
 DECISIVE_RATIO = 0.7  # of times after a rewrite and before; below it nothing is compared in turns
@@ -56,6 +59,7 @@ class RuntimePlans:
     store_hits: int = 0
     estimated_count: int = 0
     nodes: dict[str, RuntimeNode] = field(default_factory=dict)
+    _weights: StandInFile = field(default_factory=StandInFile)
     _us: dict[str, float] = field(default_factory=dict)
     _planned: dict[tuple[ir_graph.Value, ...], KernelCounts | None] = field(default_factory=dict)
     _compared: dict[object, float | None] = field(default_factory=dict)
@@ -109,20 +113,21 @@ class RuntimePlans:
         self.measured_count = len(self._us)
         return Counter(n.key for _, n in found)
 
-    def _export(self, graph: ir_graph.Graph) -> bytes | None:
+    def _export(self, graph: ir_graph.Graph) -> ort.Source | None:
         """Return the model of a graph at these sizes; None if there is none."""
         try:
-            made = concrete_graph(graph, self.sizes)
-            weights = {v for v in ir_graph.walk(made) if isinstance(v, ir_graph.Constant)}
-            if sum(w.nbytes for w in weights) > MAX_PLANNED_BYTES:
+            made = shrink_tables(concrete_graph(graph, self.sizes), MAX_TABLE_BYTES)
+            if sum(w.nbytes for w in ir_graph.constants(made)) > MAX_PLANNED_BYTES:
                 return None
             exported = export_graph(made, opset=self.opset, ir_version=self.ir_version)
         except (KeyError, ValueError, ExportError, InferError, ZeroDivisionError):
             return None
+        are_shared = self._weights.replace_weights(exported)
         proto = to_model_proto(exported)
         for number, n in enumerate(proto.graph.node):
             n.name = f"n{number}"
-        return bytes(proto.SerializeToString())
+        data = bytes(proto.SerializeToString())
+        return self._weights.write_model(data) if are_shared else data
 
     def _ratio_in_turns(self, old: KernelCounts, new: KernelCounts) -> float | None:
         """Return the time of the new nodes over that of the old ones; None if they do not run, or
@@ -140,7 +145,7 @@ class RuntimePlans:
             for some in (old, new)
         ]
         found = ort.time_interleaved(
-            models_of_nodes(groups), drawn_inputs(groups), threads=self.threads,
+            models_of_nodes(groups, self._weights), drawn_inputs(groups), threads=self.threads,
             seconds=COMPARED_SECONDS, rounds=COMPARED_ROUNDS, level=UNOPTIMIZED,
         )  # fmt: skip
         if isinstance(found, ort.Failure):

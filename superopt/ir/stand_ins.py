@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from math import prod
 
@@ -61,6 +61,34 @@ def reads_stand_in(v: graph.Value) -> bool:
 def folded_stand_in(v: graph.Value, load: Callable[[], np.ndarray], nbytes: int) -> graph.Constant:
     """Return a stand-in for a value that is computed from stand-ins. load: computes it."""
     return graph.constant(type=v.type, key=(_KEY, v), load=load, nbytes=nbytes)
+
+
+def shrink_tables(g: graph.Graph, max_bytes: int) -> graph.Graph:
+    """Return the graph with fewer rows of the larger stand-ins of which Gather nodes read rows, and
+    nothing else: their times hardly depend on it, those of loading the model do."""
+    readers = graph.users(g)
+    new: dict[graph.Value, graph.Value] = {}
+    for c in graph.constants(g):
+        if c.nbytes > max_bytes and reads_stand_in(c) and _reads_rows(readers[c], c):
+            number, rows = len(new), int(c.type.shape[0])  # type: ignore[index, arg-type]
+            fewer = max(1, rows * max_bytes // c.nbytes)
+            shape = (fewer, *(c.type.shape or ())[1:])
+            new[c] = _numbered_constant(TensorType(c.type.dtype, shape), number, "rows")
+    if not new:
+        return g
+    for n in graph.nodes(g):
+        if not new.keys().isdisjoint(v for v in n.inputs if v is not None):
+            given = tuple(None if v is None else new.get(v, v) for v in n.inputs)
+            made = graph.intern_node(n.op, given, n.attrs, n.types)
+            new.update(zip(graph.results(n), graph.results(made), strict=True))
+    return graph.Graph(g.inputs, tuple(new.get(v, v) for v in g.outputs))
+
+
+def _reads_rows(readers: Iterable[graph.Node], c: graph.Constant) -> bool:
+    return all(
+        n.op.name == "Gather" and n.attr("axis") == 0 and n.inputs[0] is c and n.inputs[1] is not c
+        for n in readers
+    )
 
 
 def _numbered_constant(t: TensorType, number: int, mark: str) -> graph.Constant:

@@ -9,9 +9,12 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import onnx
+
+from superopt.onnx_io.export.stand_in_file import MIN_SHARED_BYTES, StandInFile
 
 _MAX_KEPT_ELEMENTS = 64  # of a constant whose values matter, as of a shape or an exponent
 _DRAWN_FLOATS = 1 << 14  # which are repeated
@@ -119,6 +122,8 @@ class _ModelBuilder:
     """Inputs and nodes of a model that is built."""
 
     rng: np.random.Generator
+    weights: StandInFile
+    has_stand_ins: bool = False
     inputs: dict[str, RuntimeValue] = field(default_factory=dict)
     graph: onnx.GraphProto = field(default_factory=lambda: onnx.GraphProto(name="nodes"))
     drawn: np.ndarray | None = None
@@ -144,12 +149,18 @@ class _ModelBuilder:
 
     def _operand(self, o: RuntimeValue, name: str, place: int) -> str:
         if not o.is_constant:
-            given = f"x{place}_{o.kind}_{'_'.join(map(str, o.shape))}"
+            given = _input_name(o, place)
             self.inputs[given] = o
             return given
         t = onnx.TensorProto()
+        size = math.prod(o.shape) * _numpy_type(o.kind).itemsize
         if o.value is not None:
             t.CopyFrom(o.value)
+        elif size >= MIN_SHARED_BYTES:
+            t.dims.extend(o.shape)
+            t.data_type = _ELEMENT_TYPES[o.kind]
+            self.weights.fill(t, size)
+            self.has_stand_ins = True
         else:
             if self.drawn is None:
                 self.drawn = self.rng.standard_normal(_DRAWN_FLOATS, np.float32)
@@ -161,42 +172,57 @@ class _ModelBuilder:
         return name
 
 
-def models_of_nodes(groups: Sequence[Iterable[RuntimeNode]]) -> list[bytes]:
-    """Return a model of the nodes of each group; all models take the same inputs."""
+def models_of_nodes(
+    groups: Sequence[Iterable[RuntimeNode]], weights: StandInFile
+) -> list[bytes | Path]:
+    """Return a model of the nodes of each group, or its file beside `weights`; all models take the
+    same inputs."""
     builders, imports, ir_version = [], dict[str, int](), 0
     for nodes in groups:
-        b = _ModelBuilder(np.random.default_rng(0))
+        b = _ModelBuilder(np.random.default_rng(0), weights)
         for n in nodes:
             b.add(n)
             imports |= dict(n.imports)
             ir_version = max(ir_version, n.ir_version)
         builders.append(b)
     inputs = {name: o for b in builders for name, o in b.inputs.items()}
-    out = []
-    for b in builders:
+    out: list[bytes | Path] = []
+    for number, b in enumerate(builders, 1):
         b.graph.input.extend(_value_info(name, o.kind, o.shape) for name, o in inputs.items())
         made = onnx.ModelProto(ir_version=ir_version, graph=b.graph)
         made.opset_import.extend(
             onnx.OperatorSetIdProto(domain=d, version=v) for d, v in imports.items()
         )
-        out.append(made.SerializeToString())
+        data: bytes = made.SerializeToString()
+        out.append(weights.write_model(data, number) if b.has_stand_ins else data)
     return out
 
 
 def drawn_inputs(groups: Sequence[Iterable[RuntimeNode]]) -> dict[str, np.ndarray]:
     """Return values of the inputs of `models_of_nodes`: normal floats, ones."""
-    rng = np.random.default_rng(0)
-    drawn = rng.standard_normal(_DRAWN_FLOATS, np.float32)
+    drawn = np.random.default_rng(0).standard_normal(_DRAWN_FLOATS, np.float32)
     out = {}
-    for nodes in groups:
-        b = _ModelBuilder(rng)
-        for n in nodes:
-            b.add(n)
-        for name, o in b.inputs.items():
+    for n in (n for nodes in groups for n in nodes):
+        for name, o in _input_names(n).values():
             kind = _numpy_type(o.kind)
             some = drawn.astype(kind) if kind.kind == "f" else np.ones(1, kind)
             out[name] = np.resize(some, o.shape)
     return out
+
+
+def _input_names(n: RuntimeNode) -> dict[str, tuple[str, RuntimeValue]]:
+    """Return the inputs that a node reads in a model that is built, by its operands' names."""
+    found: dict[str, tuple[str, RuntimeValue]] = {}
+    names = dict.fromkeys(name for name, o in zip(n.node.input, n.operands, strict=True) if o)
+    for place, name in enumerate(names):
+        o = n.operands[list(n.node.input).index(name)]
+        if o is not None and not o.is_constant:
+            found[name] = _input_name(o, place), o
+    return found
+
+
+def _input_name(o: RuntimeValue, place: int) -> str:
+    return f"x{place}_{o.kind}_{'_'.join(map(str, o.shape))}"
 
 
 def _value_info(name: str, kind: str, shape: Sequence[int] | None) -> onnx.ValueInfoProto:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from superopt.errors import OutOfTime
 from superopt.loading.request import Deadline, Request
+from superopt.onnx_io.export.scratch_folder import ScratchFolder
 from superopt.onnx_io.import_.model import Model
 from superopt.optimization.bisect_steps import (
     Culprit,
@@ -19,7 +20,6 @@ from superopt.optimization.bisect_steps import (
 )
 from superopt.optimization.candidate import Candidate, examine_variant
 from superopt.optimization.race import fits_in_worker, max_candidates
-from superopt.optimization.scratch_folder import ScratchFolder
 from superopt.optimization.user_rules import try_user_rules, used_user_rules
 from superopt.report.data.report import Event
 from superopt.report.formatting.phrases import count_text

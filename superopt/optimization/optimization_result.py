@@ -15,12 +15,12 @@ from superopt.cost.store import Times
 from superopt.loading.cost_clock import CostClock
 from superopt.loading.request import Request
 from superopt.onnx_io.export.model_file import copy_unchanged, write_model
+from superopt.onnx_io.export.scratch_folder import ScratchFolder
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source, read_model
 from superopt.optimization.admit_rules import AdmittedRules
 from superopt.optimization.attribution import NO_ATTRIBUTION, Attribution
 from superopt.optimization.candidate import Candidate
-from superopt.optimization.scratch_folder import ScratchFolder
 from superopt.report.data.certificate import Certificate
 from superopt.report.data.report import WorstStep
 from superopt.search.decision_log import decisions_json

@@ -16,6 +16,7 @@ from superopt.loading.array_files import check_inputs
 from superopt.loading.cost_clock import CostClock, cost_target, measured_clock
 from superopt.loading.model import LoadedModel
 from superopt.loading.request import Deadline, Request
+from superopt.onnx_io.export.scratch_folder import ScratchFolder
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import read_model
 from superopt.optimization.admit_rules import AdmittedRules, admit_rules
@@ -26,7 +27,6 @@ from superopt.optimization.certificate import make_certificate
 from superopt.optimization.check_variants import VariantCheck
 from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.race import race_candidates, refused_optimization_level
-from superopt.optimization.scratch_folder import ScratchFolder
 from superopt.optimization.search_costs import make_costs, reason_for_estimates
 from superopt.report.data.certificate import Certificate
 from superopt.report.data.report import Event, WorstStep

@@ -1,5 +1,6 @@
 """The nodes that onnxruntime runs: its optimized graph, with the types of a run."""
 
+import contextlib
 import json
 import math
 import os
@@ -26,6 +27,10 @@ PortTypes = list[tuple[str, list[int]]]
 RUNS, MAX_RUN_SECONDS = 8, 0.02  # of a profile, at most; there are always two
 TRUNCATED_US = 0.5  # a profile has whole microseconds, rounded down
 _NODE_END = "_kernel_time"  # of the names of a profile's events
+# Options of onnxruntime: large weights of the optimized model are written to another file.
+_WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
+_MIN_WEIGHT_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
+MAX_INLINE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,10 @@ def read_node_plan(model: Source, threads: int) -> NodePlan:
     with tempfile.TemporaryDirectory() as folder:
         options = new_session_options(threads)
         options.optimized_model_filepath = os.path.join(folder, "optimized.onnx")
+        with contextlib.suppress(OSError):  # the weights of the optimized model are not read
+            Path(folder, "optimized.data").symlink_to(os.devnull)
+        options.add_session_config_entry(_WEIGHTS_FILE, "optimized.data")
+        options.add_session_config_entry(_MIN_WEIGHT_BYTES, str(MAX_INLINE_BYTES))
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(folder, "profile")
         session = load_session(model, threads, options=options)

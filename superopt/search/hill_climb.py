@@ -64,7 +64,7 @@ def hill_climb(
                     good.append(m)
             else:
                 refusals.record(m.rule.name, "cost", "", m.change, m.effect.us)
-            if priced % 8 == 0 and stop():
+            if (costs.has_plans or priced % 8 == 0) and stop():  # a plan may take a second
                 break
             if costs.has_plans and len(good) >= MAX_TRIED_MOVES:
                 is_complete = False

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from superopt.cost.graph_cost import Change, ChangeCost, GraphCosts, GraphIndex, Replacement
 from superopt.cost.planner import KernelCounts, Planner
@@ -19,8 +20,9 @@ from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import ReplacementCycle, replace_all
 from superopt.rules.match.graph_context import graph_context
 from superopt.search.neighborhood import find_neighborhood, outer_values, with_stand_ins
+from superopt.search.partition import cut_positions
 
-PART_NODES = 64  # of a part of a graph that has no plan as a whole
+PART_NODES = 96  # of a part of a graph that has no plan as a whole, at most
 WINDOW_NODES = 40  # before and after a rewrite, whose kernels may run beside what it changes
 
 
@@ -104,7 +106,9 @@ class PlanCosts(GraphCosts):
         stand-ins."""
         ctx = graph_context(graph)
         own = [n for n in ctx.position if not n.op.opaque and not self.is_constant(n)]
-        parts = [own[at : at + node_count] for at in range(0, len(own), node_count)] or [own]
+        # At the narrowest places, as layers are: equal layers are planned once.
+        at = [0, *cut_positions(own, graph.outputs, node_count), len(own)]
+        parts = [own[a:b] for a, b in pairwise(at)]
         return [
             with_stand_ins([outer_values(ctx, p)], set(p), ctx.position, self.is_constant)[0]
             for p in parts

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from superopt.cost import runtime_plans
 from superopt.cost.graph_cost import roofline_cost_model
 from superopt.cost.runtime_plans import RuntimePlans
 from superopt.ir import graph as ir_graph
+from superopt.ir.stand_ins import shrink_tables, stand_in
+from superopt.onnx_io import runtime_nodes
+from superopt.onnx_io.export import stand_in_file
 from superopt.rules.library.load import load_library
 from superopt.search.hill_climb import hill_climb
 from superopt.search.move import Refusals
 from superopt.search.plan_costs import PlanCosts
 from superopt.search.rule_set import rule_set
-from superopt.te.expr.dtype import F32
+from superopt.te.expr.dtype import F32, I64
 from superopt.te.expr.node import Size
 from superopt.te.expr.tensor import TensorType
 from tests.support.ir.graphs import op, value, weight
@@ -118,3 +124,34 @@ def test_an_activation_that_breaks_blocked_layouts_is_replaced() -> None:
 def test_threads_are_those_of_the_session(threads: int) -> None:
     found = RuntimePlans(opset=13, ir_version=8, threads=threads, sizes={})
     assert names(found, op("Relu", X)) == ["Relu"]
+
+
+def test_a_graph_of_large_weights_has_no_plan_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = ir_graph.Graph((X,), (conv(X),))
+    assert plans().kernels_of(graph) is not None
+    monkeypatch.setattr(runtime_plans, "MAX_PLANNED_BYTES", 4 * 32 * 32 * 3 * 3 - 1)
+    assert plans().kernels_of(graph) is None
+
+
+def test_weights_in_a_file_change_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = ir_graph.Graph((X,), (op("Relu", conv(op("Relu", conv(X)), 1)),))
+    inline = plans().kernels_of(graph)
+    for module in (stand_in_file, runtime_nodes):
+        monkeypatch.setattr(module, "MIN_SHARED_BYTES", 1)
+    found = plans()
+    assert found.kernels_of(graph) == inline
+    assert isinstance(found._export(graph), Path)
+    single = dict.fromkeys(inline or {}, 1)
+    found.compare(single, dict.fromkeys(single, 2))  # in turns, with weights of the file
+    assert (found.known_ratio(single, dict.fromkeys(single, 2)) or 0) > 1
+
+
+def test_tables_of_which_rows_are_read_are_smaller_in_a_plan() -> None:
+    ids = ir_graph.Input("ids", TensorType(I64, (3,)))
+    table = stand_in(weight(0, 4096, 16), 0)
+    rows = ir_graph.Graph((ids,), (op("Gather", table, ids),))
+    (c,) = ir_graph.constants(shrink_tables(rows, 64 * 1024))
+    assert c.type.shape == (1024, 16)
+    both = ir_graph.Graph((ids,), (op("Gather", table, ids), op("Relu", table)))
+    assert shrink_tables(both, 64 * 1024) == both
+    assert shrink_tables(rows, 1 << 20) == rows

@@ -185,3 +185,12 @@ def test_a_graph_without_a_plan_is_priced_in_parts() -> None:
     costs = PlanCosts({}, roofline_cost_model(1), planner=TablePlanner({"Neg": 2.0}, {}))
     assert costs.kernels_of(graph) == {"Neg": 10}  # those behind the part with the sine
     assert costs.run_cost(graph) == 20.0
+
+
+def test_equal_layers_are_planned_once_where_a_graph_has_no_plan_as_a_whole() -> None:
+    costs = plan_costs()
+    parts = costs._parts(layers(24, 512), PART_NODES)
+    assert len(parts) > 1
+    sizes = {len(ir_graph.nodes(p)) for p in parts[:-1]}
+    assert max(sizes) <= PART_NODES
+    assert len({p.outputs for p in parts[:-1]}) == 1

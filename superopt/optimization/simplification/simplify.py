@@ -17,6 +17,7 @@ from superopt.ir.constant_folding import MAX_CONSTANT_GROWTH, FoldResult, fold_c
 from superopt.loading.array_files import check_inputs
 from superopt.loading.model import LoadedModel
 from superopt.loading.request import Deadline, Request
+from superopt.onnx_io.export.scratch_folder import ScratchFolder
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source, read_model
 from superopt.optimization.admit_rules import AdmittedRules, admit_rules
@@ -24,7 +25,6 @@ from superopt.optimization.candidate import Candidate, examine_variant
 from superopt.optimization.certificate import make_certificate
 from superopt.optimization.check_variants import VariantCheck
 from superopt.optimization.optimization_result import OptimizationResult
-from superopt.optimization.scratch_folder import ScratchFolder
 from superopt.optimization.simplification.node_count_rules import NodeCounts, node_counts
 from superopt.optimization.simplification.provenance import export_with_provenance
 from superopt.report.data.report import Event
