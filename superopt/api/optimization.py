@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from superopt.report.data.report import Interval
 
 OPTIMIZE_TARGETS = ("onnxruntime", "cpu", "cuda")
-MIN_COMPARED_SECONDS = 6.0  # that are left, for compiling the result and timing it
 
 
 def optimize(
@@ -199,10 +198,10 @@ def optimize(
             ablation_seconds=float(budget) if ablate else 0.0,
         )
         done = optimize_.optimize(loaded, request, read_seconds, late)
+        digest = source.sha256 if done.winner is None else done.winner.sha256
         left = budget - (time.monotonic() - begin)
         compiled = None if late else _compiled_speedup(done, left, progress)
     # Outside the limits: a result that was found in time is not dropped for its report.
-    digest = source.sha256 if done.winner is None else done.winner.sha256
     report = replace(make_report(done, done.request.rules, digest), compiled=compiled)
     return Optimized(report, done.winner is not None, done)
 
@@ -214,13 +213,19 @@ def _compiled_speedup(
     and enough of the budget is left. left: seconds."""
     request = done.request
     is_wanted = request.target == "onnxruntime" and not request.is_untimed
-    if not is_wanted or request.stop() or left < MIN_COMPARED_SECONDS:
+    from superopt.optimization.stage_times import compare_compiled_seconds, save_seconds
+
+    size = done.source.size_bytes
+    left -= save_seconds(size)
+    if not is_wanted or request.stop() or left < compare_compiled_seconds(size):
         return None
     from superopt.jobs.compiled_speedup import measure_compiled_speedup
     from superopt.optimization.optimization_result import save_model
 
     progress(Event("time", "the compiled model", 0.98))
     with TemporaryDirectory(prefix="superopt-") as folder:
-        path = Path(folder, "model.onnx")
-        save_model(done, path)
+        path = done.source.current_path() if done.winner is None else done.winner.path
+        if path is None:  # it was given as an object
+            path = Path(folder, "model.onnx")
+            save_model(done, path)
         return measure_compiled_speedup(path, request.threads, request.shapes, left)

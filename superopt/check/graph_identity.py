@@ -31,6 +31,7 @@ MAX_ULPS = 1  # two float64 computations, each rounded once, may round to neighb
 MAX_INTERMEDIATE_BYTES = (
     1 << 34
 )  # bytes in float64 of the intermediate tensors of a folded constant
+RELEASE_AFTER_BYTES = 128 << 20  # of constants compared, after which their pages are released
 TILE = 256  # rows and columns of a transposed matrix that are compared while they are in the cache
 ValueName = Callable[[graph.Value], str]  # the name of a value in a certificate
 
@@ -40,15 +41,20 @@ class CertificateRefused(Exception):
 
 
 def compare_graphs(
-    rebuilt: graph.Graph, file: graph.Graph, name_of: ValueName
+    rebuilt: graph.Graph,
+    file: graph.Graph,
+    name_of: ValueName,
+    release: Callable[[], None] = lambda: None,
 ) -> list[tuple[graph.Value, graph.Constant]]:
     """Raise CertificateRefused, naming the value, if `file` does not compute what `rebuilt`
     computes.
 
-    Returns the computed values of `rebuilt` with the constants that replace them in the file; the
-    caller has to check these.
+    release: of the memory of constants that were read, called from time to time. Returns the
+    computed values of `rebuilt` with the constants that replace them in the file; the caller has to
+    check these.
     """
     folded: list[tuple[graph.Value, graph.Constant]] = []
+    read_bytes = 0
     stack = list(zip(rebuilt.outputs, file.outputs, strict=True))
     seen: set[tuple[graph.Value, graph.Value]] = set(zip(rebuilt.inputs, file.inputs, strict=True))
     partner: dict[
@@ -65,6 +71,10 @@ def compare_graphs(
                 raise CertificateRefused(
                     f"constant {name_of(a)} of type {show_type(a.type)} differs in the file"
                 )
+            read_bytes += a.nbytes if a is not b else 0
+            if read_bytes > RELEASE_AFTER_BYTES:
+                read_bytes = 0
+                release()
         elif m is not None and isinstance(b, graph.Constant):
             folded.append((a, b))
         elif (

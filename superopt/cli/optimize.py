@@ -218,6 +218,7 @@ def optimize(
 
         terminal.print_text(to_json(found.report))
     else:
+        from superopt.onnx_io.export.weights_summary import weights_summary
         from superopt.report.formatting import phrases
         from superopt.report.text import report_text
         from superopt.report.text.ablation_text import ablation_text
@@ -228,6 +229,8 @@ def optimize(
             terminal.print_text(ablation_text(found.report.ablation))
         for path in filter(None, (output, certificate, html, decisions)):
             terminal.print_text(f"wrote {path} ({phrases.size_text(path.stat().st_size)})\n")
+        for line in weights_summary(output, model):
+            terminal.print_text(f"{line}\n")
         if not found.changed:
             terminal.print_text(f"{output} is a byte-identical copy of {model}\n")
     return ExitCode.UNCHANGED if fail_if_unchanged and not found.changed else ExitCode.OK

@@ -165,11 +165,14 @@ def simplify(
 
         terminal.print_text(to_json(found.report))
         return ExitCode.OK
+    from superopt.onnx_io.export.weights_summary import weights_summary
     from superopt.report.formatting import phrases
 
     terminal.print_text(f"{found}\n")
     for path in filter(None, (output, certificate)):
         terminal.print_text(f"wrote {path} ({phrases.size_text(path.stat().st_size)})\n")
+    for line in weights_summary(output, model):
+        terminal.print_text(f"{line}\n")
     if not found.changed:
         terminal.print_text(f"{output} is a byte-identical copy of {model}\n")
     return ExitCode.OK

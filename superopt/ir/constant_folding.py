@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,14 +39,19 @@ class FoldResult:
 
 
 def fold_constants(
-    graph: ir_graph.Graph, *, limit_bytes: int | None = None, lazy: bool = False
+    graph: ir_graph.Graph,
+    *,
+    limit_bytes: int | None = None,
+    lazy: bool = False,
+    kept: Container[ir_graph.Value] = (),
 ) -> FoldResult:
     """Return `graph` with every constant subgraph that a non-constant node or an output reads
     folded.
 
     limit_bytes: the bound on all constants of the result; by default MAX_CONSTANT_GROWTH times the
     original's. lazy: recompute a large constant whenever it is read, and do not copy one that is
-    only transposed. The largest results stay nodes, and so do nodes that fail (they may never run).
+    only transposed. kept: values that stay nodes where a node reads them that is not folded.
+    The largest results stay nodes, and so do nodes that fail (they may never run).
     Floats are computed in float64 and rounded once, except before discontinuous operators and for
     rounding-sensitive fp16 and bf16 values (rounding_sensitive.py).
     """
@@ -69,7 +74,7 @@ def fold_constants(
     decisive = rounding_sensitive_values(graph)
     change: dict[ir_graph.Value, ir_graph.Value] = {}
     while True:
-        roots = _values_within_budget(graph, order, left, allowed)
+        roots = [v for v in _values_within_budget(graph, order, left, allowed) if v not in kept]
         count = len(left)
         for v, found in _folded_constants(
             [v for v in roots if v not in change], left, decisive, lazy
@@ -82,6 +87,12 @@ def fold_constants(
     after = _total_bytes(ir_graph.constants(done))
     gone = len(order) - len(ir_graph.nodes(done))
     return FoldResult(done, gone, before, after, tuple(left.values()))
+
+
+def folded_bytes(graph: ir_graph.Graph, kept: Container[ir_graph.Value] = ()) -> int:
+    """Return the bytes of the constants that `fold_constants` would compute."""
+    sizes = (_nbytes(v.type) for v in _frontier(graph, ir_graph.nodes(graph), {}) if v not in kept)
+    return sum(n for n in sizes if n < _UNBOUNDED_BYTES)
 
 
 def _nbytes(t: TensorType) -> int:

@@ -19,7 +19,7 @@ from superopt.search.cost_delta import apply_together
 from superopt.search.move import Step
 from superopt.verification.original import Original
 
-MAX_OVERRUN_PART = 0.1  # of the budget; the search may exceed the budget by it
+MAX_OVERRUN_PART = 0.02  # of the budget; the search may exceed the budget by it
 ErrorOf = Callable[[ir_graph.Graph], float | None]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from superopt.loading.request import Deadline
 from superopt.onnx_io.export.exporter import ExportedModel, ExportError, export_with_names
 from superopt.onnx_io.export.model_file import write_model
 from superopt.onnx_io.import_.model import Model
-from superopt.onnx_io.read.source import read_model
+from superopt.onnx_io.read.mapped_file import Region
+from superopt.onnx_io.read.source import Source, read_model
 from superopt.report.data.certificate import Certificate
 from superopt.search.improve import Variant
 from superopt.verification.candidate_check import WrongResult, check_candidate
@@ -22,23 +24,35 @@ from superopt.verification.end_to_end import RejectedCandidate
 from superopt.verification.original import Original
 from superopt.verification.ort_session import OrtSession
 
+# Of a model with more bytes, constants that ONNX Runtime folds when it loads the original are not
+# folded ahead: to compute and write them takes longer than to load them.
+LARGE_MODEL_BYTES = 512 << 20
+MIN_KEPT_BYTES = 1 << 20  # of such a constant
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A rewritten model in a file, its ONNX Runtime session, and its check.
 
-    sha256: of the file; notes: what was not folded; node_names: name in the file of a result of
-    each node of the variant that was written; certificate: of the winner only.
+    source: the file, as read; origins: of the original's weights in its data file; notes: what was
+    not folded; node_names: name in the file of a result of each node of the variant that was
+    written; certificate: of the winner only.
     """
 
     variant: Variant
     session: OrtSession
     path: Path
-    sha256: str
+    source: Source
+    origins: Mapping[int, Region]
     check: CheckOutcome
     notes: tuple[str, ...]
     node_names: Mapping[ir_graph.Node, str]
     certificate: Certificate | None = None
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the file and its data."""
+        return self.source.sha256
 
 
 def write_graph(model: Model, graph: ir_graph.Graph, path: Path) -> dict[ir_graph.Value, str]:
@@ -46,7 +60,7 @@ def write_graph(model: Model, graph: ir_graph.Graph, path: Path) -> dict[ir_grap
     expressed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made, names = export_with_names(model, graph)
-    write_model(made, path, original=model.source)
+    write_model(made, path, original=model.source, is_durable=False)
     return names
 
 
@@ -78,6 +92,25 @@ def find_node_names(
     return out
 
 
+def kept_values(model: Model) -> Set[ir_graph.Value]:
+    """Return the values that are not folded in a model's variants."""
+    if not is_large(model.source):
+        return frozenset()
+    return frozenset(v for v in ir_graph.walk(model.graph) if _is_large(v))
+
+
+def is_large(source: Source) -> bool:
+    """True if the weights of a model dominate the time and memory that it takes."""
+    return source.size_bytes >= LARGE_MODEL_BYTES
+
+
+def _is_large(v: ir_graph.Value) -> bool:
+    shape, dtype = v.type.shape, v.type.dtype
+    if shape is None or dtype is None or not all(isinstance(d, int) for d in shape):
+        return False
+    return math.prod(map(int, shape)) * dtype.bits >= 8 * MIN_KEPT_BYTES  # type: ignore[arg-type]
+
+
 def examine_variant(
     original: Original,
     variant: Variant,
@@ -91,13 +124,18 @@ def examine_variant(
     result is a Candidate. fold: of constants, by default `fold_constants`."""
     path = folder / "model.onnx"
     session = OrtSession(path, threads, original.session.level)
-    kept = False
+    is_kept = False
     try:
-        folded = (fold or fold_constants)(variant.graph)
+        source = original.model.source
+        if is_large(source):  # a process has no room for it and for the candidate
+            original.session.drop()
+        kept = kept_values(original.model)
+        folded = fold(variant.graph) if fold else fold_constants(variant.graph, kept=kept)
+        source.release_pages()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             made, names = export(original.model, variant, folded.graph)
-            write_model(made, path, original=original.model.source)
+            written = write_model(made, path, original=source, is_durable=False)
         except ExportError as e:
             return RejectedCandidate(f"it cannot be written: {e}")
         found = check_candidate(original, variant.graph, folded.graph, session, deadline)
@@ -106,12 +144,12 @@ def examine_variant(
         if found.unchecked:
             places = ", ".join(found.unchecked[:3])
             return RejectedCandidate(f"{places} cannot be checked")
-        kept = True
+        is_kept = True
         return Candidate(
-            variant, session, path, read_model(path).sha256, found, folded.skipped,
+            variant, session, path, read_model(path), written.origins, found, folded.skipped,
             find_node_names(variant.graph, folded.graph, names),
         )  # fmt: skip
     finally:
-        if not kept:
+        if not is_kept:
             session.drop()
             shutil.rmtree(folder, ignore_errors=True)

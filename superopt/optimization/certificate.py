@@ -16,7 +16,7 @@ from superopt.loading.rule_library import load_library
 from superopt.onnx_io.export.atomic_files import atomic_files
 from superopt.onnx_io.import_.importer import import_model
 from superopt.onnx_io.import_.model import Model
-from superopt.onnx_io.read.source import Source
+from superopt.onnx_io.read.source import Source, page_releaser
 from superopt.optimization.admit_rules import prove_user_rule
 from superopt.optimization.certificate_rounds import Untraceable, certificate_rounds
 from superopt.report.data.certificate import (
@@ -50,7 +50,9 @@ def make_certificate(
     try:
         state, made = certificate_rounds(original.graph, steps, book)
         file = import_model(optimized)
-        pairs = compare_graphs(state.graph, file.graph, state.name)
+        pairs = compare_graphs(
+            state.graph, file.graph, state.name, page_releaser(original.source, optimized)
+        )
         folded = {v: folded_tensor(state.name(v), v, c) for v, c in pairs}
         used = sorted({a.rule for some in made for a in some})
         shipped = set(library)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from superopt.errors import OutOfTime
@@ -20,6 +20,7 @@ from superopt.optimization.bisect_steps import (
 )
 from superopt.optimization.candidate import Candidate, examine_variant
 from superopt.optimization.race import fits_in_worker, max_candidates
+from superopt.optimization.stage_times import check_seconds, finish_seconds, race_seconds
 from superopt.optimization.user_rules import try_user_rules, used_user_rules
 from superopt.report.data.report import Event
 from superopt.report.formatting.phrases import count_text
@@ -31,8 +32,7 @@ from superopt.verification.input_probe import AddNote
 from superopt.verification.original import Original
 
 LOG = logging.getLogger("superopt.optimize")
-CHECK_RUN_RATIO = 30.0  # estimated duration of a check, in runs of the original in ONNX Runtime
-MAX_OVERRUN_SECONDS = 5.0  # a check may exceed the budget by so many seconds
+MAX_OVERRUN_PART = 0.05  # of the budget, by which a check may exceed it
 MIN_PREDICTED_SPEEDUP = 1.03  # of a graph that is used though it was not timed
 SLOW_CHECK_PART = 0.08  # of the budget; after a longer check no other variant is checked
 
@@ -88,7 +88,7 @@ class VariantCheck:
             folder = self.scratch.path / f"candidate{number}"
             try:
                 found = examine_variant(
-                    original, variant, folder, self.request.threads, self.deadline
+                    original, variant, folder, self.request.threads, self.check_deadline()
                 )
             except (OutOfTime, MemoryError) as e:
                 add_note(f"the graph of {variant.label} was not used: {' '.join(str(e).split())}")
@@ -102,15 +102,28 @@ class VariantCheck:
                 passed.append(found)
         return passed
 
+    def check_deadline(self) -> Deadline:
+        """Return the deadline of what a check may leave out: the race and the certificate come
+        after it."""
+        later = finish_seconds(self.model.source.size_bytes)
+        later += 0.0 if self.request.is_untimed else race_seconds(self.original)
+        return replace(self.deadline, seconds=self.deadline.seconds - later)
+
     def reason_to_stop(self, variant: Variant, left: int, has_passed: bool, slowest: float) -> str:
         """Return why the variants that are left are not checked, or "". slowest: seconds."""
-        expected = CHECK_RUN_RATIO * self.original.run_us * 1e-6
         remaining = self.deadline.remaining()
-        if not has_passed and expected > 2 * max(remaining, 0.0) + MAX_OVERRUN_SECONDS:
-            return (
-                f"{variant.label}: not checked and not used: the check would take about"
-                f" {expected:.0f} s, far more than the budget of {self.request.budget:g} s"
-            )
+        if not has_passed:
+            expected = check_seconds(self.original, variant.graph)
+            expected += finish_seconds(self.model.source.size_bytes)
+            expected += 0.0 if self.request.is_untimed else race_seconds(self.original)
+            budget = self.request.budget
+            if expected > max(remaining, 0.0) + MAX_OVERRUN_PART * budget:
+                return (
+                    f"{variant.label}: not checked and not used: the check would take about"
+                    f" {expected:.0f} s, and {max(remaining, 0.0):.0f} s of the budget of"
+                    f" {budget:g} s are left; with {self.deadline.elapsed() + expected:.0f} s there"
+                    " would be time"
+                )
         if has_passed and remaining < 2 * slowest:
             more = count_text(left, "more graph was", "more graphs were")
             return f"{more} found but not checked: no time left"

@@ -14,7 +14,7 @@ from superopt.cost.speedup import SpeedupInterval
 from superopt.cost.store import Times
 from superopt.loading.cost_clock import CostClock
 from superopt.loading.request import Request
-from superopt.onnx_io.export.model_file import copy_unchanged, write_model
+from superopt.onnx_io.export.model_file import copy_unchanged, move_model
 from superopt.onnx_io.export.scratch_folder import ScratchFolder
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.read.source import Source, read_model
@@ -62,18 +62,22 @@ def save_model(result: OptimizationResult, path: Path) -> Certificate | None:
     """Write the checked file by an atomic rename, or a byte-identical copy of the input. Return the
     file's certificate; None for a copy, and for a model that has none.
 
-    A model with external data is written again: its data file is named after the model file.
+    A model with external data is written again: its new data file is named after the model file,
+    and weights that are beside it or below already stay there.
     """
     if result.winner is None:
         copy_unchanged(result.source, path)
         return None
-    certificate = result.winner.certificate
-    made = read_model(result.winner.path)
+    certificate, made = result.winner.certificate, result.winner.source
     if not made.has_external_data:
         copy_unchanged(made, path)
         return certificate
-    write_model(made.model, path, original=result.source)
-    return certificate and replace(certificate, optimized=read_model(path).sha256)
+    move_model(made, path, original=result.source, origins=result.winner.origins)
+    if certificate is None:
+        return None
+    written = read_model(path)
+    written.share_digests(result.source)
+    return replace(certificate, optimized=written.sha256)
 
 
 def decision_log(result: OptimizationResult) -> str:

@@ -18,16 +18,21 @@ from superopt.loading.model import LoadedModel
 from superopt.loading.request import Deadline, Request
 from superopt.onnx_io.export.scratch_folder import ScratchFolder
 from superopt.onnx_io.import_.model import Model
-from superopt.onnx_io.read.source import read_model
 from superopt.optimization.admit_rules import AdmittedRules, admit_rules
 from superopt.optimization.attribution import attribute_speed
 from superopt.optimization.bisect_error import find_worst_step
-from superopt.optimization.candidate import Candidate
+from superopt.optimization.candidate import Candidate, is_large
 from superopt.optimization.certificate import make_certificate
-from superopt.optimization.check_variants import VariantCheck
+from superopt.optimization.check_variants import MAX_OVERRUN_PART, VariantCheck
 from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.race import race_candidates, refused_optimization_level
 from superopt.optimization.search_costs import make_costs, reason_for_estimates
+from superopt.optimization.stage_times import (
+    check_seconds,
+    finish_seconds,
+    levels_seconds,
+    race_seconds,
+)
 from superopt.report.data.certificate import Certificate
 from superopt.report.data.report import Event, WorstStep
 from superopt.report.formatting.phrases import count_text
@@ -41,6 +46,9 @@ from superopt.verification.original import Original, prepare_original
 
 LOG = logging.getLogger("superopt.optimize")
 MAX_SEARCH_PART = 0.45  # of the budget; checks and whole-model timings take the rest
+MIN_SEARCH_PART = 0.08  # of the budget, also where no check fits after it, ...
+RESERVED_RACE_PART = 0.1  # ... and of the race
+MAX_LATE_PART = 0.2  # of the budget, for measuring costs where reading the model took most of it
 MAX_SEARCHES = 4  # each from the graph before the step whose rounding errors are too large
 
 
@@ -172,9 +180,10 @@ class _OptimizationJob:
             add_note(reason)
         if reason and not request.is_predicted:
             return None
+        part = self.deadline.elapsed() / request.budget + MAX_LATE_PART if request.budget else 0.0
         return measured_clock(
-            self.model, request, self.deadline, self.store, self.machine, MAX_SEARCH_PART,
-            original.sizes,
+            self.model, request, self.deadline, self.store, self.machine,
+            max(MAX_SEARCH_PART, part), original.sizes,
         )  # fmt: skip
 
     def search_and_check(
@@ -189,7 +198,7 @@ class _OptimizationJob:
         the step that made them too large, without its rule."""
         left_out: set[str] = set()
         steps: tuple[Step, ...] = ()
-        seconds = MAX_SEARCH_PART * self.request.budget - self.deadline.elapsed()
+        seconds = self.search_seconds(original)
         for attempt in range(MAX_SEARCHES):
             some = [r for r in rules if r.name not in left_out]
             outcome = self.search(costs, refusals, some, seconds, steps)
@@ -264,7 +273,7 @@ class _OptimizationJob:
                 if not raced.is_faster:
                     return None, best, raced.times_us, raced.ratio
             refused = ""
-            if original.is_runnable:
+            if original.is_runnable and self.has_time_for_levels(original, add_note):
                 refused = refused_optimization_level(original, best, self.store, target)
             if refused:
                 why = f"onnxruntime rejects it at optimization level {refused}"
@@ -280,10 +289,35 @@ class _OptimizationJob:
             passed = [c for c in passed if c is not best]
         return None, None, (), None
 
+    def has_time_for_levels(self, original: Original, add_note: AddNote) -> bool:
+        """Return whether there is time to run a candidate at ONNX Runtime's other levels."""
+        left = max(self.deadline.remaining(), MAX_OVERRUN_PART * self.request.budget)
+        left -= finish_seconds(self.model.source.size_bytes)
+        if levels_seconds(original) < left and not is_large(self.model.source):
+            return True
+        add_note(
+            "the result was run at ONNX Runtime's highest optimization level only: for others there"
+            " is no time, or no memory"
+        )
+        return False
+
+    def search_seconds(self, original: Original) -> float:
+        """Return the seconds for the search: a part of the budget, but so that a check fits after
+        it, if that leaves enough for one."""
+        budget, elapsed = self.request.budget, self.deadline.elapsed()
+        later = check_seconds(original, self.model.graph)
+        later += max(RESERVED_RACE_PART * budget, race_seconds(original))
+        later += finish_seconds(self.model.source.size_bytes)
+        end = min(MAX_SEARCH_PART * budget, budget - later)
+        return max(end - elapsed, MIN_SEARCH_PART * budget)
+
     def find_worst_step(self, original: Original, winner: Candidate | None) -> WorstStep | str:
         """Return the winner's step that adds the largest error, or why there is none."""
         if winner is None:
             return "the model was not rewritten"
+        again = check_seconds(original, self.model.graph)
+        if is_large(self.model.source) and 2 * again > self.deadline.remaining():
+            return "no time was left to search for it"
         self.request.progress(Event("check", "searching for the least accurate step", 0.97))
         folder, threads = self.scratch.path / "worst", self.request.threads
         try:
@@ -295,6 +329,6 @@ class _OptimizationJob:
         """Return the certificate of a candidate, or why there is none."""
         try:
             steps, rules = candidate.variant.steps, self.request.rules
-            return make_certificate(self.model, read_model(candidate.path), steps, rules)
+            return make_certificate(self.model, candidate.source, steps, rules)
         except CheckFailed as e:
             return f"{e.what}: {e.why}"

@@ -34,6 +34,7 @@ from superopt.optimization.interleaved import (
     time_models,
     timing_inputs,
 )
+from superopt.optimization.stage_times import race_seconds
 from superopt.report.data.report import Event
 from superopt.verification.input_probe import AddNote
 from superopt.verification.original import Original
@@ -42,6 +43,7 @@ from superopt.verification.ort_session import OrtSession
 MAX_RACE_SECONDS = 20.0
 MAX_BUDGET_PART = 0.12  # of the budget, at most
 MIN_RACE_SECONDS = 1.0
+MAX_LATE_PART = 0.05  # of the budget, by which a race may exceed it
 MAX_TIMED_CANDIDATES = 3  # candidates that are checked and timed as whole models, at most
 ROUGH_RACE_PART = 0.35  # of the time, for the rough comparison of several candidates
 MAX_REPETITIONS = 4
@@ -102,6 +104,10 @@ def race_candidates(
 ) -> RaceResult | None:
     """Race the best candidate against the original; None if whole models cannot be timed."""
     if not candidates or not original.is_runnable:
+        return None
+    left = max(deadline.remaining(), 0.0) + MAX_LATE_PART * request.budget
+    if race_seconds(original) > left:
+        add_note(f"whole models were not timed: {max(deadline.remaining(), 0):.1f} s were left")
         return None
     timing = _Race(original, request, deadline, store, target, add_note)
     most = min(MAX_RACE_SECONDS, MAX_BUDGET_PART * request.budget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ class OrtSession:
     level: str = "all"
     timeout_s: float | None = None
     exact_integers: bool = False
+    load_seconds: float = 0.0  # that the last loading took
     _loaded: ort.LoadedModel | ort.Failure | None = None
 
     def __enter__(self) -> OrtSession:
@@ -52,10 +54,12 @@ class OrtSession:
             and self._loaded.process_number != ort.shared_worker().start_count
         )
         if self._loaded is None or stale:
+            begin = time.monotonic()
             self._loaded = ort.shared_worker().load(
                 self.path, threads=self.threads, level=self.level, limit=self.timeout_s,
                 exact_integers=self.exact_integers,
             )  # fmt: skip
+            self.load_seconds = time.monotonic() - begin
         return self._loaded
 
     @property
@@ -111,7 +115,8 @@ def write_watched_file(
         return WatchedFile(unwatched_path, ports)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        write_model(export_model(model, graph, extra_outputs=more), path, original=model.source)
+        made = export_model(model, graph, extra_outputs=more)
+        write_model(made, path, original=model.source, is_durable=False)
     except (ExportError, ValueError):
         return None
     return WatchedFile(path, {**ports, **{v: f"extra{n}" for n, v in enumerate(more)}})

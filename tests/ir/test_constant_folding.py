@@ -8,7 +8,12 @@ import pytest
 
 from superopt.ir import constant_folding
 from superopt.ir import graph as ir_graph
-from superopt.ir.constant_folding import EXTRA_CONSTANT_BYTES, MAX_CONSTANT_GROWTH, fold_constants
+from superopt.ir.constant_folding import (
+    EXTRA_CONSTANT_BYTES,
+    MAX_CONSTANT_GROWTH,
+    fold_constants,
+    folded_bytes,
+)
 from superopt.ir.constant_values import is_constant
 from superopt.ir.op import Attr, Op, Payload
 from superopt.ir.stand_ins import reads_stand_in, stand_in
@@ -24,7 +29,7 @@ def op(name: str, *inputs: ir_graph.Value | None, **attrs: Attr) -> ir_graph.Val
     return ir_graph.result(ir_graph.node(OPS[name], inputs, **attrs), 0)
 
 
-def const(*values: float, dtype: DType = F32) -> ir_graph.Constant:
+def const(*values: float | list[float], dtype: DType = F32) -> ir_graph.Constant:
     return ir_graph.constant(np.array(values).astype(to_numpy(dtype)))
 
 
@@ -323,3 +328,15 @@ def test_rounding_sensitive_fp16_values_are_rounded_at_each_step() -> None:
     wanted = np.floor(np.float16(0.1) * np.float16(10) * np.float16(10))
     assert wanted != np.floor(np.float64(np.float16(0.1)) * 100)
     assert value_of(op("Floor", product)).tolist() == [wanted]
+
+
+def test_kept_values_stay_nodes_and_are_folded_where_they_are_operands_of_constants() -> None:
+    a, b = (op("Transpose", const([1.0, 2.0], [3.0, n]), perm=(1, 0)) for n in (4.0, 5.0))
+    both = op("Concat", a, b, axis=0)
+    graph = ir_graph.Graph((X,), (op("MatMul", a, X), op("MatMul", both, X)))
+    assert folded_bytes(graph) == (4 + 8) * 4
+    assert folded_bytes(graph, {a, b}) == 8 * 4
+    found = fold_constants(graph, kept={a, b}).graph
+    assert [n.op.name for n in ir_graph.nodes(found)] == ["Transpose", "MatMul", "MatMul"]
+    all_folded = fold_constants(graph).graph
+    assert [n.op.name for n in ir_graph.nodes(all_folded)] == ["MatMul", "MatMul"]

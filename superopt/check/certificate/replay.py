@@ -20,6 +20,7 @@ from superopt.ir.syntax import MalformedText, expression, parse_attr, show_attr,
 from superopt.ir.value_numbers import ValueNumbering, number_values
 from superopt.onnx_io.import_.model import Model
 from superopt.onnx_io.import_.model_difference import interface_difference
+from superopt.onnx_io.read.source import page_releaser
 from superopt.report.data.certificate import Application, Certificate
 from superopt.rules.lang.functions import NotKnown, Result
 from superopt.rules.lang.interpreter import as_bool
@@ -80,7 +81,8 @@ def check_certificate(
     if different := interface_difference(original, optimized):
         raise CertificateRefused(f"the interface of the optimized model differs: {different}")
     folded = {f.value: f for f in certificate.folded}
-    found = compare_graphs(state.graph, optimized.graph, state.name)
+    release = page_releaser(original.source, optimized.source)
+    found = compare_graphs(state.graph, optimized.graph, state.name, release)
     folded_names = list(dict.fromkeys(state.name(v) for v, _ in found))
     if folded_names != [f.value for f in certificate.folded]:
         raise CertificateRefused(

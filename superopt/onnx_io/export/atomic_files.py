@@ -29,10 +29,11 @@ CreateFile: TypeAlias = Callable[[Path], NewFile]
 
 
 @contextlib.contextmanager
-def atomic_files() -> Iterator[CreateFile]:
+def atomic_files(*, is_durable: bool = True) -> Iterator[CreateFile]:
     """Yield a function that creates files; at the end they replace their targets, in order.
 
-    After an exception no target is replaced. Raises UsageError if the system refuses to write.
+    After an exception no target is replaced. is_durable: False: files of this process only, which
+    need not survive a power failure. Raises UsageError if the system refuses to write.
     """
     files: list[NewFile] = []
 
@@ -44,14 +45,15 @@ def atomic_files() -> Iterator[CreateFile]:
         yield create
         for new in files:
             new.file.flush()
-            os.fsync(new.file.fileno())
+            if is_durable:
+                os.fsync(new.file.fileno())
         for new in files:
             new.temporary = new.temporary or _link_temporary(new)
         for new in files:
             if new.temporary is not None:
                 os.replace(new.temporary, new.target)
                 new.temporary = None
-        for folder in {new.target.parent for new in files}:
+        for folder in {new.target.parent for new in files} if is_durable else ():
             _fsync_folder(folder)
     except OSError as error:
         path = files[-1].target if files else error.filename

@@ -1,11 +1,15 @@
 """Write model files atomically; weights are streamed from their source.
 
-A model with external data is two files and so two renames, the data first.
+A model with external data is two files and so two renames, the data first. Weights of the original
+that are in a data file in or below the new file's folder stay there: the new file refers to them.
+Links would not do: ONNX's checker and its loader refuse data with a symbolic or a hard link, also
+under its old name.
 """
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,13 +17,19 @@ import onnx
 import onnx_ir as ir
 
 from superopt.errors import ModelError, UsageError
-from superopt.onnx_io.export.atomic_files import NewFile, atomic_files, resolve_target
+from superopt.onnx_io.export.atomic_files import (
+    CreateFile,
+    NewFile,
+    atomic_files,
+    resolve_target,
+)
 from superopt.onnx_io.read import wire
 from superopt.onnx_io.read.ir_conversion import skeleton_from_model
-from superopt.onnx_io.read.mapped_file import Backing, map_file
+from superopt.onnx_io.read.mapped_file import Backing, Region, map_file
 from superopt.onnx_io.read.protos import all_bodies
 from superopt.onnx_io.read.skeleton import (
     PROTOBUF_LIMIT,
+    Blob,
     Skeleton,
     blob_size,
     copy_blob,
@@ -31,12 +41,36 @@ from superopt.onnx_io.read.source import Source, read_model
 _PAGE_BYTES: Final = 4096  # alignment of large tensors in a data file, so that they can be mapped
 
 
-def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, original: Source) -> None:
+@dataclass(slots=True)
+class WrittenWeights:
+    """Where the large initializers of a written model are.
+
+    referenced: bytes that stay in files of the original, by their locations; data: the new data
+    file, with new_bytes of new tensors and copied_bytes of the original's; origins: the regions of
+    the original that were copied, by their offsets in that file.
+    """
+
+    referenced: dict[str, int] = field(default_factory=dict)
+    data: Path | None = None
+    new_bytes: int = 0
+    copied_bytes: int = 0
+    origins: dict[int, Region] = field(default_factory=dict)
+
+
+def write_model(
+    model: ir.Model | onnx.ModelProto,
+    path: str | Path,
+    *,
+    original: Source,
+    is_durable: bool = True,
+) -> WrittenWeights:
     """Write `model`, derived from `original`, to `path`, which may be the path of `original`.
 
     Initializers go to `<path>.data` if those of `original` were external, or if the model would
-    exceed 2 GB; never to a data file of `original`, unless `original` itself is overwritten. Raises
-    UsageError if the file cannot be written; ValueError if IR version or opset imports differ.
+    exceed 2 GB; never to a data file of `original`, unless `original` itself is overwritten. Those
+    of `original` in a data file in or below the folder of `path` stay there, unless `original` is
+    overwritten. is_durable: as in `atomic_files`. Raises UsageError if the file cannot be written;
+    ValueError if IR version or opset imports differ.
     """
     target = resolve_target(path)
     if isinstance(model, onnx.ModelProto):
@@ -44,7 +78,7 @@ def write_model(model: ir.Model | onnx.ModelProto, path: str | Path, *, original
     else:
         skeleton = skeleton_from_model(model, target.name)
     _check_versions(skeleton.shared_proto, original.skeleton.shared_proto)
-    _write_skeleton(skeleton, target, original)
+    return _write_skeleton(skeleton, target, original, is_durable)
 
 
 def write_source(source: Source, path: str | Path) -> None:
@@ -54,13 +88,27 @@ def write_source(source: Source, path: str | Path) -> None:
     _write_skeleton(source.skeleton, resolve_target(path), source)
 
 
-def _write_skeleton(skeleton: Skeleton, target: Path, original: Source) -> None:
+def move_model(
+    made: Source, path: str | Path, *, original: Source, origins: Mapping[int, Region]
+) -> WrittenWeights:
+    """Write the model of a file that `write_model` derived from `original` to another path, as
+    `write_model` does there. origins: of the weights in its data file."""
+    blobs = tuple(
+        origins.get(b.offset, b) if isinstance(b, Region) and b.location is not None else b
+        for b in made.skeleton.blobs
+    )
+    return _write_skeleton(replace(made.skeleton, blobs=blobs), resolve_target(path), original)
+
+
+def _write_skeleton(
+    skeleton: Skeleton, target: Path, original: Source, is_durable: bool = True
+) -> WrittenWeights:
     sizes = [blob_size(blob) for blob in skeleton.blobs]
     pieces = wire.restore_tensors(skeleton.data, lambda i: wire.raw_fields(i, sizes[i]))
-    with atomic_files() as new:
+    written = WrittenWeights()
+    with atomic_files(is_durable=is_durable) as new:
         if original.has_external_data or wire.total_size(pieces) > PROTOBUF_LIMIT:
-            data = new(_data_path(target, original))
-            pieces = _write_data_file(skeleton, sizes, data)
+            pieces, written = _DataWriter(skeleton, sizes, target, original, new).write()
             if wire.total_size(pieces) > PROTOBUF_LIMIT:
                 raise ModelError(
                     f"{target.name} is too large for protobuf",
@@ -73,6 +121,7 @@ def _write_skeleton(skeleton: Skeleton, target: Path, original: Source) -> None:
                 copy_blob(skeleton.blobs[piece.index], model_file.file)
             else:
                 model_file.file.write(piece)
+    return written
 
 
 def copy_unchanged(source: Source, path: str | Path) -> None:
@@ -96,27 +145,77 @@ def copy_unchanged(source: Source, path: str | Path) -> None:
         source.raw.copy_to(new(target).file)
 
 
-def _write_data_file(skeleton: Skeleton, sizes: Sequence[int], data: NewFile) -> list[wire.Piece]:
-    """Write the large initializers to a data file; return the pieces of the model that refers to
-    it."""
-    initializers = {
-        index
-        for place in all_bodies(skeleton.shared_proto)
-        if isinstance(place.body, onnx.GraphProto)
-        for tensor in place.body.initializer
-        if (index := stub_index(tensor)) is not None
-    }
+@dataclass(slots=True)
+class _DataWriter:
+    """Writes the large initializers of a model to a data file, which is created for the first one
+    that does not stay where it is."""
 
-    def encode(index: int) -> list[wire.Piece]:
-        if index not in initializers:  # in an attribute, where runtimes do not look for files
-            return wire.raw_fields(index, sizes[index])
-        offset = -(-data.file.tell() // _PAGE_BYTES) * _PAGE_BYTES
-        data.file.seek(offset)
-        copy_blob(skeleton.blobs[index], data.file)
-        entries = {"location": data.target.name, "offset": offset, "length": sizes[index]}
-        return [wire.external_fields({key: str(value) for key, value in entries.items()})]
+    skeleton: Skeleton
+    sizes: Sequence[int]
+    target: Path
+    original: Source
+    create: CreateFile
+    data: NewFile | None = None
+    written: WrittenWeights = field(default_factory=WrittenWeights)
 
-    return wire.restore_tensors(skeleton.data, encode)
+    def write(self) -> tuple[list[wire.Piece], WrittenWeights]:
+        """Write the data file; return the pieces of the model that refers to it, and what was
+        written."""
+        initializers = {
+            index
+            for place in all_bodies(self.skeleton.shared_proto)
+            if isinstance(place.body, onnx.GraphProto)
+            for tensor in place.body.initializer
+            if (index := stub_index(tensor)) is not None
+        }
+        kept = _referable_files(self.target, self.original)
+
+        def encode(index: int) -> list[wire.Piece]:
+            if index not in initializers:  # in an attribute, where runtimes do not look for files
+                return wire.raw_fields(index, self.sizes[index])
+            blob = self.skeleton.blobs[index]
+            if isinstance(blob, Region) and (location := kept.get(id(blob.backing))) is not None:
+                known = self.written.referenced
+                known[location] = known.get(location, 0) + blob.size
+                return _external_fields(location, blob.offset, blob.size)
+            return self._append(blob, self.sizes[index])
+
+        return wire.restore_tensors(self.skeleton.data, encode), self.written
+
+    def _append(self, blob: Blob, size: int) -> list[wire.Piece]:
+        written = self.written
+        if self.data is None:
+            self.data = self.create(_data_path(self.target, self.original))
+            written.data = self.data.target
+        offset = -(-self.data.file.tell() // _PAGE_BYTES) * _PAGE_BYTES
+        self.data.file.seek(offset)
+        copy_blob(blob, self.data.file)
+        is_copy = isinstance(blob, Region) and blob.location is not None
+        if isinstance(blob, Region) and blob.location is not None:
+            written.origins[offset] = blob
+        written.copied_bytes += size if is_copy else 0
+        written.new_bytes += 0 if is_copy else size
+        return _external_fields(self.data.target.name, offset, size)
+
+
+def _external_fields(location: str, offset: int, size: int) -> list[wire.Piece]:
+    entries = {"location": location, "offset": offset, "length": size}
+    return [wire.external_fields({key: str(value) for key, value in entries.items()})]
+
+
+def _referable_files(target: Path, original: Source) -> dict[int, str]:
+    """Return the locations by which a model at `target` may refer to the data files of `original`,
+    by the ids of their mappings: of those in or below its folder. None if it is overwritten."""
+    if original.path is not None and _is_same_file(target, original.path):
+        return {}
+    found: dict[int, str] = {}
+    for backing in original.skeleton.files.values():
+        path = Path(os.path.realpath(backing.name))
+        with contextlib.suppress(ValueError):
+            location = path.relative_to(target.parent).as_posix()
+            if backing.is_current() and ".." not in location:
+                found[id(backing)] = location
+    return found
 
 
 def _check_versions(new: onnx.ModelProto, old: onnx.ModelProto) -> None:
@@ -151,7 +250,7 @@ def _needs_copy(target: Path, location: str, backing: Backing) -> bool:
     if path.is_file() and path.stat().st_size == len(backing.view):
         with path.open("rb") as file:
             there = map_file(path, file.fileno())
-        if there.full_region().digest() == backing.full_region().digest():
+        if there.digest() == backing.digest():
             return False
     with contextlib.suppress(ModelError):
         if location in read_model(target).skeleton.files:

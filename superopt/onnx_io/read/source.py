@@ -4,7 +4,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -68,7 +68,7 @@ class Source:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the model's file, then of name and contents of each external data file.
+        """SHA-256 of the model's file, then of the name and the SHA-256 of each external data file.
 
         Without external data this equals the output of `sha256sum`.
         """
@@ -77,7 +77,7 @@ class Source:
             self.raw.update_hash(digest)
             for location, backing in sorted(self.skeleton.files.items()):
                 digest.update(location.encode())
-                backing.full_region().update_hash(digest)
+                digest.update(backing.digest().encode())
             return digest.hexdigest()
         digest.update(self.skeleton.data)
         for blob in self.skeleton.blobs:
@@ -86,6 +86,12 @@ class Source:
             else:
                 digest.update(blob.tobytes())
         return digest.hexdigest()
+
+    def share_digests(self, other: "Source") -> None:
+        """Take the digests of those data files that another source has, too."""
+        for backing in self.skeleton.files.values():
+            for known in other.skeleton.files.values():
+                backing.share_digest(known)
 
     def held_bytes(self) -> tuple[int, int]:
         """Return the bytes of the model in memory, and of the mapped files that it is read from."""
@@ -166,6 +172,16 @@ def read_model(source: ModelLike) -> Source:
             )
         case _:
             return _make_source("the model", None, None, skeleton_from_model(source, "the model"))
+
+
+def page_releaser(*sources: Source) -> Callable[[], None]:
+    """Return a function that releases the mapped pages of models."""
+
+    def release() -> None:
+        for source in sources:
+            source.release_pages()
+
+    return release
 
 
 def read_parts(model: onnx.ModelProto, large: Mapping[str, bytes]) -> Source:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from superopt.ir import graph as ir_graph
 from superopt.ir.substitute import ReplacementCycle, substitute_values
 from superopt.onnx_io.import_.model import Model
-from superopt.onnx_io.read.source import read_model
 from superopt.optimization.candidate import Candidate
 from superopt.report.data.graph_change import GraphChange, GraphNode, StepNodes
 from superopt.search.move import Step
@@ -72,7 +71,7 @@ def describe_graph_change(model: Model, winner: Candidate, trace: Trace) -> Grap
     large."""
     files = [
         [(n, node) for n, node in enumerate(graph) if node.op_type != "Constant"]
-        for graph in (model.source.model.graph, read_model(winner.path).model.graph)
+        for graph in (model.source.model.graph, winner.source.model.graph)
     ]
     if max(map(len, files)) > MAX_NODES:
         return None

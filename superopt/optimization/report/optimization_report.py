@@ -8,7 +8,6 @@ from typing import Any
 
 from superopt.loading.package_versions import package_versions
 from superopt.loading.value_names import REPORT_REASONS, ValueNames
-from superopt.onnx_io.read.source import read_model
 from superopt.optimization.ablation import AblationResult
 from superopt.optimization.optimization_result import OptimizationResult
 from superopt.optimization.report.applied_sizes import rule_sizes_at
@@ -55,7 +54,7 @@ def make_report(result: OptimizationResult, rules: Iterable[Rule], optimized_sha
     if isinstance(ablation, str):
         notes.append(f"ablation: {ablation}")
     kinds = _count_op_types(result.source.model.graph)
-    kinds_after = _count_op_types(read_model(winner.path).model.graph) if winner else kinds
+    kinds_after = _count_op_types(winner.source.model.graph) if winner else kinds
     o = result.outcome
     stats = SearchStats(
         graphs_seen=o.visited,

@@ -19,7 +19,7 @@ from superopt.loading.model import LoadedModel
 from superopt.loading.request import Deadline, Request
 from superopt.onnx_io.export.scratch_folder import ScratchFolder
 from superopt.onnx_io.import_.model import Model
-from superopt.onnx_io.read.source import Source, read_model
+from superopt.onnx_io.read.source import Source
 from superopt.optimization.admit_rules import AdmittedRules, admit_rules
 from superopt.optimization.candidate import Candidate, examine_variant
 from superopt.optimization.certificate import make_certificate
@@ -173,7 +173,7 @@ class _SimplifyJob:
         try:
             reason = check.reason_to_reject(variant, found, folder)
             if not reason and isinstance(found, Candidate):
-                made = read_model(found.path)
+                made = found.source
                 if len(made.model.graph) >= len(self.model.source.model.graph):
                     return ""
                 self.winner = self._certify(found, made)

@@ -1,5 +1,6 @@
 """Writing: nothing is lost, nothing is overwritten that is needed, and memory stays small."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from onnx import helper, numpy_helper
 from superopt.errors import UsageError
 from superopt.onnx_io.check.validate import validate
 from superopt.onnx_io.export import model_file
-from superopt.onnx_io.export.model_file import copy_unchanged, write_model
+from superopt.onnx_io.export.model_file import copy_unchanged, move_model, write_model
+from superopt.onnx_io.read import mapped_file
 from superopt.onnx_io.read.source import read_model
 from tests.support.children import peak_rss_of
 from tests.support.onnx_io.files import assert_holds, big_external, contents
@@ -115,18 +117,108 @@ def test_new_tensors(tmp_path: Path) -> None:
 # External data
 
 
+def two_weights() -> onnx.ModelProto:
+    proto = large_weights()
+    proto.graph.initializer.append(drawn("w2", 90, 80))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w2"], ["d"], "third"),
+        helper.make_node("Add", ["y", "d"], ["z"], "sum"),
+    ]
+    proto.graph.node.extend(nodes)
+    proto.graph.output.append(value("z", ["n", 80]))
+    return proto
+
+
 def test_external_data_stays_external(tmp_path: Path) -> None:
-    source = read_model(save_external(large_weights(), tmp_path / "in.onnx", "weights.bin"))
-    before = contents(tmp_path)
-    write_model(source.model, tmp_path / "out.onnx", original=source)
-    assert_holds(tmp_path / "out.onnx", large_weights())
-    assert locations(tmp_path / "out.onnx") == {"out.onnx.data"}
-    after = contents(tmp_path)
-    assert set(after) - set(before) == {"out.onnx", "out.onnx.data"}
-    assert before.items() <= after.items()
-    again = read_model(tmp_path / "out.onnx")
+    (tmp_path / "in").mkdir()
+    source = read_model(save_external(large_weights(), tmp_path / "in" / "in.onnx", "weights.bin"))
+    before = contents(tmp_path / "in")
+    (tmp_path / "out").mkdir()
+    written = write_model(source.model, tmp_path / "out" / "out.onnx", original=source)
+    assert_holds(tmp_path / "out" / "out.onnx", large_weights())
+    assert locations(tmp_path / "out" / "out.onnx") == {"out.onnx.data"}
+    assert written.data == tmp_path / "out" / "out.onnx.data"
+    assert (written.referenced, written.new_bytes) == ({}, 0)
+    assert written.copied_bytes == sum(r.size for r in written.origins.values()) > 0
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"out.onnx", "out.onnx.data"}
+    assert contents(tmp_path / "in") == before
+    again = read_model(tmp_path / "out" / "out.onnx")
     validate(again)
     assert again.has_external_data
+
+
+@pytest.mark.parametrize("folder", [".", "sub"])
+def test_weights_beside_the_new_file_or_below_are_not_copied(folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    path = save_external(large_weights(), tmp_path / folder / "in.onnx", "weights.bin")
+    source, data = read_model(path), path.with_name("weights.bin")
+    inode = data.stat().st_ino
+    written = write_model(source.model, tmp_path / "out.onnx", original=source)
+    location = data.relative_to(tmp_path).as_posix()
+    assert locations(tmp_path / "out.onnx") == {location}
+    assert written.data is None
+    assert written.referenced == {location: 90 * 80 * 4}
+    assert not list(tmp_path.glob("*.data"))
+    assert (tmp_path / location).stat().st_ino == inode
+    assert data.stat().st_nlink == 1
+    onnx.checker.check_model(tmp_path / "out.onnx")
+    assert_holds(tmp_path / "out.onnx", large_weights())
+
+
+def test_only_new_weights_are_written_beside_old_ones(tmp_path: Path) -> None:
+    source = read_model(save_external(two_weights(), tmp_path / "in.onnx", "weights.bin"))
+    new = ir.Tensor(np.ones((90, 80), np.float32), name="w1")
+    source.model.graph.initializers["w1"].const_value = new
+    written = write_model(source.model, tmp_path / "out.onnx", original=source)
+    assert locations(tmp_path / "out.onnx") == {"weights.bin", "out.onnx.data"}
+    assert written.referenced == {"weights.bin": 90 * 80 * 4}
+    assert (written.new_bytes, written.copied_bytes) == (new.nbytes, 0)
+    assert (tmp_path / "out.onnx.data").stat().st_size == new.nbytes
+    held = {t.name: t for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    assert (numpy_helper.to_array(held["w1"]) == 1).all()
+
+
+def test_a_moved_model_refers_to_the_weights_that_it_was_copied_from(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "scratch").mkdir()
+    source = read_model(save_external(large_weights(), tmp_path / "in" / "m.onnx", "weights.bin"))
+    scratch = tmp_path / "scratch" / "m.onnx"
+    written = write_model(source.model, scratch, original=source, is_durable=False)
+    target = tmp_path / "in" / "out.onnx"
+    move_model(read_model(scratch), target, original=source, origins=written.origins)
+    assert locations(target) == {"weights.bin"}
+    assert_holds(target, large_weights())
+    found = read_model(target)
+    found.share_digests(source)
+    assert found.sha256 == read_model(target).sha256
+
+
+def test_weights_are_copied_where_the_system_has_no_call_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    monkeypatch.setattr(mapped_file, "_MIN_KERNEL_BYTES", 1)
+    source = read_model(save_external(large_weights(), tmp_path / "in" / "in.onnx", "weights.bin"))
+
+    def refuse(*given: object) -> int:
+        raise OSError(errno.EXDEV, "another device")
+
+    copied = list[int]()
+
+    def count(*given: int) -> int:
+        copied.append(system_call(*given))
+        return copied[-1]
+
+    copies, system_call = [], os.copy_file_range
+    for call in (count, refuse):
+        monkeypatch.setattr(os, "copy_file_range", call)
+        folder = tmp_path / f"out{len(copies)}"
+        folder.mkdir()
+        write_model(source.model, folder / "out.onnx", original=source)
+        copies.append((folder / "out.onnx.data").read_bytes())
+    assert copies[0] == copies[1]
+    assert len(copies[0]) in copied
+    assert_holds(tmp_path / "out1" / "out.onnx", large_weights())
 
 
 def test_a_proto_that_points_to_data(tmp_path: Path) -> None:
@@ -176,6 +268,8 @@ def test_the_inputs_data_is_not_overwritten(tmp_path: Path) -> None:
     """Its data file has the name that the output's would have."""
     path = save_external(large_weights(), tmp_path / "in.onnx", "out.onnx.data")
     source = read_model(path)
+    values = source.model.graph.initializers["w1"].const_value.numpy().copy()
+    source.model.graph.initializers["w1"].const_value = ir.Tensor(values, name="w1")
     write_model(source.model, tmp_path / "out.onnx", original=source)
     assert locations(tmp_path / "out.onnx") == {"out.onnx.1.data"}
     assert_holds(path, large_weights())
