@@ -13,6 +13,7 @@ from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
 MAX_LINES = 60
+SERVER = {"serve", "inference_app", "open_inference"}  # see test_serving_example.py
 # By script: parts of its output, in order.
 PRINTS = {
     "optimize": ["model.onnx: ", "fast.onnx"],
@@ -46,7 +47,7 @@ def test_the_example_runs(
 
 def test_every_example_is_short_listed_and_tested() -> None:
     scripts = {p.stem: p.read_text() for p in EXAMPLES.glob("*.py")}
-    assert {*scripts} == {*PRINTS, "small_model"}
+    assert {*scripts} == {*PRINTS, "small_model", *SERVER}
     assert max(len(text.splitlines()) for text in scripts.values()) <= MAX_LINES
     page = (EXAMPLES / "README.md").read_text()
-    assert [name for name in PRINTS if f"`{name}.py`" not in page] == []
+    assert [name for name in {*PRINTS, *SERVER} if f"`{name}.py`" not in page] == []
