@@ -139,7 +139,7 @@ def optimize(
     from superopt.loading.garbage_collection import raise_gc_thresholds
     from superopt.loading.model import load_model
     from superopt.loading.request import Request
-    from superopt.onnx_io.read.source import read_model
+    from superopt.onnx_io.read.source import hash_weights, read_model
     from superopt.optimization import admit_rules as admit_
     from superopt.optimization import optimize as optimize_
     from superopt.optimization.report.optimization_report import make_report
@@ -159,11 +159,13 @@ def optimize(
         loaded = load_model(
             source
         )  # before the rules: once the model is read, no budget is too small
-        read_seconds = time.monotonic() - begin
         late: OutOfTime | guard.MemoryLimitError | None = None
         try:
+            hash_weights(source)
+            read_seconds = time.monotonic() - begin
             shipped, own, pairs = rules_of_call(rules, library, partial)
         except (OutOfTime, guard.MemoryLimitError) as e:
+            read_seconds = time.monotonic() - begin
             late, shipped, own, pairs = e, (), (), {}
         timers: CompiledTimers | None = None
         if target == "cpu" and late is None:

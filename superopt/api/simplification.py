@@ -78,7 +78,7 @@ def simplify(
     from superopt.loading.model import load_model
     from superopt.loading.request import Request
     from superopt.loading.rule_library import load_library
-    from superopt.onnx_io.read.source import read_model
+    from superopt.onnx_io.read.source import hash_weights, read_model
     from superopt.onnx_io.transform.input_shapes import with_input_shapes
     from superopt.optimization.report.optimization_report import make_report
     from superopt.optimization.simplification import simplify as simplify_
@@ -91,6 +91,7 @@ def simplify(
         if input_shapes:
             source = with_input_shapes(source, input_shapes)
         loaded = load_model(source)
+        hash_weights(source)
         request = Request(
             budget=float(budget), rules=select_rules(load_library(), skip),
             shapes=as_size_mapping(shapes), inputs=read_inputs(inputs), threads=threads or 1,

@@ -174,6 +174,12 @@ def read_model(source: ModelLike) -> Source:
             return _make_source("the model", None, None, skeleton_from_model(source, "the model"))
 
 
+def hash_weights(source: Source) -> None:
+    """Compute the digests of a model's data files while there is time: reports name them."""
+    for backing in source.skeleton.files.values():
+        backing.digest()
+
+
 def page_releaser(*sources: Source) -> Callable[[], None]:
     """Return a function that releases the mapped pages of models."""
 
