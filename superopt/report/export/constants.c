@@ -2,47 +2,52 @@
    the products of a matrix with each of them (cook_toom.py), in the order in which kernels read
    them. In float64, rounded once. */
 
-enum { FILTERS_AT_ONCE = 64 };
+/* Loops over so many filters, always, are vectorized. */
+enum { FILTERS_AT_ONCE = 32, MAX_TAPS = 128 };
 
-/* Compute products[row][filter] of some filters. */
+/* Compute products[row][filter]. */
 static void transform_filters(const struct made *m, const float *filters, float *products)
 {
-    double columns[FILTERS_AT_ONCE], sums[FILTERS_AT_ONCE];
+    static const double zeros[FILTERS_AT_ONCE];
+    double columns[MAX_TAPS][FILTERS_AT_ONCE], sums[FILTERS_AT_ONCE];
+    memset(columns, 0, sizeof columns);
     for (size_t begin = 0; begin < m->count; begin += FILTERS_AT_ONCE) {
         size_t some = m->count - begin < FILTERS_AT_ONCE ? m->count - begin : FILTERS_AT_ONCE;
+        const float *own = filters + begin * (size_t)m->taps;
+        for (size_t n = 0; n < some; n++)
+            for (int tap = 0; tap < m->taps; tap++)
+                columns[tap][n] = own[n * (size_t)m->taps + (size_t)tap];
         for (int row = 0; row < m->rows; row++) {
-            memset(sums, 0, sizeof sums);
+            memcpy(sums, zeros, sizeof sums);
             for (int tap = 0; tap < m->taps; tap++) {
                 double factor = m->matrix[row * m->taps + tap];
                 if (factor == 0)
                     continue;
-                for (size_t n = 0; n < some; n++)
-                    columns[n] = filters[(begin + n) * (size_t)m->taps + (size_t)tap];
-                for (size_t n = 0; n < some; n++)
-                    sums[n] += factor * columns[n];
+                for (int n = 0; n < FILTERS_AT_ONCE; n++)
+                    sums[n] += factor * columns[tap][n];
             }
+            float *out = products + (size_t)row * m->count + begin;
             for (size_t n = 0; n < some; n++)
-                products[(size_t)row * m->count + begin + n] = (float)sums[n];
+                out[n] = (float)sums[n];
         }
     }
 }
 
-/* Write the products in the order of the constant: loops over all axes but the last as one. */
-static void copy_products(const struct made *m, const float *products, float *out)
+/* Write the products in the order of the constant, axis by axis; return the end. */
+static float *copy_products(const struct made *m, int axis, const float *products, float *out)
 {
-    int last = m->rank - 1;
-    int64_t outer = 1, length = m->shape[last], stride = m->strides[last];
-    for (int axis = 0; axis < last; axis++)
-        outer *= m->shape[axis];
-    for (int64_t n = 0; n < outer; n++) {
-        int64_t at = (int64_t)m->first, rest = n;
-        for (int axis = last - 1; axis >= 0; axis--) {
-            at += rest % m->shape[axis] * m->strides[axis];
-            rest /= m->shape[axis];
-        }
+    int64_t length = m->shape[axis], stride = m->strides[axis];
+    if (axis + 1 < m->rank)
         for (int64_t k = 0; k < length; k++)
-            *out++ = products[at + k * stride];
+            out = copy_products(m, axis + 1, products + k * stride, out);
+    else if (stride == 1) {
+        memcpy(out, products, (size_t)length * sizeof *out);
+        out += length;
     }
+    else
+        for (int64_t k = 0; k < length; k++)
+            *out++ = products[k * stride];
+    return out;
 }
 
 /* Make all constants that are not stored. Return an error code. */
@@ -57,7 +62,7 @@ static int make_constants(const unsigned char *weights, unsigned char **out)
     *out = products == NULL ? NULL : new_pages(MADE_BYTES > 0 ? MADE_BYTES : 1);
     for (int n = 0; n < MADE && *out != NULL; n++) {
         transform_filters(&made[n], (const float *)(const void *)(weights + made[n].filters), products);
-        copy_products(&made[n], products, (float *)(void *)(*out + made[n].at));
+        copy_products(&made[n], 0, products + made[n].first, (float *)(void *)(*out + made[n].at));
     }
     if (products != NULL)
         free_pages(products, most > 0 ? most : 1);

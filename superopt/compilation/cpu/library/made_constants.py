@@ -17,6 +17,8 @@ from superopt.plan.selection.transformed_constants import TransformedConstant
 from superopt.report.compilation.exported_library import MadeConstant
 from superopt.te.analysis.affine import affine
 
+MAX_TAPS = 128  # of a filter, as in export/constants.c
+
 
 def describe_made_constant(
     c: ConstantSlot, packed: np.ndarray, weights: WeightFile
@@ -34,6 +36,8 @@ def describe_made_constant(
     filters = filter_rows(source()[(slice(None), slice(None), *map(slice, window))])
     matrix, transform = kernel_matrix(forms), c.load()
     if filters.dtype != np.float32 or filters.nbytes >= packed.nbytes or c.pack is None:
+        return None
+    if filters.shape[1] > MAX_TAPS:
         return None
     shape = tuple(a.size for a in c.pack.axes)
     forms_of = [affine(i) for i in c.pack.index]
