@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from superopt.compilation.cpu.library.export_library import LibraryNames, c_identifier
 from superopt.compilation.model.compile_model import make_compiler, open_device
 from superopt.errors import SuperoptError, UsageError
+from superopt.kernels.runtime.engine import named_machine
 from superopt.loading.representative_sizes import representative_sizes
 from superopt.onnx_io.export.atomic_files import atomic_files
 from superopt.onnx_io.export.model_file import write_source
@@ -51,8 +52,11 @@ def export_context_model(
     Nodes without a kernel stay in the model. shapes: values of symbolic dimensions; the others stay
     symbolic. cpus: names of processors, in the order in which their code is tried.
 
-    Raises UsageError if no node has a kernel, and if a file cannot be written.
+    Raises UsageError if no node has a kernel, for processors of other systems than the provider's,
+    and if a file cannot be written.
     """
+    for name in cpus:
+        named_machine(name)  # before anything is written
     provider = provider_library().read_bytes()
     _make_folder(folder)
     stem = Path(source.label).stem

@@ -6,14 +6,18 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
+from superopt.compilation.cpu.library import library_code
+from superopt.errors import UsageError
 from superopt.ort_plugin.build import HEADERS
 from tests.support.compilation.exporting import CC
 from tests.support.compilation.models import near, net, picture, reference
 from tests.support.ort_plugin.sessions import MISSING, REASON, export, open_session, run_session
 from tests.support.paths import ROOT
+from tests.support.targets.models import attention
 
 pytestmark = pytest.mark.skipif(MISSING, reason=REASON)
 CONTEXT = "m.superopt_ctx"
@@ -149,6 +153,22 @@ def test_code_for_several_processors(tmp_path: Path) -> None:
         text = [line for line in lines if "\t" not in line or kept in line]
         (path.parent / CONTEXT).write_text("\n".join([*text, ""]))
         near(run_session(open_session(path), feeds), reference(net(), feeds))
+
+
+def test_processors_of_other_systems_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"unknown processor 'armv8-a'\nit must be native or one"):
+        export(net(), tmp_path, cpus=["native", "armv8-a"])
+    assert not [*tmp_path.rglob("*_ctx.onnx")]
+
+
+def test_sizes_without_code_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_code, "MAX_CLASS_COMPILES", 0)
+    m, feeds, _ = attention()
+    session = open_session(export(m, tmp_path)[0])
+    x = np.tile(feeds["x"], (1, 4, 1))
+    run_session(session, {"x": x})
+    with pytest.raises(Exception, match=r"length is 1, and must be at least \d+"):
+        run_session(session, {"x": x[:, :1]})
 
 
 @pytest.mark.parametrize("threads", ["two", "0", ""])
