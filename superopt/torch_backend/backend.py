@@ -12,6 +12,7 @@ import torch
 
 from superopt.api.compilation import compile as compile_model
 from superopt.errors import SuperoptError, UsageError
+from superopt.onnx_io.check.checker_server import avoid_forks
 from superopt.torch_backend.compiled_graph import CompiledGraph, to_array
 from superopt.torch_backend.onnx_graph import export_graph
 from superopt.torch_backend.placeholders import (
@@ -126,8 +127,9 @@ def _compile(
     args: Sequence[Any],
 ) -> Executable:
     """Return the executable of the graph with the parameters in `args`."""
+    avoid_forks()  # torch has threads
     model = export_graph(graph, given, outputs, args)
-    settings = {"threads": torch.get_num_threads(), "specialize": "eager", **options}
+    settings = {"threads": torch.get_num_threads(), **options}
     exe = compile_model(model, target=target, shapes=(), **settings)
     exe.run({
         p.name: to_array(args[k]) for p, k in zip(exe.input_ports, given.tensors, strict=True)

@@ -37,6 +37,7 @@ FORKS_BEFORE_SERVER: Final = (
 _ANSWER_SLACK_SECONDS: Final = (
     10.0  # seconds beyond what a check may take in which its answer must be there
 )
+START_SECONDS: Final = 20.0  # within which the server starts on a loaded machine
 _REQUEST_HEADER: Final = struct.Struct("<qq")  # bytes of the model, seconds
 _SERVER_SCRIPT: Final = (
     "import sys; sys.path[:] = {path!r}; "
@@ -57,6 +58,14 @@ _lock = threading.Lock()
 _forked_checks = 0  # models so far, by forks of this process
 _server: _Server | None = None
 _start_failed = False  # it cannot be started
+_forks_are_unsafe = False  # the server checks the first models, too
+
+
+def avoid_forks() -> None:
+    """Let the server check all models from now on. A fork of a process whose threads run C++ code
+    may wait forever for a lock that a thread held, such as those of PyTorch."""
+    global _forks_are_unsafe
+    _forks_are_unsafe = True
 
 
 def run_checker(data: bytes, seconds: int) -> CheckFailure | None:
@@ -66,7 +75,7 @@ def run_checker(data: bytes, seconds: int) -> CheckFailure | None:
     OutOfTime if the time of the call ends first.
     """
     global _forked_checks
-    if _lock.acquire(blocking=False):  # who checks in another thread meanwhile forks
+    if _lock.acquire(blocking=_forks_are_unsafe):  # who checks in another thread meanwhile forks
         try:
             if (server := _ready_server()) is not None:
                 return _request_check(server, data, seconds)
@@ -85,15 +94,18 @@ def _ready_server() -> _Server | None:
     """Return the server if it is ready; otherwise start it once enough models were checked."""
     global _server, _start_failed
     if _server is None:
-        if _start_failed or _forked_checks < FORKS_BEFORE_SERVER or not _is_python_executable():
+        is_early = _forked_checks < FORKS_BEFORE_SERVER and not _forks_are_unsafe
+        if _start_failed or is_early or not _is_python_executable():
             return None
         try:
             _server = _start_server()
         except (OSError, NotImplementedError):
             _start_failed = True
-        return None
+        if _server is None or not _forks_are_unsafe:
+            return None
     if not _server.ready:
-        if not select.select([_server.connection], [], [], 0)[0]:
+        wait = START_SECONDS if _forks_are_unsafe else 0
+        if not select.select([_server.connection], [], [], wait)[0]:
             return None
         if _server.connection.recv(1) != b"\n":
             _start_failed = True

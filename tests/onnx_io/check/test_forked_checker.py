@@ -228,3 +228,17 @@ def test_it_ends_with_its_owner() -> None:
             return
         time.sleep(0.05)
     raise AssertionError("it is still there")
+
+
+def test_the_first_check_of_a_process_that_must_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of another library may hold a lock that the fork would wait for."""
+    checker_server._stop_server()
+    monkeypatch.setattr(checker_server, "check_in_fork", never)
+    monkeypatch.setattr(checker_server, "_forked_checks", 0)
+    monkeypatch.setattr(checker_server, "_forks_are_unsafe", False)
+    checker_server.avoid_forks()
+    try:
+        assert checker_server.run_checker(GOOD, 3) is None
+        assert checker_server._server is not None
+    finally:
+        checker_server._stop_server()
