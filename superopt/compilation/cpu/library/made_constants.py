@@ -55,7 +55,7 @@ def describe_made_constant(
     )
     if not np.array_equal(view.reshape(-1), packed.view(np.float32)[: prod(shape)]):
         return None
-    at = weights.add(np.ascontiguousarray(filters))
+    at = weights.add_source(filters)
     return MadeConstant(
         at, len(filters), tuple(map(tuple, matrix.tolist())), shape, strides, first,
         padded_bytes(4 * prod(shape)),

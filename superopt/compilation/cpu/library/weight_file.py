@@ -20,11 +20,13 @@ Describe = Callable[[int, np.ndarray], MadeConstant | None]
 @dataclass(slots=True)
 class WeightFile:
     """Arrays at offsets that are multiples of 64 bytes. places: by digest of packed constants, each
-    of which is there once, whatever programs read it: its offset, or how it is made."""
+    of which is there once, whatever programs read it: its offset, or how it is made. sources: the
+    offsets of what several are made of, likewise."""
 
     arrays: list[np.ndarray] = field(default_factory=list)
     size: int = 0
     places: dict[str, int | MadeConstant] = field(default_factory=dict)
+    sources: dict[bytes, int] = field(default_factory=dict)
 
     def add_constants(
         self, constants: PackedConstants, describe: Describe
@@ -43,6 +45,14 @@ class WeightFile:
         self.arrays.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         self.size += align_up(array.nbytes)
         return at
+
+    def add_source(self, array: np.ndarray) -> int:
+        """Add an array that constants are made of, unless it is there; return its offset."""
+        held = np.ascontiguousarray(array)
+        key = blake2b(held.reshape(-1).view(np.uint8).data, digest_size=16).digest()
+        if key not in self.sources:
+            self.sources[key] = self.add(held)
+        return self.sources[key]
 
     def chunks(self) -> Iterator[np.ndarray]:
         for a in self.arrays:

@@ -8,6 +8,12 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.compilation.cpu.library import export_library
+from superopt.report.compilation.exported_library import (
+    ExportedLibrary,
+    ExportedProgram,
+    MadeConstant,
+)
 from tests.support.compilation.exporting import HERE, InC
 from tests.support.targets.models import drawn, model, node, wide_convolution
 
@@ -39,3 +45,24 @@ def test_forms_of_filters(shape: tuple[int, ...], tmp_path: Path) -> None:
     o = InC(exe.export(tmp_path / "m"))
     np.testing.assert_allclose(o.run({"x": x})["y"], exe(x=x)["y"], rtol=1e-6, atol=1e-6)
     o.close()
+
+
+def test_programs_of_several_sizes_share_filters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles of several sizes are made of the same filters, which are there once."""
+    programs: list[ExportedProgram] = []
+    source_text = export_library.source_text
+
+    def seen(x: ExportedLibrary) -> str:
+        programs.extend(x.programs)
+        return source_text(x)
+
+    monkeypatch.setattr(export_library, "source_text", seen)
+    w = {"w": drawn(32, 32, 3, 3) / 12}
+    m = model([node("Conv", ["x", "w"], ["y"], pads=[1] * 4)],
+              {"x": (1, ["n", 32, "s", "s"])}, ["y"], w)  # fmt: skip
+    superopt.compile(m).export(tmp_path / "m")
+    made = [c for p in programs for c in p.constants if isinstance(c, MadeConstant)]
+    assert len(made) > 1
+    assert len({c.filters for c in made}) == 1
