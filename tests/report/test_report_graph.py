@@ -92,6 +92,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     names = candidate.write_graph(model, folded, path)
     winner = SimpleNamespace(
         path=path,
+        source=read_model(path),
         variant=SimpleNamespace(steps=tuple(steps)),
         node_names=candidate.find_node_names(before, folded, names),
     )
