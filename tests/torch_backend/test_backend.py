@@ -98,6 +98,7 @@ COMPILED: dict[str, tuple[Function, tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", COMPILED)
 def test_results_are_those_of_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     f, args = COMPILED[name]

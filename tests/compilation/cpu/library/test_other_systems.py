@@ -57,7 +57,7 @@ def test_models(target: str, name: str, tmp_path: Path) -> None:
     check(target, superopt.compile(m, threads=2), feeds, {}, tmp_path)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("target", [t for t in TARGETS if t not in WHOLE])
 def test_models_on_more_processors(target: str, name: str, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_models_on_more_processors(target: str, name: str, tmp_path: Path) -> No
     check(target, superopt.compile(m, threads=2), feeds, sizes, tmp_path)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("net", "default")])
 @pytest.mark.parametrize("target", ["aarch64-linux armv8-a", "x86_64-windows x86-64-v3",
                                     "wasm simd128"])  # fmt: skip
