@@ -6,7 +6,7 @@
 Each run is a command of its own. Time is of the clock, from the start of the process to its end;
 processor time is of the process and its children. Memory is sampled: the proportional set sizes
 (pages of mapped files included) of the process and all of its descendants together. Models with
-large weights can be drawn by scripts/large_model.py.
+large random weights are written by scripts/large_model.py.
 """
 
 from __future__ import annotations

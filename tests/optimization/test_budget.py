@@ -101,11 +101,11 @@ def test_the_search_leaves_time_for_the_check(monkeypatch: pytest.MonkeyPatch) -
     asked = list[float]()
     improve = optimize.improve
 
-    def noted(*given: object, seconds: float, **more: object) -> object:
+    def record_seconds(*given: object, seconds: float, **more: object) -> object:
         asked.append(seconds)
         return improve(*given, seconds=seconds, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(optimize, "improve", noted)
+    monkeypatch.setattr(optimize, "improve", record_seconds)
     given = model(models.PLAIN).SerializeToString()
     for seconds in (0.0, 12.0, 1000.0):
         monkeypatch.setattr(optimize, "check_seconds", lambda original, graph: seconds)  # noqa: B023

@@ -32,7 +32,7 @@ NPZ = "application/x-npz"
 
 
 @contextmanager
-def served(folder: Path, *options: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def start_server(folder: Path, *options: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """A server of the examples' model, and its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -81,7 +81,7 @@ def npz_body(**arrays: np.ndarray) -> bytes:
 
 
 def test_the_server_answers_validates_and_ends(tmp_path: Path) -> None:
-    with served(tmp_path) as (port, child):
+    with start_server(tmp_path) as (port, child):
         rng = np.random.default_rng(0)
         status, data = ask(port, "GET", "/v2/models/model")
         about = json.loads(data)
@@ -131,7 +131,7 @@ def test_the_server_answers_validates_and_ends(tmp_path: Path) -> None:
 
 
 def test_requests_that_would_wait_too_long_are_refused(tmp_path: Path) -> None:
-    with served(tmp_path, "--workers", "1", "--queue", "0") as (port, _):
+    with start_server(tmp_path, "--workers", "1", "--queue", "0") as (port, _):
         body = npz_body(x=np.zeros((50_000, 64), np.float32))
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda n: ask(port, "POST", INFER, body, NPZ), range(16)))

@@ -69,11 +69,11 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     made: list[Any] = []
     compile_graph = backend_.compile_graph
 
-    def compiled(*args: Any) -> Any:
+    def record_graph(*args: Any) -> Any:
         made.append(compile_graph(*args))
         return made[-1]
 
-    monkeypatch.setattr(backend_, "compile_graph", compiled)
+    monkeypatch.setattr(backend_, "compile_graph", record_graph)
     return made
 
 
@@ -206,11 +206,11 @@ def test_weights_are_not_copied_for_export(monkeypatch: pytest.MonkeyPatch) -> N
     seen: list[Any] = []
     export_graph = backend_.export_graph
 
-    def exported(*args: Any) -> Any:
+    def record_model(*args: Any) -> Any:
         seen.append(export_graph(*args))
         return seen[-1]
 
-    monkeypatch.setattr(backend_, "export_graph", exported)
+    monkeypatch.setattr(backend_, "export_graph", record_model)
     f = nn.Linear(64, 32, bias=False).eval()
     with torch.no_grad():
         torch.compile(f, backend=superopt_backend)(torch.randn(3, 64))

@@ -12,9 +12,9 @@ from superopt.report.compilation.c_formula import c_condition, c_formula
 from superopt.report.compilation.c_text import c_literal, initializer
 from superopt.report.compilation.exported_library import (
     ELEMENT_TYPES,
+    DerivedConstant,
     ExportedLibrary,
     ExportedProgram,
-    MadeConstant,
 )
 
 
@@ -138,40 +138,42 @@ def _tables(x: ExportedLibrary) -> Iterator[str]:
 
 
 def _constants(x: ExportedLibrary) -> Iterator[str]:
-    """Yield where the constants of programs are, and how those that are not stored are made."""
+    """Yield where the constants of programs are, and how those that are not stored are derived."""
     places = [at for p in x.programs for at in p.constants]
-    made = [*dict.fromkeys(at for at in places if isinstance(at, MadeConstant))]
-    firsts = [*accumulate((m.bytes for m in made), initial=0)]
-    begins = dict(zip(made, firsts, strict=False))
-    yield f"#define MADE_BYTES ((size_t){firsts[-1]})"
+    derived = [*dict.fromkeys(at for at in places if isinstance(at, DerivedConstant))]
+    firsts = [*accumulate((m.bytes for m in derived), initial=0)]
+    begins = dict(zip(derived, firsts, strict=False))
+    yield f"#define DERIVED_BYTES ((size_t){firsts[-1]})"
     rows = (
-        f"{{1, {begins[at]}}}" if isinstance(at, MadeConstant) else f"{{0, {at}}}" for at in places
+        f"{{1, {begins[at]}}}" if isinstance(at, DerivedConstant) else f"{{0, {at}}}"
+        for at in places
     )
-    yield "static const struct { int is_made; size_t at; } constants[] = " + initializer(
+    yield "static const struct { int is_derived; size_t at; } constants[] = " + initializer(
         rows, "{0}"
     ) + ";"  # fmt: skip
-    matrices = {m: n for n, m in enumerate(dict.fromkeys(m.matrix for m in made))}
+    matrices = {m: n for n, m in enumerate(dict.fromkeys(m.matrix for m in derived))}
     for matrix, n in matrices.items():
         values = ", ".join(x.hex() for row in matrix for x in row)
         yield f"static const double matrix{n}[] = {{{values}}};"
-    for n, m in enumerate(made):
-        yield f"static const int64_t made_shape{n}[] = {initializer(m.shape, '0')};"
-        yield f"static const int64_t made_strides{n}[] = {initializer(m.strides, '0')};"
-    yield f"#define MADE {len(made)}"
+    for n, m in enumerate(derived):
+        yield f"static const int64_t derived_shape{n}[] = {initializer(m.shape, '0')};"
+        yield f"static const int64_t derived_strides{n}[] = {initializer(m.strides, '0')};"
+    yield f"#define DERIVED {len(derived)}"
     rows = (
         f"{{{m.filters}, {m.count}, {len(m.matrix)}, {len(m.matrix[0])}, {len(m.shape)}, "
-        f"matrix{matrices[m.matrix]}, made_shape{n}, made_strides{n}, {m.first}, {begins[m]}}}"
-        for n, m in enumerate(made)
+        f"matrix{matrices[m.matrix]}, derived_shape{n}, derived_strides{n}, {m.first}, "
+        f"{begins[m]}}}"
+        for n, m in enumerate(derived)
     )
     yield (
-        "static const struct made {\n"
+        "static const struct derived {\n"
         "    size_t filters; /* their offset in the weights */\n"
         "    size_t count;\n"
         "    int rows, taps, rank;\n"
         "    const double *matrix;\n"
         "    const int64_t *shape, *strides;\n"
         "    size_t first, at; /* in the products; the offset of the constant */\n"
-        f"}} made[] = {initializer(rows, '{0}')};"
+        f"}} derived[] = {initializer(rows, '{0}')};"
     )
 
 

@@ -29,7 +29,7 @@ class BufferRef:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeConstant:
+class DerivedConstant:
     """A constant that is made when the model is opened: the products of a matrix and of filters, in
     the order in which kernels read them (export/constants.c).
 
@@ -63,7 +63,7 @@ class ExportedProgram:
     words: tuple[str, ...]
     output_dimensions: tuple[tuple[str, ...], ...]
     arguments: tuple[BufferRef, ...]
-    constants: tuple[int | MadeConstant, ...]
+    constants: tuple[int | DerivedConstant, ...]
     uses_threads: bool
     state: int
     shared: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-/* Constants that are made of the weights when the model is opened: Winograd's transforms of filters,
+/* Constants that are derived from the weights when the model is opened: Winograd's transforms of filters,
    the products of a matrix with each of them (cook_toom.py), in the order in which kernels read
    them. In float64, rounded once. */
 
@@ -6,7 +6,7 @@
 enum { FILTERS_AT_ONCE = 32, MAX_TAPS = 128 };
 
 /* Compute products[row][filter]. */
-static void transform_filters(const struct made *m, const float *filters, float *products)
+static void transform_filters(const struct derived *m, const float *filters, float *products)
 {
     static const double zeros[FILTERS_AT_ONCE];
     double columns[MAX_TAPS][FILTERS_AT_ONCE], sums[FILTERS_AT_ONCE];
@@ -34,7 +34,7 @@ static void transform_filters(const struct made *m, const float *filters, float 
 }
 
 /* Write the products in the order of the constant, axis by axis; return the end. */
-static float *copy_products(const struct made *m, int axis, const float *products, float *out)
+static float *copy_products(const struct derived *m, int axis, const float *products, float *out)
 {
     int64_t length = m->shape[axis], stride = m->strides[axis];
     if (axis + 1 < m->rank)
@@ -54,15 +54,15 @@ static float *copy_products(const struct made *m, int axis, const float *product
 static int make_constants(const unsigned char *weights, unsigned char **out)
 {
     size_t most = 0;
-    for (int n = 0; n < MADE; n++) {
-        size_t bytes = (size_t)made[n].rows * made[n].count * sizeof(float);
+    for (int n = 0; n < DERIVED; n++) {
+        size_t bytes = (size_t)derived[n].rows * derived[n].count * sizeof(float);
         most = bytes > most ? bytes : most;
     }
     float *products = new_pages(most > 0 ? most : 1);
-    *out = products == NULL ? NULL : new_pages(MADE_BYTES > 0 ? MADE_BYTES : 1);
-    for (int n = 0; n < MADE && *out != NULL; n++) {
-        transform_filters(&made[n], (const float *)(const void *)(weights + made[n].filters), products);
-        copy_products(&made[n], 0, products + made[n].first, (float *)(void *)(*out + made[n].at));
+    *out = products == NULL ? NULL : new_pages(DERIVED_BYTES > 0 ? DERIVED_BYTES : 1);
+    for (int n = 0; n < DERIVED && *out != NULL; n++) {
+        transform_filters(&derived[n], (const float *)(const void *)(weights + derived[n].filters), products);
+        copy_products(&derived[n], 0, products + derived[n].first, (float *)(void *)(*out + derived[n].at));
     }
     if (products != NULL)
         free_pages(products, most > 0 ? most : 1);

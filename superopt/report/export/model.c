@@ -8,7 +8,7 @@
 typedef struct {
     atomic_int users;
     const unsigned char *weights;
-    unsigned char *made;                  /* constants that are not in the weights */
+    unsigned char *derived;                  /* constants that are not in the weights */
     const void *constants[CONSTANTS + 1]; /* of all programs */
 } shared_data;
 
@@ -215,10 +215,10 @@ static shared_data *open_weights(const char *path, int *error)
         return NULL;
     }
     *error = map_weights(path, &shared->weights);
-    if (*error == CODE(OK) && MADE > 0)
-        *error = make_constants(shared->weights + HEAD, &shared->made);
+    if (*error == CODE(OK) && DERIVED > 0)
+        *error = make_constants(shared->weights + HEAD, &shared->derived);
     for (int n = 0; n < CONSTANTS && *error == CODE(OK); n++)
-        shared->constants[n] = (constants[n].is_made ? shared->made : shared->weights + HEAD)
+        shared->constants[n] = (constants[n].is_derived ? shared->derived : shared->weights + HEAD)
                                + constants[n].at;
     return shared;
 }
@@ -229,8 +229,8 @@ static void leave(shared_data *shared)
         return;
     if (shared->weights != NULL)
         unmap_weights(shared->weights);
-    if (shared->made != NULL)
-        free_pages(shared->made, MADE_BYTES);
+    if (shared->derived != NULL)
+        free_pages(shared->derived, DERIVED_BYTES);
     free(shared);
 }
 

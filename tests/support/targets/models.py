@@ -78,7 +78,7 @@ def recurrence() -> Case:
     return m, feeds(m), {}
 
 
-def quantized() -> Case:
+def quantized_layers() -> Case:
     return QuantizedLayers(depth=2, rows=20).model(), {"x": drawn(20, LAYER_WIDTH)}, {}
 
 
@@ -117,6 +117,6 @@ def reductions() -> Case:
 MODELS: dict[str, Callable[[], Case]] = {
     "images": images, "attention": attention, "wide convolution": wide_convolution,
     "separable convolutions": separable_convolutions, "product": product,
-    "recurrence": recurrence, "quantized": quantized, "functions": functions,
+    "recurrence": recurrence, "quantized": quantized_layers, "functions": functions,
     "movement": movement, "reductions": reductions,
 }  # fmt: skip

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from superopt import __version__
+from superopt.compilation.cpu.library.derived_constants import describe_derived_constant
 from superopt.compilation.cpu.library.library_code import (
     LibraryCode,
     LibraryProgram,
@@ -21,7 +22,6 @@ from superopt.compilation.cpu.library.library_code import (
     compile_library,
 )
 from superopt.compilation.cpu.library.linker import LinkerInput, find_linker, link_library
-from superopt.compilation.cpu.library.made_constants import describe_made_constant
 from superopt.compilation.cpu.library.weight_file import WeightFile, align_up
 from superopt.compilation.frontend.value_limits import model_ports
 from superopt.errors import UsageError
@@ -40,10 +40,10 @@ from superopt.report.compilation.c_source import source_text
 from superopt.report.compilation.compile_report import ExportReport, Port
 from superopt.report.compilation.exported_library import (
     BufferRef,
+    DerivedConstant,
     ExportedLibrary,
     ExportedLimit,
     ExportedProgram,
-    MadeConstant,
 )
 from superopt.report.compilation.wasm_module import declarations_text, module_text
 from superopt.te.expr import index
@@ -249,8 +249,8 @@ def _describe_program(
     assert symbolic is None or symbolic.argument == len(arguments)
     f, slots = p.formulas, ordered_slots(p.program.constants)
 
-    def describe(n: int, packed: np.ndarray) -> MadeConstant | None:
-        return describe_made_constant(slots[n], packed, weights)
+    def describe(n: int, packed: np.ndarray) -> DerivedConstant | None:
+        return describe_derived_constant(slots[n], packed, weights)
 
     computed = dict(zip(p.segment.outputs, f.output_shapes, strict=False))
     return ExportedProgram(

@@ -10,11 +10,11 @@ import numpy as np
 
 from superopt.plan.program.call_context import ALIGNMENT_BYTES
 from superopt.plan.program.constant_pool import PackedConstants
-from superopt.report.compilation.exported_library import MadeConstant
+from superopt.report.compilation.exported_library import DerivedConstant
 
 _WORDS_PER_CHUNK = 1 << 20  # of a prefix sum
 # Returns how a constant is made, by its number and its bytes; None if it is stored.
-Describe = Callable[[int, np.ndarray], MadeConstant | None]
+Describe = Callable[[int, np.ndarray], DerivedConstant | None]
 
 
 @dataclass(slots=True)
@@ -25,12 +25,12 @@ class WeightFile:
 
     arrays: list[np.ndarray] = field(default_factory=list)
     size: int = 0
-    places: dict[str, int | MadeConstant] = field(default_factory=dict)
+    places: dict[str, int | DerivedConstant] = field(default_factory=dict)
     sources: dict[bytes, int] = field(default_factory=dict)
 
     def add_constants(
         self, constants: PackedConstants, describe: Describe
-    ) -> tuple[int | MadeConstant, ...]:
+    ) -> tuple[int | DerivedConstant, ...]:
         """Add those that are not there; return the place of each. describe: see `Describe`."""
         for n, digest in enumerate(constants.digests):
             if digest not in self.places:

@@ -10,9 +10,9 @@ import pytest
 import superopt
 from superopt.compilation.cpu.library import export_library
 from superopt.report.compilation.exported_library import (
+    DerivedConstant,
     ExportedLibrary,
     ExportedProgram,
-    MadeConstant,
 )
 from tests.support.compilation.exporting import HERE, InC
 from tests.support.targets.models import drawn, model, node, wide_convolution
@@ -63,6 +63,6 @@ def test_programs_of_several_sizes_share_filters(
     m = model([node("Conv", ["x", "w"], ["y"], pads=[1] * 4)],
               {"x": (1, ["n", 32, "s", "s"])}, ["y"], w)  # fmt: skip
     superopt.compile(m).export(tmp_path / "m")
-    made = [c for p in programs for c in p.constants if isinstance(c, MadeConstant)]
+    made = [c for p in programs for c in p.constants if isinstance(c, DerivedConstant)]
     assert len(made) > 1
     assert len({c.filters for c in made}) == 1

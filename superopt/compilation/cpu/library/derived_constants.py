@@ -14,15 +14,15 @@ from superopt.kernels.algorithms.cpu.winograd_convolution import transform_windo
 from superopt.plan.program.constant_pool import padded_bytes
 from superopt.plan.program.pack_constants import ConstantSlot
 from superopt.plan.selection.transformed_constants import TransformedConstant
-from superopt.report.compilation.exported_library import MadeConstant
+from superopt.report.compilation.exported_library import DerivedConstant
 from superopt.te.analysis.affine import affine
 
 MAX_TAPS = 128  # of a filter, as in export/constants.c
 
 
-def describe_made_constant(
+def describe_derived_constant(
     c: ConstantSlot, packed: np.ndarray, weights: WeightFile
-) -> MadeConstant | None:
+) -> DerivedConstant | None:
     """Return how a library makes a packed constant, whose filters are added to its weights; None if
     it is to be stored: it is no transform, or not larger than its filters.
 
@@ -56,7 +56,7 @@ def describe_made_constant(
     if not np.array_equal(view.reshape(-1), packed.view(np.float32)[: prod(shape)]):
         return None
     at = weights.add_source(filters)
-    return MadeConstant(
+    return DerivedConstant(
         at, len(filters), tuple(map(tuple, matrix.tolist())), shape, strides, first,
         padded_bytes(4 * prod(shape)),
     )  # fmt: skip
